@@ -64,7 +64,8 @@ def test_an_example_is_short(path):
 @pytest.mark.parametrize("path", FILES, ids=shown)
 def test_a_function_is_short(path):
     functions = [
-        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 

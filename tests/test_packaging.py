@@ -24,9 +24,7 @@ print(*sorted(after - before - sys.stdlib_module_names - {"custom_autograd"}))
 def modules_loaded_by(module: str) -> list[str]:
     """What importing `module` loads besides torch, what torch loads, and the standard library."""
     program = REPORT_NEW_MODULES.replace("{module}", module)
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout.split()
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_there_is_a_command():
