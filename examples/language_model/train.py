@@ -1,6 +1,6 @@
 """Trains a small language model with plain PyTorch and with the gallery's ops, each in eager mode and compiled.
 
-The four runs share seed, weights and data, so their loss curves have to agree: `agreement.py` says how closely, and why.
+The four runs share seed, weights and data, so their loss curves have to agree; `agreement.py` says how closely.
 Exit code 0: they agree; 1: they do not.
 
     python examples/language_model/train.py --output build/demo
