@@ -12,8 +12,8 @@ from torch import Tensor
 from model import LanguageModel
 from ops import Ops
 
-LEARNING_RATE = 3e-3
-WARM_UP = 20  # steps in which the learning rate rises
+LEARNING_RATE = 2e-3
+WARM_UP = 50  # steps in which the learning rate rises
 UNTIMED = 3  # steps left out of the speed: caches fill, the compiler runs
 
 
