@@ -1,0 +1,186 @@
+"""`check`: everything there is to verify about an op, or about any callable on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.metadata import entry_points
+
+import torch
+
+from custom_autograd.checks import CHECKS, runner
+from custom_autograd.checks.base import Check
+from custom_autograd.checks.targets import SamplesRule, Target, target_of
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.messages import format_message, suggest
+from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.report import Report
+
+ENTRY_POINTS = "custom_autograd.checks"
+
+
+def check(
+    target: object,
+    samples: Iterable[Sample] | SamplesRule | None = None,
+    *,
+    checks: Sequence[str] | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+    raise_on_failure: bool = False,
+) -> Report:
+    """Verifies a target on samples.
+
+    Args:
+        target: a `CustomOp`, a torch.library `CustomOpDef`, an `OpOverload`, a `torch.autograd.Function` subclass, or
+            any callable on tensors.
+        samples: the calls to verify it on, or a generator of them as `register_samples` takes; by default the
+            registered ones.
+        checks: the names of the checks to run; all by default.
+        device: where samples live; the CPU by default.
+        dtype: the dtype of samples that do not say; torch's default dtype by default.
+        seed: equal seeds give equal samples and equal random numbers in checks.
+        raise_on_failure: raise instead of returning a report with findings.
+
+    Returns:
+        What each check found on each sample.
+
+    Raises:
+        CheckError: there are no samples, a name of a check is unknown, or, if asked for, something failed.
+
+    Example:
+        >>> def double(x): return 2 * x
+        >>> check(double, [Sample(torch.ones(3))], checks=["gradients"]).ok
+        True
+    """
+    case = case_of(target, samples, device=device, dtype=dtype, seed=seed)
+    report = runner.run([case], select_checks(checks), seed=seed)
+    if raise_on_failure:
+        report.raise_for_failures()
+    return report
+
+
+def all_checks() -> tuple[Check, ...]:
+    """The built-in checks, then those that other packages bring as entry points of the group custom_autograd.checks.
+
+    Raises:
+        CheckError: a package brings something that is no check.
+    """
+    return CHECKS + tuple(_loaded(row.name, row.load()) for row in entry_points(group=ENTRY_POINTS))
+
+
+def select_checks(names: Sequence[str] | None) -> tuple[Check, ...]:
+    """The checks of these names, in the order in which they run; all for None.
+
+    Raises:
+        CheckError: a name is unknown, or no name is given.
+    """
+    available = {check.name: check for check in all_checks()}
+    if names is None:
+        return tuple(available.values())
+    unknown = [name for name in names if name not in available]
+    if unknown or not names:
+        raise CheckError(_unknown(unknown[0] if unknown else "", available))
+    return tuple(check for name, check in available.items() if name in names)
+
+
+def case_of(
+    target: object,
+    samples: Iterable[Sample] | SamplesRule | None = None,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+) -> runner.Case:
+    """A target with its samples, made.
+
+    Raises:
+        CheckError: there are no samples, or making them raises.
+    """
+    seen = target_of(target)
+    made = _given(samples, device, dtype, seed) if samples is not None else _registered(seen, device, dtype, seed)
+    for sample in made:
+        if not isinstance(sample, Sample):
+            raise CheckError(_no_sample(seen, sample))
+    if not made:
+        raise CheckError(_no_samples(seen))
+    return runner.Case(seen, made)
+
+
+def _given(
+    samples: Iterable[Sample] | SamplesRule, device: torch.device | str | None, dtype: torch.dtype | None, seed: int
+) -> tuple[Sample, ...]:
+    """Samples a caller gave: moved to what is asked for, or made there."""
+    if callable(samples):
+        return tuple(samples(_factory(device, dtype, seed)))
+    return tuple(_moved(sample, device, dtype) if isinstance(sample, Sample) else sample for sample in samples)
+
+
+def _registered(
+    target: Target, device: torch.device | str | None, dtype: torch.dtype | None, seed: int
+) -> tuple[Sample, ...]:
+    if target.samples is None:
+        return ()
+    try:
+        with runner.isolated_randomness(seed):
+            return tuple(target.samples(_factory(device, dtype, seed)))
+    except CheckError:
+        raise
+    except Exception as error:
+        problem = f"its samples cannot be made: {type(error).__name__}: {error}"
+        raise CheckError(format_message(target.name, problem, declared=target.location)) from error
+
+
+def _factory(device: torch.device | str | None, dtype: torch.dtype | None, seed: int) -> TensorFactory:
+    return TensorFactory(device=device or "cpu", dtype=dtype or torch.get_default_dtype(), seed=seed)
+
+
+def _moved(sample: Sample, device: torch.device | str | None, dtype: torch.dtype | None) -> Sample:
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        is_cast = dtype is not None and tensor.is_floating_point() and dtype.is_floating_point
+        moved = tensor.detach().to(device=device or tensor.device, dtype=dtype if is_cast else tensor.dtype)
+        return moved.requires_grad_(tensor.requires_grad)
+
+    return sample if device is None and dtype is None else sample.map(move)
+
+
+def _loaded(name: str, value: object) -> Check:
+    check = value() if isinstance(value, type) else value
+    if isinstance(check, Check):
+        return check
+    raise CheckError(
+        format_message(
+            f"entry point '{name}'",
+            f"what the group {ENTRY_POINTS} brings is no check",
+            expected="a subclass of custom_autograd.checks.base.Check, or an instance",
+            found=repr(value)[:80],
+            do="correct the entry point of the package that brings it, or uninstall that package",
+        )
+    )
+
+
+def _unknown(name: str, available: Iterable[str]) -> str:
+    names = list(available)
+    problem = f"there is no check called '{name}'" if name else "no check is named"
+    return format_message("check", problem, expected=f"among {', '.join(names)}", do=suggest(name, names))
+
+
+def _no_samples(target: Target) -> str:
+    return format_message(
+        target.name,
+        "there is nothing to check it on",
+        expected="at least one sample",
+        found="none",
+        declared=target.location,
+        do="register samples (register_samples), or give them: check(op, [Sample(...)])",
+    )
+
+
+def _no_sample(target: Target, value: object) -> str:
+    return format_message(
+        target.name,
+        "its samples are not all samples",
+        expected="Sample(...)",
+        found=f"a {type(value).__name__}",
+        declared=target.location,
+        do="wrap the arguments of one call: Sample(x, weight, eps=1e-3)",
+    )

@@ -1,0 +1,34 @@
+"""CHECKS, in the order in which they run: cheap first; a new check is one file and one line here."""
+
+from custom_autograd.checks.base import Check
+from custom_autograd.checks.compile import Compile
+from custom_autograd.checks.cotangents import Cotangents
+from custom_autograd.checks.fake import Fake
+from custom_autograd.checks.forward_mode import ForwardMode
+from custom_autograd.checks.gradients import Gradients
+from custom_autograd.checks.kernels import Kernels
+from custom_autograd.checks.linearity import Linearity
+from custom_autograd.checks.opcheck import Opcheck
+from custom_autograd.checks.reference import Reference
+from custom_autograd.checks.reference_gradients import ReferenceGradients
+from custom_autograd.checks.schema import Schema
+from custom_autograd.checks.second_order import SecondOrder
+from custom_autograd.checks.vmap import Vmap
+
+__all__ = ["CHECKS"]
+
+CHECKS: tuple[Check, ...] = (
+    Schema(),
+    Reference(),
+    Kernels(),
+    Fake(),
+    Gradients(),
+    ReferenceGradients(),
+    Linearity(),
+    Cotangents(),
+    SecondOrder(),
+    ForwardMode(),
+    Vmap(),
+    Opcheck(),
+    Compile(),
+)

@@ -1,0 +1,95 @@
+"""What a check is: a name, what it applies to, and `run(target, sample)`, which yields findings.
+
+finding     one thing that was looked at: passed, failed with what is wrong, or skipped with the reason
+refusal     an op that raises because it cannot do something is honest: the check is skipped, not failed
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.errors import GradientError, RegistrationError
+from custom_autograd.core.samples import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing a check looked at."""
+
+    status: Literal["passed", "failed", "skipped"]
+    message: str = ""
+
+
+PASSED = Finding("passed")
+
+
+def failed(message: str) -> Finding:
+    """Something is wrong; the message says what was expected and what was found."""
+    return Finding("failed", message)
+
+
+def skipped(reason: str) -> Finding:
+    """Nothing was looked at, for this reason."""
+    return Finding("skipped", reason)
+
+
+class NothingToCheckError(Exception):
+    """Raised inside a check that finds that it has nothing to look at on this sample; its text is the reason."""
+
+
+class Check(ABC):
+    """One kind of verification.
+
+    Attributes:
+        name: what `checks=` and reports call it.
+        code: a short, stable code; a letter for the area (F forward, C compile, G gradient, T transform) and a number.
+        purpose: one line that completes "verifies that ...".
+    """
+
+    name: ClassVar[str]
+    code: ClassVar[str]
+    purpose: ClassVar[str]
+
+    def applies_to(self, target: Target) -> str | None:
+        """Why the check has nothing to look at in this target, or None if it has."""
+        del target
+        return None
+
+    @abstractmethod
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Looks at one sample and yields what it finds; whatever it raises is reported as an error.
+
+        Raises:
+            NothingToCheckError: there is nothing to look at on this sample.
+        """
+
+
+def find_refusal(error: BaseException) -> str | None:
+    """Why the op says that it cannot do what was asked; None if the error is anything else."""
+    if isinstance(error, (NotImplementedError, RegistrationError, GradientError)):
+        return first_line(error)
+    text = str(error)
+    return first_line(error) if any(phrase in text for phrase in REFUSALS) else None
+
+
+def first_line(error: BaseException) -> str:
+    """The class and the first line of an error."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+REFUSALS = (
+    "marked with @once_differentiable",
+    "Batching rule not implemented",
+    "does not have vmap support",
+    "override the setup_context staticmethod",
+    "does not support forward AD",
+    "must implement the jvp function",
+    "must implement either the backward",
+    "derivative for",
+    "is not differentiable",
+    "Cannot access data pointer of Tensor that doesn't have storage",
+)
+"""What torch says when an op cannot do something, where the class of the error alone does not tell."""

@@ -1,0 +1,67 @@
+"""Where two results differ, in one sentence: which element, which numbers, which ratio."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.tolerances import tolerance_of
+
+
+def find_difference(
+    actual: Sequence[Tensor], expected: Sequence[Tensor], *, names: Sequence[str] = (), factor: float = 1.0
+) -> str | None:
+    """The first difference between two lists of tensors, or None.
+
+    Args:
+        actual: what is checked.
+        expected: what it should be.
+        names: what to call each tensor; "output 0", ... by default.
+        factor: widens the tolerance of the dtype.
+    """
+    if len(actual) != len(expected):
+        return f"{len(actual)} tensors, expected {len(expected)}"
+    for position, (one, other) in enumerate(zip(actual, expected, strict=True)):
+        name = names[position] if position < len(names) else f"output {position}"
+        difference = _metadata(name, one, other) or _value(name, one, other, factor)
+        if difference is not None:
+            return difference
+    return None
+
+
+def _metadata(name: str, actual: Tensor, expected: Tensor) -> str | None:
+    if actual.shape != expected.shape:
+        return f"{name} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    if actual.dtype != expected.dtype:
+        return f"{name} has dtype {actual.dtype}, expected {expected.dtype}"
+    return None
+
+
+def _value(name: str, actual: Tensor, expected: Tensor, factor: float) -> str | None:
+    """The worst element outside the tolerance; nan equals nan."""
+    tolerance = tolerance_of(expected.dtype)
+    one, other = _wide(actual), _wide(expected)
+    same = (one == other) | (one.isnan() & other.isnan())
+    excess = (one - other).abs() - factor * (tolerance.absolute + tolerance.relative * other.abs())
+    excess = torch.where(same, torch.full_like(excess, -1.0), excess.nan_to_num(nan=torch.inf, neginf=torch.inf))
+    if excess.numel() == 0 or not bool((excess > 0).any()):
+        return None
+    return f"{name}{_element(int(excess.argmax()), one, other)}"
+
+
+def _element(flat: int, actual: Tensor, expected: Tensor) -> str:
+    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), actual.shape)]
+    one, other = actual.flatten()[flat].item(), expected.flatten()[flat].item()
+    ratio = f" (ratio {one / other:.4g})" if other != 0 and not isinstance(one, complex) else ""
+    where = f"[{', '.join(map(str, index))}]" if index else ""
+    return f"{where} = {one:.6g}, expected {other:.6g}{ratio}"
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """The tensor in the widest dtype of its kind, on the CPU, so that the comparison itself does not round."""
+    return (
+        tensor.detach()
+        .resolve_conj()
+        .resolve_neg()
+        .to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)
+    )

@@ -1,0 +1,84 @@
+"""The backward takes whatever gradient arrives, expanded, transposed or none at all, and does not write to it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.base import PASSED, Check, Finding, failed
+from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
+from custom_autograd.checks.sweeps import sliced, transposed
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+
+
+class Cotangents(Check):
+    """Incoming gradients in the layouts and gaps in which autograd really sends them."""
+
+    name = "cotangents"
+    code = "G05"
+    purpose = (
+        "the backward takes expanded, transposed, sliced and undefined incoming gradients and leaves them unchanged"
+    )
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Each layout against a contiguous copy of the same numbers; each output left out against zeros."""
+        function = function_of(target, sample)
+        outputs = function(*function.inputs)
+        if not any(output.requires_grad for output in outputs):
+            yield failed("no output carries a gradient")
+            return
+        yield from _check_layouts(function, outputs)
+        yield from _check_undefined(function, outputs)
+
+
+def _check_layouts(function: TensorFunction, outputs: Sequence[Tensor]) -> Iterator[Finding]:
+    plain = signed_like(outputs)
+    one_value = [torch.full_like(u, 1.3, memory_format=torch.contiguous_format) for u in plain]
+    expanded = [u.new_full((), 1.3).expand(u.shape) for u in plain]
+    yield _compare(function, "an expanded gradient, as sum() sends", expanded, one_value)
+    for label, change in (("a transposed gradient", transposed), ("a sliced gradient", sliced)):
+        changed = [change(u) for u in plain]
+        if any(u is not None for u in changed):
+            sent = [before if after is None else after for before, after in zip(plain, changed, strict=True)]
+            yield _compare(function, label, sent, plain)
+
+
+def _compare(function: TensorFunction, label: str, sent: Sequence[Tensor], plain: Sequence[Tensor]) -> Finding:
+    expected = vector_jacobian(function, function.inputs, [u.clone() for u in plain])
+    found = vector_jacobian(function, function.inputs, sent)
+    names = [f"gradient of '{name}'" for name in function.names]
+    difference = find_difference(found, expected, names=names)
+    if difference is not None:
+        return failed(f"wrong for {label}: {difference}")
+    if find_difference(sent, plain) is not None:
+        return failed(f"the backward writes to its incoming gradient, {label}; it belongs to the engine")
+    return PASSED
+
+
+def _check_undefined(function: TensorFunction, outputs: Sequence[Tensor]) -> Iterator[Finding]:
+    """One output at a time is left out of the loss, so that its gradient is undefined."""
+    able = [i for i, output in enumerate(outputs) if output.requires_grad]
+    if len(able) < 2:
+        return
+    cotangents = signed_like(outputs)
+    for left_out in able:
+        zeroed = [torch.zeros_like(u) if i == left_out else u for i, u in enumerate(cotangents)]
+        expected = vector_jacobian(function, function.inputs, zeroed)
+        label = f"where no gradient arrives for output {left_out}"
+        try:
+            found = _without(function, cotangents, [i for i in able if i != left_out])
+        except (TypeError, AttributeError) as error:
+            yield failed(f"{label}, the backward raises {type(error).__name__}: {error}")
+            continue
+        names = [f"gradient of '{name}'" for name in function.names]
+        difference = find_difference(found, expected, names=names)
+        yield PASSED if difference is None else failed(f"{label}: {difference}")
+
+
+def _without(function: TensorFunction, cotangents: Sequence[Tensor], kept: Sequence[int]) -> tuple[Tensor, ...]:
+    leaves = function.inputs
+    outputs = function(*leaves)
+    grads = torch.autograd.grad([outputs[i] for i in kept], leaves, [cotangents[i] for i in kept], allow_unused=True)
+    return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True))

@@ -1,0 +1,80 @@
+"""The fake kernel tells the truth about the real one: shape, stride, dtype and device of outputs, in every layout."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
+from custom_autograd.checks.sweeps import layouts
+from custom_autograd.checks.targets import Target, call_on
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private import verification
+
+
+class Fake(Check):
+    """What the fake kernel says, against what the real kernel returns."""
+
+    name = "fake"
+    code = "C01"
+    purpose = "fake outputs have the shape, stride, dtype and device of the real ones"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per layout."""
+        for label, variant in layouts(sample):
+            if label == "expanded" and target.is_mutating:
+                yield skipped("expanded: memory that overlaps itself cannot be written to")
+                continue
+            yield _check_variant(target, variant, label)
+
+
+def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
+    with torch.no_grad():
+        try:
+            real = call_on(target.full, sample)
+        except Exception as error:
+            if label == "as given":
+                raise
+            return skipped(f"{label}: the op refuses it ({first_line(error)})")
+        try:
+            fake = _fake_outputs(target, sample)
+        except (RuntimeError, TypeError, ValueError) as error:
+            refusal = find_refusal(error)
+            text = f"{label}: the fake kernel raises {first_line(error)}"
+            return failed(text) if refusal is None else skipped(text)
+    difference = _find_difference(fake, real)
+    return PASSED if difference is None else failed(f"{label}: {difference}")
+
+
+def _fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
+    with verification.fake_mode() as to_fake:
+        return call_on(target.full, sample.map(to_fake))
+
+
+def _find_difference(fake: Sequence[Tensor], real: Sequence[Tensor]) -> str | None:
+    if len(fake) != len(real):
+        return f"the fake kernel returns {len(fake)} tensors, the real one {len(real)}"
+    for position, (said, done) in enumerate(zip(fake, real, strict=True)):
+        for what, one, other in _rows(said, done):
+            if one != other:
+                return f"output {position}: the fake kernel says {what} {one}, the real one gives {other}"
+    return None
+
+
+def _rows(said: Tensor, done: Tensor) -> list[tuple[str, object, object]]:
+    """What is compared; sizes that depend on data are symbols, which stand for any size, and have no known strides."""
+    rows: list[tuple[str, object, object]] = [("dtype", said.dtype, done.dtype), ("device", said.device, done.device)]
+    rows.append(("layout", said.layout, done.layout))
+    if any(not isinstance(size, int) for size in said.shape):
+        return [*rows, ("number of dimensions", said.dim(), done.dim())]
+    rows.append(("shape", tuple(said.shape), tuple(done.shape)))
+    if done.layout == torch.strided and said.layout == torch.strided and said.shape == done.shape:
+        rows.append(("stride", _strides(said), _strides(done)))
+    return rows
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """The strides that matter: a dimension of size 1 may have any, and so may a tensor without elements."""
+    if tensor.numel() == 0:
+        return ()
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)

@@ -1,0 +1,121 @@
+"""Forward-mode tangents agree with finite differences and with the backward: <u, J v> = <J^T u, v>."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, find_refusal, skipped
+from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
+from custom_autograd.checks.precision import Precision, precision_of
+from custom_autograd.checks.sweeps import subsets
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+
+
+class ForwardMode(Check):
+    """J v against a central difference, for every subset of the inputs, and against the backward."""
+
+    name = "forward_mode"
+    code = "T03"
+    purpose = "forward-mode tangents are right, or the op says that it has none"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Two findings per subset of the inputs: the tangent's value, and the adjoint identity."""
+        function = function_of(target, sample)
+        precision = precision_of(function, function.inputs)
+        for chosen in subsets(len(function.positions)):
+            part = function.restricted_to(chosen)
+            v = signed_like(part.inputs)
+            try:
+                tangents = push_forward(part, v)
+            except (RuntimeError, TypeError, NotImplementedError) as error:
+                yield skipped(f"the op has no forward mode and says so: {_refusal(error)}")
+                return
+            finding = _compare(part, v, tangents, precision)
+            yield finding
+            if finding.status == "failed":
+                return
+            yield _compare_adjoint(part, v, tangents, precision)
+
+
+def push_forward(function: TensorFunction, tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The tangents of the outputs for tangents of the inputs; zeros where an output carries none."""
+    with forward_ad.dual_level():
+        pairs = zip(function.inputs, tangents, strict=True)
+        outputs = function(*(_dual(value.detach(), tangent) for value, tangent in pairs))
+        return tuple(_tangent(output) for output in outputs)
+
+
+def _dual(value: Tensor, tangent: Tensor) -> Tensor:
+    dual: Tensor = forward_ad.make_dual(value, tangent)  # type: ignore[no-untyped-call]  # torch does not annotate it
+    return dual
+
+
+def _tangent(output: Tensor) -> Tensor:
+    primal, tangent = forward_ad.unpack_dual(output)  # type: ignore[no-untyped-call]  # torch does not annotate it
+    return torch.zeros_like(primal) if tangent is None else tangent.detach().clone()
+
+
+def _refusal(error: Exception) -> str:
+    refusal = find_refusal(error)
+    if refusal is None:
+        raise error
+    return refusal
+
+
+def _compare(
+    function: TensorFunction, v: Sequence[Tensor], tangents: Sequence[Tensor], precision: Precision
+) -> Finding:
+    names = ", ".join(f"'{name}'" for name in function.names)
+    for position, (found, expected) in enumerate(zip(tangents, _differences(function, v, precision.step), strict=True)):
+        if found.shape != expected.shape:
+            return failed(
+                f"the tangent of output {position} has shape {tuple(found.shape)}, not {tuple(expected.shape)}"
+            )
+        bound = precision.absolute + precision.relative * expected.abs().max() if expected.numel() else 0.0
+        if expected.numel() == 0 or not bool(((found - expected).abs() > bound).any()):
+            continue
+        if not bool(found.any()):
+            return failed(f"the tangent of output {position} along {names} is silently zero")
+        return failed(f"the tangent of output {position} along {names} is wrong: {_worst(found, expected)}")
+    return PASSED
+
+
+def _worst(found: Tensor, expected: Tensor) -> str:
+    index = int((found - expected).abs().argmax())
+    one, other = found.flatten()[index].item(), expected.flatten()[index].item()
+    return f"element {index} = {one:.6g}, expected {other:.6g} by finite differences"
+
+
+def _differences(function: TensorFunction, v: Sequence[Tensor], step: float) -> tuple[Tensor, ...]:
+    inputs = function.inputs
+    with torch.no_grad():
+        above = function(*(value.detach() + step * t for value, t in zip(inputs, v, strict=True)))
+        below = function(*(value.detach() - step * t for value, t in zip(inputs, v, strict=True)))
+    return tuple((high - low) / (2 * step) for high, low in zip(above, below, strict=True))
+
+
+def _compare_adjoint(
+    function: TensorFunction, v: Sequence[Tensor], tangents: Sequence[Tensor], precision: Precision
+) -> Finding:
+    """<u, J v> against <J^T u, v> for a u of both signs: no finite difference, so the bound is that of rounding."""
+    u = signed_like(tangents)
+    try:
+        pulled = vector_jacobian(function, function.inputs, u)
+    except RuntimeError as error:
+        refusal = find_refusal(error)
+        if refusal is None:
+            raise
+        raise NothingToCheckError(refusal) from error
+    one, other = _inner(u, tangents), _inner(pulled, v)
+    scale = sum(float(a.abs().max() * b.abs().max() * a.numel()) for a, b in zip(u, tangents, strict=True) if a.numel())
+    if abs(one - other) <= max(1e-9, precision.absolute) * (1 + scale):
+        return PASSED
+    return failed(f"the jvp and the backward disagree: <u, J v> = {one:.6g}, <J^T u, v> = {other:.6g}")
+
+
+def _inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
+    """The real inner product over all tensors."""
+    return sum(float((a.conj() * b).real.sum()) for a, b in zip(left, right, strict=True))

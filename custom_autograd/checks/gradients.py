@@ -1,0 +1,151 @@
+"""The backward agrees with finite differences, whichever inputs need a gradient."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.autograd.gradcheck import GradcheckError
+
+from custom_autograd.checks.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    skipped,
+)
+from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
+from custom_autograd.checks.jacobians import find_worst_entry
+from custom_autograd.checks.precision import Precision, precision_of
+from custom_autograd.checks.sweeps import subsets
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+
+
+class Gradients(Check):
+    """First derivatives: torch.autograd.gradcheck for all inputs together, the same gradients for every subset."""
+
+    name = "gradients"
+    code = "G03"
+    purpose = "the backward agrees with finite differences, whichever inputs need a gradient"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Visible outputs first; hidden ones, where a gradient through them is defined at all."""
+        yield from _check(function_of(target, sample))
+        if target.has_hidden_outputs:
+            yield from _check_hidden(function_of(target, sample, is_full=True))
+
+
+def _check(function: TensorFunction) -> Iterator[Finding]:
+    inputs = function.inputs
+    disconnected = find_disconnected(function, inputs)
+    if disconnected is not None:
+        yield failed(disconnected)
+        return
+    precision = precision_of(function, inputs)
+    message = _compare_with_differences(function, inputs, precision)
+    yield PASSED if message is None else failed(message)
+    if message is None:
+        yield from _check_subsets(function)
+        yield _check_batched(function, inputs, precision)
+
+
+def _check_hidden(function: TensorFunction) -> Iterator[Finding]:
+    try:
+        yield from _check(function)
+    except RuntimeError as error:
+        refusal = find_refusal(error)
+        if refusal is None:
+            raise
+        yield skipped(f"no gradient through hidden outputs: {refusal}")
+
+
+def find_disconnected(function: TensorFunction, inputs: Sequence[Tensor]) -> str | None:
+    """The first output that changes with the inputs but carries no gradient: a derivative that is silently zero."""
+    outputs = function(*inputs)
+    if all(output.requires_grad for output in outputs):
+        return None
+    with torch.no_grad():
+        moved = function(*(value.detach() + 1e-3 * torch.randn_like(value) for value in inputs))
+    for position, (before, after) in enumerate(zip(outputs, moved, strict=True)):
+        if not before.requires_grad and find_difference([before], [after]) is not None:
+            names = ", ".join(f"'{name}'" for name in function.names)
+            return f"output {position} depends on {names} but carries no gradient: it is silently zero"
+    if not any(output.requires_grad for output in outputs):
+        raise NothingToCheckError("no output depends on the inputs that can have a gradient")
+    return None
+
+
+def _compare_with_differences(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> str | None:
+    try:
+        gradcheck(
+            lambda *tensors: tuple(y for y in function(*tensors) if y.requires_grad),
+            tuple(inputs),
+            eps=precision.step,
+            atol=precision.absolute,
+            rtol=precision.relative,
+            check_undefined_grad=False,  # cotangents.py looks at these, with a message of its own
+            fast_mode=is_large(function, inputs),
+        )
+    except GradcheckError as error:
+        return _explain(error, function, inputs, precision)
+    return None
+
+
+def is_large(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
+    """Whether a full Jacobian takes more than a few hundred calls; then one random projection stands for it."""
+    return sum(value.numel() for value in (*inputs, *function(*inputs))) > 256
+
+
+def _explain(error: GradcheckError, function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> str:
+    text = str(error)
+    if "mismatch" not in text and "expected to be zero" not in text:
+        return f"gradcheck: {text.strip().splitlines()[0]}"
+    entry = find_worst_entry(function, inputs, precision.step) if sum(x.numel() for x in inputs) <= 1000 else None
+    return f"the backward disagrees with finite differences: {entry or text.strip().splitlines()[0]}"
+
+
+def _check_subsets(function: TensorFunction) -> Iterator[Finding]:
+    """The gradients of each subset of the inputs against those that all of them together have.
+
+    gradcheck has shown the latter right for these values, so equality shows the same of each subset.
+    """
+    cotangents = signed_like(function(*function.inputs))
+    expected = vector_jacobian(function, function.inputs, cotangents)
+    for chosen in list(subsets(len(function.positions)))[1:]:
+        part = function.restricted_to(chosen)
+        found = vector_jacobian(part, part.inputs, cotangents)
+        names = [f"gradient of '{name}'" for name in part.names]
+        difference = find_difference(found, [expected[i] for i in chosen], names=names)
+        only = ", ".join(f"'{name}'" for name in part.names)
+        yield PASSED if difference is None else failed(f"where only {only} needs a gradient: {difference}")
+
+
+def _check_batched(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Finding:
+    """The backward under vmap, as torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) call it."""
+    leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
+    outputs = [output for output in function(*leaves) if output.requires_grad]
+    batches = [torch.stack(signed_like([output, output])) for output in outputs]
+    looped = [_grads(outputs, leaves, [batch[i] for batch in batches]) for i in range(2)]
+    expected = [torch.stack(pair) for pair in zip(*looped, strict=True)]
+    try:
+        found = _grads(outputs, leaves, batches, is_batched=True)
+    except (RuntimeError, TypeError, ValueError) as error:
+        return skipped(f"its backward cannot be batched: {find_refusal(error) or first_line(error)}")
+    names = [f"batched gradient of '{name}'" for name in function.names]
+    difference = find_difference(found, expected, names=names, factor=max(1.0, precision.relative / 1e-5))
+    return PASSED if difference is None else failed(f"is_grads_batched=True: {difference}")
+
+
+def _grads(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor], *, is_batched: bool = False
+) -> list[Tensor]:
+    grads = torch.autograd.grad(
+        outputs, inputs, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=is_batched
+    )
+    batch = (len(cotangents[0]),) if is_batched else ()
+    return [x.new_zeros((*batch, *x.shape)) if g is None else g for x, g in zip(inputs, grads, strict=True)]

@@ -1,0 +1,58 @@
+"""How finely a function answers: the step of a finite difference follows from it, and so do the tolerances.
+
+A kernel that keeps a statistic in float32 answers a float64 input with float32 noise; a step of 1e-6 would measure that
+noise, not the derivative. The noise n is measured as the second difference over a step so small that the function
+itself is a straight line there. The error of a central difference, n / h + h**2, is least at h = n**(1/3), where it is
+about n**(2/3).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.base import NothingToCheckError
+from custom_autograd.checks.differentiable import TensorsFunction
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The step of a finite difference and the tolerances of what comes of it."""
+
+    step: float
+    absolute: float
+    relative: float
+
+
+def precision_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> Precision:
+    """The step and the tolerances for a function at a point.
+
+    Raises:
+        NothingToCheckError: the function computes in half precision, where a difference says nothing.
+    """
+    noise = max(_noise(function, inputs) for _ in range(3))
+    if noise < 1e-10:
+        return FLOAT64
+    if noise > 1e-4:
+        raise NothingToCheckError(f"its results are only good to {noise:.1g}: a finite difference says nothing")
+    return Precision(step=noise ** (1 / 3), absolute=50 * noise ** (2 / 3), relative=50 * noise ** (2 / 3))
+
+
+def _noise(function: TensorsFunction, inputs: Sequence[Tensor]) -> float:
+    """The second difference of each output over a step of 1e-6, relative to the output's size; the largest."""
+    steps = [1e-6 * torch.randn_like(value) for value in inputs]
+    with torch.no_grad():
+        above = function(*(value.detach() + step for value, step in zip(inputs, steps, strict=True)))
+        below = function(*(value.detach() - step for value, step in zip(inputs, steps, strict=True)))
+        middle = function(*(value.detach().clone() for value in inputs))
+    noises = [
+        float(((a - m) - (m - b)).abs().max() / (1 + m.abs().max()))
+        for a, m, b in zip(above, middle, below, strict=True)
+        if m.numel() and bool(torch.isfinite(m).all())
+    ]
+    return max(noises, default=0.0)
+
+
+FLOAT64 = Precision(step=1e-6, absolute=1e-6, relative=1e-5)
+"""gradcheck's own step; its error is about 1e-10 in float64, so the tolerances leave room."""

@@ -1,0 +1,122 @@
+"""Targets x checks x samples -> Report: one check's exception does not stop the next, and every run repeats exactly."""
+
+import contextlib
+import random
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from custom_autograd.checks.base import Check, Finding, NothingToCheckError
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+from custom_autograd.report import Report, Result, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One target with the samples to check it on."""
+
+    target: Target
+    samples: tuple[Sample, ...]
+
+
+def run(
+    cases: Iterable[Case], checks: Sequence[Check], *, seed: int = 0, on_result: Callable[[Result], None] | None = None
+) -> Report:
+    """Runs every check on every sample of every target.
+
+    Args:
+        cases: targets with their samples.
+        checks: in the order in which they run.
+        seed: equal seeds draw equal numbers; each check on each sample has its own.
+        on_result: told of each result as it comes.
+
+    Returns:
+        One result per target, check and sample; one per target and check where the check does not apply.
+    """
+    results: list[Result] = []
+    for case in cases:
+        for check in checks:
+            for result in _run_check(case, check, seed):
+                results.append(result)
+                if on_result is not None:
+                    on_result(result)
+    return Report(tuple(results))
+
+
+@contextlib.contextmanager
+def isolated_randomness(seed: int) -> Iterator[None]:
+    """Random numbers begin at the seed within, and go on as if nothing had happened after."""
+    devices = list(range(torch.cuda.device_count())) if _is_cuda_in_use() else []
+    state = random.getstate()
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(state)
+
+
+def _is_cuda_in_use() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch does not annotate it
+
+
+def label_of(sample: Sample, position: int) -> str:
+    """What reports call a sample: its name, else its place and its shapes."""
+    return sample.name or f"sample {position}: {str(sample).removeprefix('Sample')}"
+
+
+def _run_check(case: Case, check: Check, seed: int) -> Iterator[Result]:
+    reason = check.applies_to(case.target)
+    if reason is not None:
+        yield Result(case.target.name, check.name, "all samples", "skipped", reason)
+        return
+    for position, sample in enumerate(case.samples):
+        own_seed = zlib.crc32(f"{case.target.name}/{check.name}/{position}/{seed}".encode())
+        with isolated_randomness(own_seed), torch.enable_grad():
+            result = _run_on_sample(case.target, check, sample, label_of(sample, position))
+        yield result
+
+
+def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> Result:
+    start = time.perf_counter()
+    findings: list[Finding] = []
+    try:
+        findings.extend(check.run(target, sample))
+    except NothingToCheckError as reason:
+        findings.append(Finding("skipped", str(reason)))
+    except Exception as error:  # noqa: BLE001 - isolation: what a check raises is a result, not the end of the run
+        message = _describe(error)
+        return Result(target.name, check.name, label, "error", message, time.perf_counter() - start)
+    status, message = _summarise(findings)
+    return Result(target.name, check.name, label, status, message, time.perf_counter() - start)
+
+
+def _summarise(findings: Sequence[Finding]) -> tuple[Status, str]:
+    for status in ("failed", "skipped"):
+        messages = list(dict.fromkeys(finding.message for finding in findings if finding.status == status))
+        if messages and (status == "failed" or not any(finding.status == "passed" for finding in findings)):
+            return status, "\n".join(messages)
+    if not findings:
+        return "skipped", "the check found nothing to look at"
+    return "passed", "\n".join(_partial(findings))
+
+
+def _partial(findings: Sequence[Finding]) -> list[str]:
+    """What was left out although the rest passed: it stays visible."""
+    return [f"not checked: {m}" for m in dict.fromkeys(f.message for f in findings if f.status == "skipped")]
+
+
+def _describe(error: Exception) -> str:
+    """The error, and its last frames."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    lines = [f"{type(error).__name__}: {error}".rstrip(), "last frames:"]
+    lines += [f"  {frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames]
+    return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""The derivative of the backward agrees with finite differences of the backward, whichever inputs need a gradient."""
+
+from collections.abc import Iterable
+
+from torch.autograd import gradgradcheck
+from torch.autograd.gradcheck import GradcheckError
+
+from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, skipped
+from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like
+from custom_autograd.checks.precision import Precision, precision_of
+from custom_autograd.checks.sweeps import subsets
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+
+
+class SecondOrder(Check):
+    """Second derivatives: torch.autograd.gradgradcheck for every subset of the inputs."""
+
+    name = "second_order"
+    code = "G09"
+    purpose = "second derivatives are right, or the op says that it has none"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per subset; a backward that says it cannot be differentiated is honest, and skipped."""
+        function = function_of(target, sample)
+        if not any(output.requires_grad for output in function(*function.inputs)):
+            yield failed("no output carries a gradient")
+            return
+        precision = precision_of(function, function.inputs)
+        for chosen in subsets(len(function.positions)):
+            finding = _check(function.restricted_to(chosen), precision)
+            yield finding
+            if finding is not PASSED:
+                return
+
+
+def _check(function: TensorFunction, precision: Precision) -> Finding:
+    names = ", ".join(f"'{name}'" for name in function.names)
+    inputs = function.inputs
+    outputs = [output for output in function(*inputs) if output.requires_grad]
+    if not outputs:
+        return PASSED
+    cotangents = tuple(u.requires_grad_() for u in signed_like(outputs))
+    size = sum(value.numel() for value in (*inputs, *cotangents))
+    try:
+        gradgradcheck(
+            lambda *tensors: tuple(y for y in function(*tensors) if y.requires_grad),
+            inputs,
+            cotangents,
+            eps=precision.step,
+            atol=10 * precision.absolute,
+            rtol=10 * precision.relative,
+            check_undefined_grad=False,
+            fast_mode=size > 96,
+        )
+    except GradcheckError as error:
+        return failed(f"the second derivative is wrong where {names} need one: {_cause(str(error))}")
+    except (RuntimeError, TypeError) as error:
+        refusal = find_refusal(error)
+        if refusal is None:
+            raise
+        return skipped(f"the op has no second derivative and says so: {refusal}")
+    return PASSED
+
+
+def _cause(text: str) -> str:
+    first = text.strip().splitlines()[0]
+    if "expected to be zero" in text or "not require grad" in text or "numerical gradient" in text.lower():
+        return f"the backward depends on what it was saved from, but is disconnected from it ({first})"
+    return first

@@ -1,0 +1,79 @@
+"""One sample -> its variants: the same call in other memory layouts, and subsets of inputs that need a gradient."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+
+
+def layouts(sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """The sample as it is, then with its tensors transposed, sliced out of larger memory, and expanded.
+
+    Yields:
+        What to call the variant, and the variant; its tensors are copies that do not require grad.
+    """
+    yield "as given", copy(sample)
+    for label, change in LAYOUTS:
+        if any(change(tensor) is not None for tensor in sample.tensors()):
+            yield label, sample.map(functools.partial(_changed, change=change))
+
+
+def subsets(size: int) -> Iterator[tuple[int, ...]]:
+    """Every non-empty subset of `size` positions, the full one first; beyond 4 only all, all but one, and each."""
+    everything = tuple(range(size))
+    if size <= 4:
+        for length in range(size, 0, -1):
+            yield from itertools.combinations(everything, length)
+        return
+    yield everything
+    yield from itertools.combinations(everything, size - 1)
+    yield from itertools.combinations(everything, 1)
+
+
+def copy(sample: Sample) -> Sample:
+    """The sample with copies of its tensors, strides kept, which do not require grad."""
+    return sample.map(_copy)
+
+
+def transposed(tensor: Tensor) -> Tensor | None:
+    """The same values with the last two dimensions swapped in memory; None below two dimensions."""
+    if tensor.layout != torch.strided or tensor.dim() < 2:
+        return None
+    return tensor.detach().mT.clone(memory_format=torch.contiguous_format).mT
+
+
+def sliced(tensor: Tensor) -> Tensor | None:
+    """The same values, every second element of larger memory, which begins before them; None without dimensions."""
+    if tensor.layout != torch.strided or tensor.dim() == 0:
+        return None
+    memory = tensor.new_zeros((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1))
+    memory[..., 1::2] = tensor.detach()
+    return memory[..., 1::2]
+
+
+def expanded(tensor: Tensor) -> Tensor | None:
+    """The first row for every row, with stride 0; None where there is one row or none."""
+    if tensor.layout != torch.strided or tensor.dim() == 0 or tensor.shape[0] < 2:
+        return None
+    return tensor.detach()[:1].clone().expand(tensor.shape)
+
+
+def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor | None]) -> Tensor:
+    result = change(tensor)
+    return _copy(tensor) if result is None else result
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy with the same strides; overlapping memory (stride 0) becomes memory of its own."""
+    return tensor.detach().clone()
+
+
+LAYOUTS: tuple[tuple[str, Callable[[Tensor], Tensor | None]], ...] = (
+    ("transposed", transposed),
+    ("sliced", sliced),
+    ("expanded", expanded),
+)

@@ -1,0 +1,222 @@
+"""Anything that can be checked, seen through one interface: `Target`.
+
+CustomOp                             what its registry entry knows: schema, kernels, rules, samples
+CustomOpDef, OpOverload              what the dispatcher's schema says
+torch.autograd.Function subclass     called through `apply`
+any callable on tensors              its signature, nothing else
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.messages import format_message
+from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
+from custom_autograd.core.schema import Schema
+from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private import verification
+
+Function: TypeAlias = Callable[..., object]
+"""A kernel, a reference or an op: arguments of any kind, tensors in any container out."""
+
+SamplesRule: TypeAlias = Callable[[TensorFactory], Iterable[Sample]]
+"""What `register_samples` takes: a generator of samples, given `make`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetArgument:
+    """What is known of one argument of a target."""
+
+    name: str
+    is_mutated: bool = False
+    is_differentiable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something to check.
+
+    Args:
+        name: what reports call it.
+        call: the public call.
+        full: like `call`, but gives hidden outputs too.
+        arguments: in order, as far as they are known.
+        overload: the dispatcher's overload, if it is an op.
+        to_dispatcher: the same call in the values that the overload takes.
+        reference: the same computation in differentiable PyTorch operations.
+        kernels: by device type, "" for the default kernel.
+        samples: the registered samples rule.
+        location: file:line of the declaration.
+        may_alias: whether results may share memory with arguments.
+        has_hidden_outputs: whether `full` gives more than `call`.
+    """
+
+    name: str
+    call: Function
+    full: Function
+    arguments: tuple[TargetArgument, ...] = ()
+    overload: verification.Overload | None = None
+    to_dispatcher: Callable[[Sample], Sample] = lambda sample: sample
+    reference: Function | None = None
+    kernels: Mapping[str, Function] = field(default_factory=dict)
+    samples: SamplesRule | None = None
+    location: str = ""
+    may_alias: bool = True
+    has_hidden_outputs: bool = False
+
+    def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
+        """The argument a tensor of a sample belongs to."""
+        if isinstance(leaf.argument, int):
+            if leaf.argument < len(self.arguments):
+                return self.arguments[leaf.argument]
+            return TargetArgument(f"args[{leaf.argument}]")
+        matching = [argument for argument in self.arguments if argument.name == leaf.argument]
+        return matching[0] if matching else TargetArgument(leaf.argument)
+
+    def name_of(self, leaf: TensorLeaf) -> str:
+        """What a message calls a tensor of a sample: 'weight', or 'tensors[1]'."""
+        return f"{self.argument_of(leaf).name}{leaf.path}"
+
+    @property
+    def is_mutating(self) -> bool:
+        """Whether an argument is declared to be written to."""
+        return any(argument.is_mutated for argument in self.arguments)
+
+
+def call_on(function: Function, sample: Sample) -> tuple[Tensor, ...]:
+    """The tensors a function returns for a sample, containers flattened."""
+    return Sample(function(*sample.args, **sample.kwargs)).tensors()
+
+
+def target_of(value: object) -> Target:
+    """The target behind anything that can be checked.
+
+    Raises:
+        CheckError: it cannot be called.
+    """
+    if isinstance(value, Target):
+        return value
+    entry = getattr(value, "entry", None)
+    if isinstance(entry, Entry):
+        return _from_entry(cast(Function, value), entry)
+    if isinstance(value, Entry):
+        return _from_entry(cast(Function, value.overload), value)
+    if isinstance(value, verification.Definition):
+        return _from_definition(value)
+    overload = verification.find_overload(value)
+    if overload is not None:
+        return _of_overload(overload, overload, "")
+    if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+        return _from_function(value)
+    if callable(value):
+        return _from_callable(value)
+    raise CheckError(_not_callable(value))
+
+
+def _from_entry(call: Function, entry: Entry) -> Target:
+    schema, samples = entry.declaration.schema, entry.find("samples")
+    return Target(
+        name=entry.name,
+        call=call,
+        full=functools.partial(_call_overload, entry),
+        arguments=tuple(TargetArgument(row.name, row.is_mutated, row.is_differentiable) for row in schema.arguments),
+        overload=entry.overload,
+        to_dispatcher=functools.partial(_to_dispatcher, schema),
+        reference=entry.reference(),
+        kernels={device or "": kernel.function for device, kernel in entry.kernels.items()},
+        samples=None if samples is None else cast(SamplesRule, samples.function),
+        location=entry.declaration.location,
+        may_alias=schema.is_view,
+        has_hidden_outputs=any(output.is_hidden for output in schema.outputs),
+    )
+
+
+def _call_overload(entry: Entry, /, *args: object, **kwargs: object) -> object:
+    call = _to_dispatcher(entry.declaration.schema, Sample(*args, **kwargs))
+    return cast(Function, entry.overload)(*call.args, **call.kwargs)
+
+
+def _to_dispatcher(schema: Schema, sample: Sample) -> Sample:
+    """The call in the values that the dispatcher takes: an Enum by its value, for example."""
+    by_name = {argument.name: argument.to_dispatcher for argument in schema.arguments}
+
+    def convert(name: str, value: object) -> object:
+        conversion = by_name.get(name)
+        return value if conversion is None else conversion(value)
+
+    args = [convert(name, value) for name, value in zip(schema.argument_names, sample.args, strict=False)]
+    kwargs = {name: convert(name, value) for name, value in sample.kwargs.items()}
+    return Sample(*args, **kwargs).named(sample.name)
+
+
+def _from_definition(definition: verification.Definition) -> Target:
+    overload = verification.overload_of_definition(definition)
+    location = location_of(verification.function_of_definition(definition))
+    return _of_overload(overload, definition, location)
+
+
+def _of_overload(overload: verification.Overload, call: Function, location: str) -> Target:
+    return Target(
+        name=verification.name_of_overload(overload),
+        call=call,
+        full=call,
+        arguments=tuple(
+            TargetArgument(row.name, row.is_mutated) for row in verification.arguments_of_overload(overload)
+        ),
+        overload=overload,
+        location=location,
+        may_alias=verification.may_alias(overload),
+    )
+
+
+def _from_function(function: type[torch.autograd.Function]) -> Target:
+    apply = cast(Function, function.apply)
+    names = list(inspect.signature(function.forward).parameters)
+    if not _has_setup_context(function):
+        names = names[1:]
+    arguments = tuple(TargetArgument(name) for name in names)
+    return Target(function.__qualname__, apply, apply, arguments, location=location_of(function))
+
+
+def _has_setup_context(function: type[torch.autograd.Function]) -> bool:
+    return function.setup_context is not torch.autograd.Function.setup_context
+
+
+def _from_callable(function: Function) -> Target:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin says nothing of its parameters
+        parameters = []
+    arguments = tuple(
+        TargetArgument(row.name) for row in parameters if row.kind not in (row.VAR_POSITIONAL, row.VAR_KEYWORD)
+    )
+    spelling = "__name__" if inspect.isbuiltin(function) else "__qualname__"
+    name = getattr(function, spelling, type(function).__name__)
+    return Target(name, function, function, arguments, location=location_of(function))
+
+
+def location_of(function: object) -> str:
+    """file:line of a function or class; empty where it has no source."""
+    try:
+        file = inspect.getsourcefile(cast(Function, function))
+        _, line = inspect.getsourcelines(cast(Function, function))
+    except (TypeError, OSError):
+        return ""
+    return f"{Path(file).name}:{line}" if file else ""
+
+
+def _not_callable(value: object) -> str:
+    return format_message(
+        repr(value)[:80],
+        "this cannot be checked",
+        expected="an op, an overload, a torch.autograd.Function subclass, or a callable on tensors",
+        found=f"a {type(value).__name__}",
+        do="give the op itself",
+    )

@@ -1,0 +1,72 @@
+"""The command line: which command runs, and with which exit code it ends."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from custom_autograd.cli import check, list_ops, show
+
+USAGE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: its name, what it is for, its options, and what it does."""
+
+    name: str
+    purpose: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: the arguments; those of the process by default.
+
+    Returns:
+        0 if all is well, 1 if something was found, 2 if the command could not be carried out.
+    """
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_usage(sys.stderr)
+        return USAGE
+    return _run(arguments)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every command."""
+    parser = argparse.ArgumentParser(prog="custom-autograd", description="Verifies, lists and shows custom operators.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for command in COMMANDS:
+        own = commands.add_parser(command.name, help=command.purpose, description=command.purpose, epilog=EPILOG)
+        own.add_argument("targets", nargs="+", metavar="TARGET", help="what to look at")
+        command.configure(own)
+        own.set_defaults(run=command.run)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from custom_autograd.core.errors import CheckError  # imports torch
+
+    try:
+        code: int = arguments.run(arguments)
+    except CheckError as error:
+        print(f"custom-autograd: {error}", file=sys.stderr)
+        return USAGE
+    except OSError as error:
+        print(f"custom-autograd: {error.filename}: {error.strerror}", file=sys.stderr)
+        return USAGE
+    return code
+
+
+EPILOG = "A TARGET is a module, a file, a folder, or module:attribute (file.py:attribute)."
+
+COMMANDS: tuple[Command, ...] = (
+    Command("check", check.PURPOSE, check.configure, check.run),
+    Command("list", list_ops.PURPOSE, list_ops.configure, list_ops.run),
+    Command("show", show.PURPOSE, show.configure, show.run),
+)

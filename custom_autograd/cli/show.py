@@ -1,0 +1,69 @@
+"""custom-autograd show: everything that is known of an op."""
+
+import argparse
+from collections.abc import Iterator
+
+from custom_autograd.cli.list_ops import coverage_of
+
+PURPOSE = "show schema, kernels, coverage, samples and generated source of ops"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """This command has no options of its own."""
+    del parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints one section per op; 0.
+
+    Raises:
+        CheckError: a target is unknown or declares no ops, or its samples cannot be made.
+    """
+    from custom_autograd.checks.loading import load  # imports torch
+
+    sections = ["\n".join(_lines(loaded.value)) for text in arguments.targets for loaded in load(text)]
+    print("\n\n".join(sections))
+    return 0
+
+
+def _lines(value: object) -> Iterator[str]:
+    from custom_autograd.checks.targets import target_of  # imports torch
+
+    target = target_of(value)
+    yield target.name
+    yield from _block("schema", _schema(value))
+    yield from _block("declared", [target.location] if target.location else [])
+    yield from _block("kernels", _kernels(value))
+    yield from _block("coverage", [f"{name:<16} {source}" for name, source in coverage_of(value).items()])
+    yield from _block("samples", _samples(value))
+    source = getattr(value, "source", None)
+    yield from _block("source", source.splitlines() if isinstance(source, str) else [])
+
+
+def _block(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield f"  {title}"
+        yield from (f"    {line}".rstrip() for line in lines)
+
+
+def _schema(value: object) -> list[str]:
+    from custom_autograd.checks.targets import target_of  # imports torch
+    from custom_autograd.torch_private.verification import schema_text  # imports torch
+
+    overload = target_of(value).overload
+    return [] if overload is None else [schema_text(overload)]
+
+
+def _kernels(value: object) -> list[str]:
+    entry = getattr(value, "entry", None)
+    kernels = {} if entry is None else dict(entry.kernels)
+    return [f"{device or 'default':<16} {kernel.location}" for device, kernel in kernels.items()]
+
+
+def _samples(value: object) -> list[str]:
+    from custom_autograd.checking import case_of  # imports torch
+    from custom_autograd.checks.targets import target_of  # imports torch
+
+    if target_of(value).samples is None:
+        return ["none are registered (register_samples)"]
+    return [str(sample) for sample in case_of(value).samples]

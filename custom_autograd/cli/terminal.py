@@ -1,0 +1,50 @@
+"""What a terminal gets that a file does not: colour, and a progress bar. rich is optional; without it text is plain."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from custom_autograd.report import Result
+
+STYLES = {"passed": "green", "failed": "bold red", "FAILED": "bold red", "error": "bold yellow", "ERROR": "bold yellow"}
+
+
+def print_report(text: str, stream: TextIO) -> None:
+    """Prints a report, coloured on a terminal unless NO_COLOR is set."""
+    if not _is_rich(stream):
+        print(text, file=stream)
+        return
+    from rich.console import Console  # optional
+    from rich.text import Text  # optional
+
+    styled = Text(text)
+    for word, style in STYLES.items():
+        styled.highlight_regex(rf"\b{word}\b", style)
+    Console(file=stream, soft_wrap=True).print(styled)
+
+
+@contextlib.contextmanager
+def progress(total: int, *, is_quiet: bool) -> Iterator[Callable[[Result], None] | None]:
+    """A bar on standard error while the context is open; gives what is to be told of each result, or None."""
+    if is_quiet or not _is_rich(sys.stderr):
+        yield None
+        return
+    from rich.console import Console  # optional
+    from rich.progress import Progress  # optional
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("checking", total=total)
+        yield lambda result: bar.update(task, advance=1, description=f"{result.op}: {result.check}")
+
+
+def _is_rich(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that may be coloured, and rich is installed."""
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        import rich  # noqa: F401 - only asked whether it is there
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,233 @@
+"""What an op is called with when it is verified: `Sample`, and `make(*shape)`, which makes its tensors.
+
+def samples(make):                        make is a TensorFactory, bound to device, dtype and seed
+    yield Sample(make(4, 8), make(8))     one call: positional and keyword arguments
+    yield Sample(make(4, 8), make(8), eps=1e-3).named("large eps")
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.messages import format_message
+
+
+class Sample:
+    """One call of an op: its positional and keyword arguments.
+
+    Every keyword is the op's own; the sample's name is given by `named`, so that the two cannot collide.
+
+    Example:
+        >>> Sample(torch.ones(4, 8), eps=1e-3).named("large eps")
+        Sample(float32[4, 8], eps=0.001).named('large eps')
+    """
+
+    __slots__ = ("args", "kwargs", "name")
+
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+    name: str
+
+    def __init__(self, /, *args: object, **kwargs: object) -> None:
+        """Keeps the arguments as they are; nothing is copied."""
+        self.args = args
+        self.kwargs = kwargs
+        self.name = ""
+
+    def named(self, name: str, /) -> "Sample":
+        """The same call under a name, which reports show."""
+        sample = Sample(*self.args, **self.kwargs)
+        sample.name = name
+        return sample
+
+    def leaves(self) -> "tuple[TensorLeaf, ...]":
+        """Every tensor of the call with the path to it, in the order of the arguments; containers are entered."""
+        found: list[TensorLeaf] = []
+        for position, value in enumerate(self.args):
+            found += _leaves(value, position, "")
+        for name, value in self.kwargs.items():
+            found += _leaves(value, name, "")
+        return tuple(found)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor of the call, in the order of `leaves`."""
+        return tuple(leaf.tensor for leaf in self.leaves())
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Sample":
+        """The same call with `function` applied to every tensor, in the order of `leaves`."""
+        args = tuple(_map(value, function) for value in self.args)
+        kwargs = {name: _map(value, function) for name, value in self.kwargs.items()}
+        return Sample(*args, **kwargs).named(self.name)
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> "Sample":
+        """The same call with its tensors replaced, one for one, in the order of `leaves`."""
+        remaining = iter(tensors)
+        return self.map(lambda _: next(remaining))
+
+    def __repr__(self) -> str:
+        """The call with shapes instead of data."""
+        parts = [format_value(value) for value in self.args]
+        parts += [f"{name}={format_value(value)}" for name, value in self.kwargs.items()]
+        label = f".named({self.name!r})" if self.name else ""
+        return f"Sample({', '.join(parts)}){label}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLeaf:
+    """One tensor of a sample: the argument it belongs to (position or keyword), and the path inside that argument."""
+
+    argument: int | str
+    path: str
+    tensor: Tensor
+
+
+class TensorFactory:
+    """The `make` of a samples rule: reproducible tensors on the device and dtype under test.
+
+    The numbers are drawn on the CPU from a generator of its own, so they do not depend on the device, and the global
+    random state is neither read nor changed.
+
+    Args:
+        device: where the tensors are to live.
+        dtype: the dtype of tensors for which a call gives none.
+        seed: equal seeds give equal tensors, call by call.
+        requires_grad: whether floating and complex tensors require grad where a call does not say.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        requires_grad: bool = True,
+    ) -> None:
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.requires_grad = requires_grad
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(
+        self,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        low: float | None = None,
+        high: float | None = None,
+        requires_grad: bool | None = None,
+    ) -> Tensor:
+        """A new tensor, uniform in [low, high).
+
+        Args:
+            shape: the sizes; none for a tensor without dimensions.
+            dtype: the dtype, else the one under test.
+            low: the least value; -2 for floating and complex dtypes (each part), 0 for integers.
+            high: the bound above; 4 more than `low`, 10 more for integers.
+            requires_grad: whether it requires grad; by default floating and complex tensors do.
+
+        Returns:
+            A contiguous tensor of the given shape on `device`.
+
+        Raises:
+            CheckError: `low` is not below `high`, or gradients are asked of an integer tensor.
+        """
+        dtype = self.dtype if dtype is None else dtype
+        is_differentiable = dtype.is_floating_point or dtype.is_complex
+        low, high = _bounds(low, high, is_differentiable)
+        if requires_grad and not is_differentiable:
+            raise CheckError(_no_gradient(dtype))
+        tensor = self._draw(shape, dtype, low, high).to(self.device)
+        return tensor.requires_grad_(
+            is_differentiable and (self.requires_grad if requires_grad is None else requires_grad)
+        )
+
+    def _draw(self, shape: tuple[int, ...], dtype: torch.dtype, low: float, high: float) -> Tensor:
+        if dtype == torch.bool:
+            return torch.randint(0, 2, shape, generator=self._generator).to(torch.bool)
+        if not dtype.is_floating_point and not dtype.is_complex:
+            return torch.randint(int(low), int(high), shape, generator=self._generator).to(dtype)
+        real = self._uniform(shape, low, high)
+        if dtype.is_complex:
+            return torch.complex(real, self._uniform(shape, low, high)).to(dtype)
+        return real.to(dtype)
+
+    def _uniform(self, shape: tuple[int, ...], low: float, high: float) -> Tensor:
+        unit = torch.rand(shape, generator=self._generator, dtype=torch.float64)
+        return low + (high - low) * unit
+
+    def __repr__(self) -> str:
+        """The device and dtype under test."""
+        return f"make(device={str(self.device)!r}, dtype={self.dtype})"
+
+
+def format_value(value: object) -> str:
+    """A value in at most 80 characters: a tensor as dtype[shape], a container by its elements, else its repr."""
+    if isinstance(value, Tensor):
+        layout = "" if value.layout == torch.strided else f", {str(value.layout).removeprefix('torch.')}"
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{layout}"
+    if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value):
+        text = ", ".join(format_value(item) for item in value)
+        return _cut(f"[{text}]" if isinstance(value, list) else f"({text})")
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _bounds(low: float | None, high: float | None, is_differentiable: bool) -> tuple[float, float]:
+    width = 4 if is_differentiable else 10
+    if low is None:
+        low = (-2 if is_differentiable else 0) if high is None else min(high - width, -2 if is_differentiable else 0)
+    high = low + width if high is None else high
+    if not low < high:
+        problem = "make() is given an empty range"
+        raise CheckError(format_message("samples", problem, expected="low < high", found=f"low={low}, high={high}"))
+    return low, high
+
+
+def _no_gradient(dtype: torch.dtype) -> str:
+    return format_message(
+        "samples",
+        f"make() cannot give a {dtype} tensor that requires grad",
+        expected="a floating or complex dtype",
+        found=str(dtype),
+        do="leave out requires_grad=True, or give dtype=torch.float32",
+    )
+
+
+def _leaves(value: object, argument: int | str, path: str) -> list[TensorLeaf]:
+    if isinstance(value, Tensor):
+        return [TensorLeaf(argument, path, value)]
+    return [leaf for key, item in _children(value) for leaf in _leaves(item, argument, path + key)]
+
+
+def _children(value: object) -> list[tuple[str, object]]:
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", item) for key, item in value.items()]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(f".{name}", item) for name, item in zip(value._fields, value, strict=True)]
+    if isinstance(value, (list, tuple)):
+        return [(f"[{index}]", item) for index, item in enumerate(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return []
+
+
+def _map(value: object, function: Callable[[Tensor], Tensor]) -> object:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: _map(item, function) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_map(item, function) for item in value))
+    if isinstance(value, (list, tuple)):
+        items = [_map(item, function) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changes = {field.name: _map(getattr(value, field.name), function) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **changes)
+    return value

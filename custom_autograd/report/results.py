@@ -1,0 +1,77 @@
+"""What one check found on one sample of one op."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Status: TypeAlias = Literal["passed", "failed", "skipped", "error"]
+"""passed: something was checked and holds. failed: it does not. skipped: nothing was checked, the message says why.
+error: the check or the op raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one check found on one sample of one op.
+
+    Args:
+        op: the op's name.
+        check: the check's name.
+        sample: the sample's label.
+        status: see `Status`.
+        message: why it failed, was skipped or raised; empty where it passed.
+        seconds: wall time, s.
+    """
+
+    op: str
+    check: str
+    sample: str
+    status: Status
+    message: str = ""
+    seconds: float = 0.0
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether somebody has to act on it."""
+        return self.status in ("failed", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The results of one check on one op, counted over its samples."""
+
+    op: str
+    check: str
+    passed: int
+    failed: int
+    skipped: int
+    error: int
+
+    @property
+    def status(self) -> Status:
+        """The worst status that occurs."""
+        if self.error:
+            return "error"
+        if self.failed:
+            return "failed"
+        return "passed" if self.passed else "skipped"
+
+
+def summarise(results: Iterable[Result]) -> tuple[Summary, ...]:
+    """One summary per op and check, in the order in which they first occur."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.op, result.check), []).append(result)
+    return tuple(_summary(op, check, group) for (op, check), group in groups.items())
+
+
+def count(results: Sequence[Result], status: Status) -> int:
+    """How many results have the status."""
+    return sum(result.status == status for result in results)
+
+
+def _summary(op: str, check: str, results: Sequence[Result]) -> Summary:
+    counts = (count(results, status) for status in STATUSES)
+    return Summary(op, check, *counts)
+
+
+STATUSES: tuple[Status, ...] = ("passed", "failed", "skipped", "error")

@@ -1,0 +1,66 @@
+"""The report as plain, aligned text: a table of ops and checks, then what was found."""
+
+from collections.abc import Sequence
+
+from custom_autograd.report.results import STATUSES, Result, Summary, count, summarise
+
+
+def format_report(results: Sequence[Result]) -> str:
+    """The table, every finding, the reasons of what was skipped, and the counts."""
+    if not results:
+        return "nothing was checked"
+    parts = [format_table(results), *_findings(results), _skips(results), format_counts(results)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def format_failures(results: Sequence[Result]) -> str:
+    """The counts and every finding: the text of the error that is raised."""
+    return "\n\n".join([format_counts(results), *_findings(results)])
+
+
+def format_counts(results: Sequence[Result]) -> str:
+    """One line, such as "12 passed, 1 failed, 3 skipped"."""
+    counts = [f"{count(results, status)} {status}" for status in STATUSES if count(results, status)]
+    return ", ".join(counts) if counts else "nothing was checked"
+
+
+def format_table(results: Sequence[Result]) -> str:
+    """One line per op and check: its status, and how many samples passed, failed, were skipped or raised."""
+    rows = [("op", "check", "status", "samples")]
+    rows += [(summary.op, summary.check, summary.status, _samples(summary)) for summary in summarise(results)]
+    return align(rows)
+
+
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell, two blanks apart, the first row underlined."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _samples(summary: Summary) -> str:
+    counts = {status: getattr(summary, status) for status in STATUSES}
+    return ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+
+
+def _findings(results: Sequence[Result]) -> list[str]:
+    return [_finding(result) for result in results if result.is_finding]
+
+
+def _finding(result: Result) -> str:
+    head = f"{result.status.upper()} {result.op}: {result.check}, on {result.sample}"
+    return "\n".join([head, *(f"  {line}" for line in result.message.splitlines())])
+
+
+def _skips(results: Sequence[Result]) -> str:
+    """Each reason once, with where it occurred: what was not checked is never hidden."""
+    reasons: dict[tuple[str, str, str], int] = {}
+    for result in results:
+        if result.status == "skipped":
+            key = (result.op, result.check, " ".join(result.message.split()))
+            reasons[key] = reasons.get(key, 0) + 1
+    lines = [
+        f"  {op}: {check}: {reason}" + (f" ({n} samples)" if n > 1 else "")
+        for (op, check, reason), n in reasons.items()
+    ]
+    return "\n".join(["skipped", *lines]) if lines else ""

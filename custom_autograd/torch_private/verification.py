@@ -1,0 +1,95 @@
+"""What verification needs of torch that has no public name; one line each says why (found in torch 2.13).
+
+FakeTensorMode                 runs an op on metadata only; torch.library.opcheck uses it, nothing public gives it
+ShapeEnv                       lets a fake of data-dependent size answer with a symbol instead of raising
+CustomOpDef._opoverload        the overload behind torch.library.custom_op
+CustomOpDef._init_fn           the function it was declared with, for its file and line
+OpOverload, OpOverloadPacket   the classes, to tell an op from another callable
+OpOverload._schema             argument and return names, types and alias annotations
+Tensor._version                tells an in-place write from none
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
+from torch._library.custom_ops import CustomOpDef
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+Overload: TypeAlias = OpOverload
+"""An op of the dispatcher; torch names the class in a private module only."""
+
+
+Definition: TypeAlias = CustomOpDef
+"""What torch.library.custom_op gives; torch.library holds the name without exporting it to type checkers."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadArgument:
+    """One argument of an overload: its name, its type as the schema spells it, and whether it is written to."""
+
+    name: str
+    type: str
+    is_mutated: bool
+
+
+@contextlib.contextmanager
+def fake_mode() -> Iterator[Callable[[Tensor], Tensor]]:
+    """Everything within runs on metadata; gives the function that turns a real tensor into a fake one."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    with mode:
+        yield lambda tensor: mode.from_tensor(tensor, static_shapes=True)
+
+
+def find_overload(value: object) -> Overload | None:
+    """The overload, or the default overload of a packet such as torch.ops.aten.sin; None for anything else."""
+    if isinstance(value, OpOverloadPacket):
+        return getattr(value, "default", None)
+    return value if isinstance(value, OpOverload) else None
+
+
+def overload_of_definition(definition: Definition) -> Overload:
+    """The overload behind an op declared by torch.library.custom_op."""
+    overload: Overload = definition._opoverload
+    return overload
+
+
+def function_of_definition(definition: Definition) -> Callable[..., object]:
+    """The function an op was declared with by torch.library.custom_op."""
+    function: Callable[..., object] = definition._init_fn
+    return function
+
+
+def arguments_of_overload(overload: Overload) -> tuple[OverloadArgument, ...]:
+    """The arguments of an overload, in the order of its schema."""
+    return tuple(
+        OverloadArgument(
+            argument.name, str(argument.type), argument.alias_info is not None and argument.alias_info.is_write
+        )
+        for argument in overload._schema.arguments
+    )
+
+
+def may_alias(overload: Overload) -> bool:
+    """Whether the schema says that a return shares memory with an argument."""
+    return any(result.alias_info is not None for result in overload._schema.returns)
+
+
+def version_of(tensor: Tensor) -> int | None:
+    """How often a tensor was written to in place; None for an inference tensor, which does not count."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def name_of_overload(overload: Overload) -> str:
+    """The name of an overload, "namespace::name", with ".overload" unless it is the default one."""
+    name: str = overload.name()  # type: ignore[no-untyped-call]  # torch does not annotate it
+    return name.removesuffix(".default")
+
+
+def schema_text(overload: Overload) -> str:
+    """The schema of an overload as the dispatcher prints it."""
+    return str(overload._schema)
