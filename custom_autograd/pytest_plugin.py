@@ -28,7 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Adds the items of every TARGET after those that pytest collected itself."""
-    for text in config.getoption("--custom-ops"):
+    targets: list[str] = config.getoption("--custom-ops") or []
+    for text in targets:
         items.extend(_items(session, text))
 
 

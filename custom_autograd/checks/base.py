@@ -68,10 +68,11 @@ class Check(ABC):
 
 def find_refusal(error: BaseException) -> str | None:
     """Why the op says that it cannot do what was asked; None if the error is anything else."""
-    if isinstance(error, (NotImplementedError, RegistrationError, GradientError)):
+    if isinstance(error, (NotImplementedError, RegistrationError)):
         return first_line(error)
+    phrases = GRADIENT_REFUSALS if isinstance(error, GradientError) else REFUSALS
     text = str(error)
-    return first_line(error) if any(phrase in text for phrase in REFUSALS) else None
+    return first_line(error) if any(phrase in text for phrase in phrases) else None
 
 
 def first_line(error: BaseException) -> str:
@@ -82,6 +83,7 @@ def first_line(error: BaseException) -> str:
 
 REFUSALS = (
     "marked with @once_differentiable",
+    "no autograd formula was registered",
     "Batching rule not implemented",
     "does not have vmap support",
     "override the setup_context staticmethod",
@@ -93,3 +95,14 @@ REFUSALS = (
     "Cannot access data pointer of Tensor that doesn't have storage",
 )
 """What torch says when an op cannot do something, where the class of the error alone does not tell."""
+
+GRADIENT_REFUSALS = (
+    "no backward",
+    "no rule",
+    "neither a jvp nor a backward",
+    "cannot derive",
+    "once-differentiable",
+    "is not known",
+    "is not differentiable",
+)
+"""What a GradientError says where a rule is missing; any other says that what a rule returned is wrong."""

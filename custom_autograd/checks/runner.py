@@ -4,14 +4,16 @@ import contextlib
 import random
 import time
 import traceback
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from custom_autograd.checks.base import Check, Finding, NothingToCheckError
+from custom_autograd.checks.base import Check, Finding, NothingToCheckError, failed, find_refusal, skipped
 from custom_autograd.checks.targets import Target
+from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.samples import Sample
 from custom_autograd.report import Report, Result, Status
 
@@ -89,14 +91,27 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
     start = time.perf_counter()
     findings: list[Finding] = []
     try:
-        findings.extend(check.run(target, sample))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own deprecations, which are no finding of the op
+            for finding in check.run(target, sample):
+                findings.append(finding)  # noqa: PERF402 - what was found before an exception is kept
     except NothingToCheckError as reason:
         findings.append(Finding("skipped", str(reason)))
     except Exception as error:  # noqa: BLE001 - isolation: what a check raises is a result, not the end of the run
-        message = _describe(error)
-        return Result(target.name, check.name, label, "error", message, time.perf_counter() - start)
+        finding = _finding_of(error)
+        if finding is None:
+            return Result(target.name, check.name, label, "error", _describe(error), time.perf_counter() - start)
+        findings.append(finding)
     status, message = _summarise(findings)
     return Result(target.name, check.name, label, status, message, time.perf_counter() - start)
+
+
+def _finding_of(error: Exception) -> Finding | None:
+    """A refusal is a skip; what this package itself says of a rule or a kernel is a failure; the rest is unknown."""
+    refusal = find_refusal(error)
+    if refusal is not None:
+        return skipped(refusal)
+    return failed(str(error)) if isinstance(error, (GradientError, KernelError)) else None
 
 
 def _summarise(findings: Sequence[Finding]) -> tuple[Status, str]:

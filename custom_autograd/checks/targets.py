@@ -198,7 +198,7 @@ def _from_callable(function: Function) -> Target:
         TargetArgument(row.name) for row in parameters if row.kind not in (row.VAR_POSITIONAL, row.VAR_KEYWORD)
     )
     spelling = "__name__" if inspect.isbuiltin(function) else "__qualname__"
-    name = getattr(function, spelling, type(function).__name__)
+    name = str(getattr(function, spelling, type(function).__name__))
     return Target(name, function, function, arguments, location=location_of(function))
 
 

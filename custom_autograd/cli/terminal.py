@@ -1,6 +1,7 @@
 """What a terminal gets that a file does not: colour, and a progress bar. rich is optional; without it text is plain."""
 
 import contextlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -43,8 +44,4 @@ def _is_rich(stream: TextIO) -> bool:
     """Whether the stream is a terminal that may be coloured, and rich is installed."""
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
-    try:
-        import rich  # noqa: F401 - only asked whether it is there
-    except ImportError:
-        return False
-    return True
+    return importlib.util.find_spec("rich") is not None

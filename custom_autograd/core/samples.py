@@ -8,6 +8,7 @@ def samples(make):                        make is a TensorFactory, bound to devi
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -209,12 +210,17 @@ def _children(value: object) -> list[tuple[str, object]]:
     if isinstance(value, dict):
         return [(f"[{key!r}]", item) for key, item in value.items()]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [(f".{name}", item) for name, item in zip(value._fields, value, strict=True)]
+        return [(f".{name}", item) for name, item in zip(_field_names(value), value, strict=True)]
     if isinstance(value, (list, tuple)):
         return [(f"[{index}]", item) for index, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
     return []
+
+
+def _field_names(value: object) -> tuple[str, ...]:
+    """The names of the fields of a NamedTuple."""
+    return tuple(getattr(value, "_fields", ()))
 
 
 def _map(value: object, function: Callable[[Tensor], Tensor]) -> object:
@@ -223,7 +229,8 @@ def _map(value: object, function: Callable[[Tensor], Tensor]) -> object:
     if isinstance(value, dict):
         return {key: _map(item, function) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map(item, function) for item in value))
+        make = cast(Callable[..., object], type(value))
+        return make(*(_map(item, function) for item in value))
     if isinstance(value, (list, tuple)):
         items = [_map(item, function) for item in value]
         return items if isinstance(value, list) else tuple(items)

@@ -1,0 +1,89 @@
+"""The check `cotangents` fails a backward that misreads, misses or writes to its incoming gradient."""
+
+import torch
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op):
+    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["cotangents"]).results
+    return result
+
+
+class Doubled(Function):
+    """y = 2 x, differentiated right."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
+class IgnoresStrides(Doubled):
+    """Reads memory in order, as a kernel does that takes data_ptr() of a gradient."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad.as_strided(grad.shape, (grad.shape[1], 1)) if grad.stride() != (0, 0) else 2 * grad
+
+
+class WritesToGradient(Doubled):
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.data.mul_(2) if 0 not in grad.stride() else 2 * grad
+
+
+class TwoOutputs(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return 2 * x, 3 * x
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return 2 * first + 3 * second
+
+
+class TwoOutputsSomeUndefined(TwoOutputs):
+    @staticmethod
+    def backward(ctx, first, second):
+        grads = [scale * grad for scale, grad in ((2, first), (3, second)) if grad is not None]
+        return sum(grads)
+
+
+def test_right_backward_passes():
+    assert "passed" == result_of(Doubled).status
+
+
+def test_backward_that_ignores_strides_fails():
+    result = result_of(IgnoresStrides)
+
+    assert "failed" == result.status
+    assert "wrong for a transposed gradient" in result.message
+
+
+def test_backward_that_writes_to_its_gradient_fails():
+    result = result_of(WritesToGradient)
+
+    assert "failed" == result.status
+    assert "writes to its incoming gradient" in result.message
+
+
+def test_undefined_gradient_that_crashes_fails():
+    result = result_of(TwoOutputs)
+
+    assert "failed" == result.status
+    assert "where no gradient arrives for output 0, the backward raises TypeError" in result.message
+
+
+def test_undefined_gradient_that_is_met_passes():
+    assert "passed" == result_of(TwoOutputsSomeUndefined).status
+
+
+def test_op_without_gradient_fails():
+    assert "no output carries a gradient" == result_of(torch.Tensor.detach).message

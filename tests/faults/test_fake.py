@@ -1,0 +1,62 @@
+"""The check `fake` fails a fake kernel that says anything but the truth about the real one."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def declare(name, fake):
+    def kernel(x: Tensor) -> Tensor:
+        return x * 2
+
+    op = torch.library.custom_op(f"faults_fake::{name}", kernel, mutates_args=())
+    if fake is not None:
+        op.register_fake(fake)
+    return op
+
+
+def message_of(op):
+    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
+    return result.message if result.status == "failed" else result.status
+
+
+HONEST = declare("honest", torch.empty_like)
+
+FAULTS = {
+    "shape": (
+        lambda x: x.new_empty(4, 4),
+        "as given: output 0: the fake kernel says shape (4, 4), the real one gives (4, 3)",
+    ),
+    "dtype": (
+        lambda x: torch.empty_like(x, dtype=torch.int32),
+        "says dtype torch.int32, the real one gives torch.float32",
+    ),
+    "device": (lambda x: torch.empty_like(x, device="meta"), "says device meta, the real one gives cpu"),
+    "stride": (lambda x: x.new_empty(3, 4).t(), "says stride (1, 4), the real one gives (3, 1)"),
+    "contiguous_only": (lambda x: x.new_empty(x.shape), "transposed: output 0: the fake kernel says stride (3, 1)"),
+    "reads_data": (lambda x: x.new_empty(4, int(x.sum().item())), "as given: the fake kernel raises"),
+}
+OPS = {name: declare(name, fake) for name, (fake, _) in FAULTS.items()}
+MISSING = declare("missing", None)
+
+
+def test_honest_fake_passes():
+    assert "passed" == message_of(HONEST)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_untrue_fake_fails(name):
+    assert FAULTS[name][1] in message_of(OPS[name])
+
+
+def test_missing_fake_fails():
+    assert "as given: the fake kernel raises" in message_of(MISSING)
+
+
+def test_size_that_depends_on_data_is_compared_by_dimensions():
+    (result,) = check(torch.nonzero, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
+
+    assert "passed" == result.status

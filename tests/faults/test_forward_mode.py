@@ -1,0 +1,94 @@
+"""The check `forward_mode` fails tangents that are zero or wrong, and skips an op that refuses."""
+
+import torch
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op):
+    (result,) = check(op, lambda make: [Sample(make(4))], checks=["forward_mode"]).results
+    return result
+
+
+class Squared(Function):
+    """y = x**2 with both modes."""
+
+    @staticmethod
+    def forward(x):
+        return x**2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad * ctx.saved_tensors[0]
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return 2 * tangent * ctx.saved_tensors[0]
+
+
+class WrongTangent(Squared):
+    @staticmethod
+    def jvp(ctx, tangent):
+        return tangent * ctx.saved_tensors[0]
+
+
+class WrongBackward(Squared):
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0]
+
+
+class NoTangent(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
+@torch.library.custom_op("faults_forward_mode::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+doubled.register_autograd(lambda ctx, grad: 2 * grad)
+
+
+def test_right_tangent_passes():
+    assert "passed" == result_of(Squared).status
+
+
+def test_wrong_tangent_fails():
+    result = result_of(WrongTangent)
+
+    assert "failed" == result.status
+    assert "the tangent of output 0 along 'x' is wrong" in result.message
+
+
+def test_tangent_that_torch_library_drops_fails_as_silently_zero():
+    result = result_of(doubled)
+
+    assert ("failed", "the tangent of output 0 along 'x' is silently zero") == (result.status, result.message)
+
+
+def test_backward_that_disagrees_with_the_tangent_fails():
+    result = result_of(WrongBackward)
+
+    assert "failed" == result.status
+    assert "the jvp and the backward disagree: <u, J v> =" in result.message
+
+
+def test_refusal_is_skipped_with_its_reason():
+    result = result_of(NoTangent)
+
+    assert "skipped" == result.status
+    assert "must implement the jvp function" in result.message

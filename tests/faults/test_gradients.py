@@ -1,0 +1,187 @@
+"""The check `gradients` fails a backward that is wrong, and passes one that is right."""
+
+import torch
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def samples(make):
+    yield Sample(make(4, 3), make(3))
+
+
+def result_of(op, samples=samples, **options):
+    (result,) = check(op, samples, checks=["gradients"], **options).results
+    return result
+
+
+class Scaled(Function):
+    """y = x * x * w, differentiated right; the faults below change one line of it."""
+
+    @staticmethod
+    def forward(x, w):
+        return x * x * w
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return 2 * grad * x * w, (grad * x * x).sum(0)
+
+
+class SignFlipped(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return -2 * grad * x * w, (grad * x * x).sum(0)
+
+
+class MeanForSum(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return 2 * grad * x * w, (grad * x * x).mean(0)
+
+
+class ZeroWhereAlone(Scaled):
+    """Right as long as both inputs need a gradient."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        both = all(ctx.needs_input_grad)
+        return 2 * grad * x * w, (grad * x * x).sum(0) * both
+
+
+class FirstElementOfList(Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, grad):
+        _, y = ctx.saved_tensors
+        return grad * y, grad * y
+
+
+@torch.library.custom_op("faults_gradients::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+@doubled.register_vmap
+def _(info, in_dims, x):
+    return 3 * x, in_dims[0]
+
+
+class BatchedWrong(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return doubled(grad) * x * w, (grad * x * x).sum(0)
+
+
+@torch.library.custom_op("faults_gradients::unregistered", mutates_args=())
+def unregistered(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+def product_of_list(tensors):
+    return FirstElementOfList.apply(*tensors)
+
+
+def in_float32(x):
+    return (x.float().square() + 1).rsqrt().to(x.dtype) * x
+
+
+def test_right_backward_passes():
+    assert "passed" == result_of(Scaled).status
+
+
+def test_flipped_sign_fails_and_names_the_entry():
+    result = result_of(SignFlipped)
+
+    assert "failed" == result.status
+    assert "/ d x[" in result.message
+    assert "(ratio -1)" in result.message
+
+
+def test_mean_instead_of_sum_fails_with_its_ratio():
+    result = result_of(MeanForSum)
+
+    assert "failed" == result.status
+    assert "/ d w[" in result.message
+    assert "(ratio 0.25)" in result.message
+
+
+def test_gradient_that_depends_on_what_else_needs_one_fails():
+    result = result_of(ZeroWhereAlone)
+
+    assert "failed" == result.status
+    assert "where only 'w' needs a gradient: gradient of 'w'" in result.message
+
+
+def test_wrong_gradient_of_a_tensor_in_a_list_fails():
+    result = result_of(product_of_list, lambda make: [Sample([make(3), make(3)])])
+
+    assert "failed" == result.status
+    assert "tensors[1]" in result.message
+
+
+def test_wrong_batched_backward_fails():
+    result = result_of(BatchedWrong)
+
+    assert "failed" == result.status
+    assert "is_grads_batched=True" in result.message
+
+
+def test_op_that_raises_for_want_of_a_backward_is_skipped():
+    result = result_of(unregistered, lambda make: [Sample(make(3))])
+
+    assert "skipped" == result.status
+    assert "no autograd formula was registered" in result.message
+
+
+def test_detached_output_fails_as_silently_zero():
+    result = result_of(lambda x: x.detach() * 2, lambda make: [Sample(make(3))])
+
+    assert "failed" == result.status
+    assert "output 0 depends on 'x' but carries no gradient: it is silently zero" == result.message
+
+
+def test_float32_inside_a_float64_op_is_no_fault():
+    assert "passed" == result_of(in_float32, lambda make: [Sample(make(5))]).status
+
+
+def test_only_tensors_that_require_grad_count_where_some_do():
+    sample = Sample(torch.rand(3, requires_grad=True), torch.rand(3))
+
+    assert "passed" == result_of(lambda x, y: x * y.detach(), [sample]).status
+
+
+def test_integer_arguments_alone_are_skipped_with_the_reason():
+    result = result_of(lambda x: x + 1, lambda make: [Sample(make(3, dtype=torch.int64))])
+
+    assert ("skipped", "no tensor of the sample can have a gradient") == (result.status, result.message)
+
+
+def test_complex_backward_without_conjugate_fails():
+    class NoConjugate(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 2 * grad * ctx.saved_tensors[0]
+
+    result = result_of(NoConjugate, lambda make: [Sample(make(3, dtype=torch.complex64))])
+
+    assert "failed" == result.status
+    assert "passed" == result_of(torch.square, lambda make: [Sample(make(3, dtype=torch.complex64))]).status

@@ -1,0 +1,53 @@
+"""The check `opcheck` reports each of torch's own tests, and tells their limits from faults."""
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+@torch.library.custom_op("faults_opcheck::honest", mutates_args=())
+def honest(x: Tensor) -> Tensor:
+    return x * 2
+
+
+honest.register_fake(torch.empty_like)
+honest.register_autograd(lambda ctx, grad: 2 * grad)
+
+
+@torch.library.custom_op("faults_opcheck::wrong_fake", mutates_args=())
+def wrong_fake(x: Tensor) -> Tensor:
+    return x * 2
+
+
+wrong_fake.register_fake(lambda x: x.new_empty(x.shape[0] + 1))
+
+
+def result_of(op, samples=lambda make: [Sample(make(4))]):
+    (result,) = check(op, samples, checks=["opcheck"]).results
+    return result
+
+
+def test_honest_op_passes():
+    assert "passed" == result_of(honest).status
+
+
+def test_wrong_fake_fails_and_names_torchs_test():
+    result = result_of(wrong_fake)
+
+    assert "failed" == result.status
+    assert "test_faketensor: " in result.message
+
+
+def test_callable_that_is_no_op_is_skipped():
+    result = result_of(torch.relu)
+
+    assert ("skipped", "opcheck needs an op of the dispatcher") == (result.status, result.message)
+
+
+def test_sample_without_tensors_is_skipped_with_the_reason():
+    result = result_of(torch.ops.aten.ones.default, [Sample([2])])
+
+    assert "skipped" == result.status
+    assert "opcheck needs a tensor among the arguments" in result.message

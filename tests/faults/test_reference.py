@@ -1,0 +1,116 @@
+"""The checks `reference`, `reference_gradients` and `kernels` fail what computes something else."""
+
+import torch
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.checks.targets import Target, TargetArgument
+from custom_autograd.core.samples import Sample
+
+
+def reference(x):
+    return x**3
+
+
+class Cubed(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 3 * grad * ctx.saved_tensors[0] ** 2
+
+
+class WrongBackward(Cubed):
+    @staticmethod
+    def backward(ctx, grad):
+        return 3 * grad * ctx.saved_tensors[0]
+
+
+def wrong_value(x):
+    return x**3 + (x > 0)
+
+
+def wrong_when_transposed(x):
+    return x**3 if x.is_contiguous() else x.as_strided(x.shape, (x.shape[-1], 1)) ** 3
+
+
+def target(call, kernels=None, is_reference=True):
+    return Target(
+        name="faults::cube",
+        call=call,
+        full=call,
+        arguments=(TargetArgument("x"),),
+        reference=reference if is_reference else None,
+        kernels=kernels or {"": call},
+    )
+
+
+def result_of(call, name, **options):
+    (result,) = check(target(call, **options), lambda make: [Sample(make(4, 3))], checks=[name]).results
+    return result
+
+
+def test_equal_values_pass():
+    assert "passed" == result_of(Cubed.apply, "reference").status
+
+
+def test_wrong_value_fails_with_element_and_ratio():
+    result = result_of(wrong_value, "reference")
+
+    assert "failed" == result.status
+    assert "as given: output 0[" in result.message
+    assert "by the reference" in result.message
+
+
+def test_wrong_value_in_one_layout_fails_there():
+    message = result_of(wrong_when_transposed, "reference").message
+
+    assert message.startswith("transposed: output 0[")
+
+
+def test_missing_reference_is_skipped():
+    result = result_of(Cubed.apply, "reference", is_reference=False)
+
+    assert ("skipped", "no reference is registered (register_reference)") == (result.status, result.message)
+
+
+def test_reference_that_is_the_only_kernel_is_skipped():
+    result = result_of(reference, "reference", kernels={"": reference})
+
+    assert ("skipped", "the reference is the only kernel") == (result.status, result.message)
+
+
+def test_equal_gradients_pass():
+    assert "passed" == result_of(Cubed.apply, "reference_gradients").status
+
+
+def test_wrong_gradient_fails_with_its_name():
+    result = result_of(WrongBackward.apply, "reference_gradients")
+
+    assert "failed" == result.status
+    assert result.message.startswith("gradient of 'x'[")
+    assert "by autograd through the reference" in result.message
+
+
+def test_equal_kernels_pass():
+    assert "passed" == result_of(Cubed.apply, "kernels", kernels={"": reference, "cpu": Cubed.apply}).status
+
+
+def test_kernel_that_differs_from_the_default_fails():
+    result = result_of(wrong_value, "kernels", kernels={"": reference, "cpu": wrong_value})
+
+    assert "failed" == result.status
+    assert "cpu kernel, as given: output 0[" in result.message
+
+
+def test_kernel_of_an_absent_device_is_skipped():
+    result = result_of(reference, "kernels", kernels={"": reference, "xla": reference})
+
+    assert ("skipped", "there is no xla device here") == (result.status, result.message)
+
+
+def test_one_kernel_alone_is_skipped():
+    assert "skipped" == result_of(torch.relu, "kernels").status
