@@ -1,0 +1,149 @@
+// What a CPU kernel needs beside its own arithmetic: element types, rows in parallel, and an exponential that vectorises.
+//
+// Everything stands on torch's stable ABI (torch/csrc/stable), so a kernel compiles in about a second and does not
+// depend on the C++ classes of one torch version.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/BFloat16.h>
+#include <torch/headeronly/util/Exception.h>
+#include <torch/headeronly/util/Half.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+namespace custom_autograd {
+
+using torch::headeronly::BFloat16;
+using torch::headeronly::Half;
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// The type sums are kept in: double for double, else float.
+template <typename T>
+using Statistic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <typename T>
+constexpr ScalarType statistic_type = std::is_same_v<T, double> ? ScalarType::Double : ScalarType::Float;
+
+template <typename To, typename From>
+inline To bits_as(From value) {
+  static_assert(sizeof(To) == sizeof(From));
+  To result;
+  std::memcpy(&result, &value, sizeof(result));
+  return result;
+}
+
+// widen and narrow are free of branches and of calls, so that loops over them vectorise; compilers of 2022 do not
+// vectorise conversions of _Float16, so half precision goes by its bits, as in Maratyszcza's FP16 library.
+inline double widen(double value) { return value; }
+inline float widen(float value) { return value; }
+inline float widen(BFloat16 value) { return bits_as<float>(static_cast<uint32_t>(value.x) << 16); }
+inline float widen(Half value) {
+  uint32_t word = static_cast<uint32_t>(value.x) << 16;
+  uint32_t sign = word & 0x80000000u, twice = word + word;
+  float normal = bits_as<float>((twice >> 4) + (0xE0u << 23)) * 0x1.0p-112f;
+  float subnormal = bits_as<float>((twice >> 17) | (126u << 23)) - 0.5f;
+  uint32_t magnitude = twice < (1u << 27) ? bits_as<uint32_t>(subnormal) : bits_as<uint32_t>(normal);
+  return bits_as<float>(sign | magnitude);
+}
+
+// To the nearest value of T, ties to even.
+template <typename T>
+inline T narrow(Statistic<T> value) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    uint32_t word = bits_as<uint32_t>(value);
+    uint32_t rounded = (word + 0x7FFFu + ((word >> 16) & 1u)) >> 16;
+    return bits_as<BFloat16>(static_cast<uint16_t>(value != value ? 0x7FC0u : rounded));
+  } else if constexpr (std::is_same_v<T, Half>) {
+    uint32_t word = bits_as<uint32_t>(value), twice = word + word;
+    uint32_t exponent = std::max(twice & 0xFF000000u, 0x71000000u);
+    float magnitude = (bits_as<float>(word & 0x7FFFFFFFu) * 0x1.0p+112f) * 0x1.0p-110f;
+    uint32_t rounded = bits_as<uint32_t>(bits_as<float>((exponent >> 1) + 0x07800000u) + magnitude);
+    uint32_t finite = ((rounded >> 13) & 0x7C00u) + (rounded & 0x0FFFu);
+    return bits_as<Half>(static_cast<uint16_t>((word >> 16 & 0x8000u) | (twice > 0xFF000000u ? 0x7E00u : finite)));
+  } else {
+    return value;
+  }
+}
+
+// exp(value) within one unit in the last place, without branches; below -87 it is 0, above 88 infinity. NaN stays NaN.
+inline double exponential(double value) { return std::exp(value); }
+inline float exponential(float value) {
+  float clamped = value < -87.0f ? -87.0f : value > 88.0f ? 88.0f : value;
+  float power = clamped * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
+  int32_t exponent;
+  std::memcpy(&exponent, &power, sizeof(exponent));
+  power -= 12582912.0f;
+  float rest = clamped - power * 0.693359375f + power * 2.12194440e-4f;
+  float series = 1.9875691500e-4f;
+  series = series * rest + 1.3981999507e-3f;
+  series = series * rest + 8.3334519073e-3f;
+  series = series * rest + 4.1665795894e-2f;
+  series = series * rest + 1.6666665459e-1f;
+  series = series * rest + 5.0000001201e-1f;
+  series = series * rest * rest + rest + 1.0f;
+  uint32_t bits = static_cast<uint32_t>(exponent - 0x4B400000 + 127) << 23;
+  float scale;
+  std::memcpy(&scale, &bits, sizeof(scale));
+  float result = value < -87.0f ? 0.0f : series * scale;
+  return value > 88.0f ? std::numeric_limits<float>::infinity() : result;
+}
+
+// Calls work(first, last) on ranges of rows, in torch's threads; a range holds at least about 32k elements.
+template <typename Work>
+void for_rows(int64_t rows, int64_t elements_per_row, const Work& work) {
+  if (rows == 0) {
+    return;
+  }
+  int64_t grain = std::max<int64_t>(1, 32768 / std::max<int64_t>(1, elements_per_row));
+  torch::stable::parallel_for(0, rows, grain, work);
+}
+
+// Calls work(T{}) with the element type of a tensor.
+template <typename Work>
+void for_element_type(const Tensor& tensor, const char* argument, const Work& work) {
+  switch (tensor.scalar_type()) {
+    case ScalarType::Float: return work(float{});
+    case ScalarType::Double: return work(double{});
+    case ScalarType::BFloat16: return work(BFloat16{});
+    case ScalarType::Half: return work(Half{});
+    default: STD_TORCH_CHECK(false, "'", argument, "' must be float64, float32, bfloat16 or float16");
+  }
+}
+
+inline void check_contiguous(const Tensor& tensor, const char* argument) {
+  STD_TORCH_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "'", argument, "' must be a contiguous CPU tensor");
+}
+
+inline void check_type(const Tensor& tensor, ScalarType type, const char* argument) {
+  STD_TORCH_CHECK(
+      tensor.is_cpu() && tensor.scalar_type() == type,
+      "'", argument, "' must be a CPU tensor of the dtype that sums are kept in: float64 for float64, else float32");
+}
+
+// How many rows there are along the last dimension, also where a row has no elements.
+inline int64_t row_count(const Tensor& tensor) {
+  int64_t rows = 1;
+  for (int64_t dim = 0; dim + 1 < tensor.dim(); ++dim) rows *= tensor.size(dim);
+  return rows;
+}
+
+template <typename T>
+const T* read(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+
+template <typename T>
+T* write(const Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+}  // namespace custom_autograd

@@ -1,0 +1,74 @@
+"""A Triton kernel in a file that imports without Triton: it is compiled at its first launch."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from custom_autograd.core.messages import format_message
+from custom_autograd.kernels.library import KernelUnavailable
+
+
+def triton_kernel(function: Callable[..., None]) -> TritonKernel:
+    """A function in Triton's language, to be launched as `kernel[grid](...)`.
+
+    Args:
+        function: a function of a module that begins with `from __future__ import annotations` and imports `tl` from
+            here, in place of which the first launch puts `triton.language`.
+
+    Returns:
+        What is launched.
+
+    Example:
+        >>> @triton_kernel
+        ... def double(x, out, BLOCK: "tl.constexpr"):
+        ...     place = tl.arange(0, BLOCK)
+        ...     tl.store(out + place, 2 * tl.load(x + place))
+        >>> double
+        triton_kernel(double)
+    """
+    return TritonKernel(function)
+
+
+class TritonKernel:
+    """A Triton kernel that is compiled when it is first launched; see `triton_kernel`."""
+
+    __slots__ = ("_compiled", "function")
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self.function = function
+        self._compiled: Any = None  # Any: triton has no types here
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:  # Any: Triton's grids are tuples or callables
+        """The kernel on a grid, as Triton spells it.
+
+        Raises:
+            KernelUnavailable: Triton is not installed.
+        """
+        if self._compiled is None:
+            self._compiled = compiled(self.function)
+        launch: Callable[..., Any] = self._compiled[grid]
+        return launch
+
+    def __repr__(self) -> str:
+        return f"triton_kernel({self.function.__name__})"
+
+
+def compiled(function: Callable[..., None]) -> Any:  # Any: triton has no types here
+    """The function under `triton.jit`, with `tl` in its module."""
+    try:
+        triton = importlib.import_module("triton")
+        language = importlib.import_module("triton.language")
+    except ImportError as error:
+        message = format_message(
+            function.__name__, "the kernel needs Triton", found=str(error), do="pip install triton (Linux only)"
+        )
+        raise KernelUnavailable(message) from error
+    assert isinstance(function, FunctionType)
+    function.__globals__["tl"] = language
+    return triton.jit(function)
+
+
+tl: Any = None  # Any: stands for triton.language in a module whose kernels have not been launched

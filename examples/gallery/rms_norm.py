@@ -1,0 +1,126 @@
+"""Root-mean-square normalisation over the last dimension, with a hidden statistic and a backward kernel of its own.
+
+    out = x · rstd · weight,    rstd = 1 / √(mean(x²) + eps)
+
+Shapes: x: (..., features); weight: (features,); out like x; rstd: (..., 1).
+Dtypes: float64, float32, bfloat16, float16. rstd is float64 for float64, else float32; sums are kept in its dtype.
+Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from custom_autograd import Sample, custom_op
+from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
+
+
+@custom_op("gallery::rms_norm", outputs=("out", "rstd"), hidden=("rstd",), reference=True)
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """Root-mean-square normalisation over the last dimension."""
+    wide = x.contiguous().to(torch.promote_types(x.dtype, torch.float32))
+    rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * rstd * weight).to(x.dtype), rstd
+
+
+# The gradient of x passes three times over x in PyTorch operations and once in C++. As an op of its own the C++ stays
+# differentiable: nothing else is registered for it, so its derivatives come from this reference.
+#
+# With g = grad_out · weight and drstd/dx_i = -rstd³ x_i / features:
+#     grad_x_i = rstd g_i  -  rstd³ x_i / features · (Σ_j g_j x_j + grad_rstd)
+@custom_op("gallery::rms_norm_grad", outputs=("grad_x",), reference=True)
+def rms_norm_grad(grad_out: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, grad_rstd: Tensor) -> Tensor:
+    """The gradient of rms_norm with respect to x."""
+    wide = x.contiguous().to(torch.promote_types(x.dtype, torch.float32))
+    g = grad_out * weight.to(wide.dtype)
+    total = (g * wide).sum(-1, keepdim=True) + grad_rstd
+    return (rstd * g - wide * (rstd**3 * total / x.shape[-1])).to(x.dtype)
+
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+rms_norm_cpp = cpp_kernel(SOURCE, "rms_norm", fallback=rms_norm.__wrapped__)
+rms_norm_grad_cpp = cpp_kernel(SOURCE, "rms_norm_grad", fallback=rms_norm_grad.__wrapped__)
+
+
+@rms_norm.register_kernel("cpu")
+def rms_norm_cpu(x, weight, eps) -> tuple[Tensor, Tensor]:
+    """C++: one pass for the statistic, one for the output, rows in parallel."""
+    # The weight is small: it is widened here, so that the C++ has one type per element of x and not one per pair.
+    wide_weight = weight.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
+    return rms_norm_cpp(x.contiguous(), wide_weight, eps)
+
+
+@rms_norm_grad.register_kernel("cpu")
+def rms_norm_grad_cpu(grad_out, x, weight, rstd, grad_rstd) -> Tensor:
+    """C++: one pass for the sum over j, one for the gradient."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    small = (tensor.to(wide).contiguous() for tensor in (weight, rstd, grad_rstd))
+    return rms_norm_grad_cpp(grad_out.contiguous(), x.contiguous(), *small)
+
+
+@triton_kernel
+def rms_norm_row(x, weight, out, rstd, features, eps, block: tl.constexpr) -> None:
+    """Normalises one row, which fits in one block."""
+    row = tl.program_id(0).to(tl.int64)  # row * features may pass 2^31
+    place = tl.arange(0, block)
+    inside = place < features
+    values = tl.load(x + row * features + place, mask=inside, other=0).to(rstd.dtype.element_ty)
+    scale = 1 / tl.sqrt(tl.sum(values * values) / features + eps)
+    weights = tl.load(weight + place, mask=inside, other=0).to(rstd.dtype.element_ty)
+    tl.store(out + row * features + place, (values * scale * weights).to(out.dtype.element_ty), mask=inside)
+    tl.store(rstd + row, scale)
+
+
+@rms_norm.register_kernel("cuda")
+def rms_norm_cuda(x, weight, eps) -> tuple[Tensor, Tensor]:
+    """Triton: one program per row, which stays in registers between the statistic and the output."""
+    out, rstd = rms_norm_fake(x, weight, eps)
+    if rows := rstd.numel():  # a grid of size 0 is an error
+        features = x.shape[-1]
+        block = 1 << max(0, features - 1).bit_length()
+        rms_norm_row[(rows,)](x.contiguous(), weight.contiguous(), out, rstd, features, eps, block=block)
+    return out, rstd
+
+
+@rms_norm.register_fake
+def rms_norm_fake(x, weight, eps) -> tuple[Tensor, Tensor]:
+    """Both outputs are contiguous, whatever the strides of x."""
+    statistic = torch.promote_types(x.dtype, torch.float32)
+    return x.new_empty(x.shape), x.new_empty((*x.shape[:-1], 1), dtype=statistic)
+
+
+# rstd is saved, and depends on x: in a second backward its gradient arrives as grad_rstd. In a first one it is zero.
+@rms_norm.register_grad("x")
+def _(grad_out, grad_rstd, x, weight, rstd):
+    return rms_norm_grad(grad_out, x, weight, rstd, grad_rstd)
+
+
+# Runs only if weight needs a gradient. x * rstd has rstd's dtype, so the sum over all rows does too.
+@rms_norm.register_grad("weight")
+def _(grad_out, x, weight, rstd):
+    return (x * rstd * grad_out).sum_to_size(weight.shape).to(weight.dtype)
+
+
+@rms_norm.register_samples
+def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
+    yield Sample(make(4, 8), make(8))
+    yield Sample(make(2, 3, 19), make(19), eps=1e-3)  # not a multiple of a vector
+    yield Sample(make(5), make(5))  # one row
+    yield Sample(make(3, 1), make(1), eps=0.1)  # one feature: eps keeps the gradient away from zero
+    yield Sample(make(0, 8), make(8))  # no rows
+
+
+@rms_norm_grad.register_samples
+def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
+    for *rows, features in ((4, 8), (2, 3, 19), (0, 8)):
+        x, grad_out = make(*rows, features), make(*rows, features)
+        yield Sample(grad_out, x, make(features), make(*rows, 1, low=0.5, high=2.0), make(*rows, 1))
+
+
+if __name__ == "__main__":
+    rms_norm_grad.check()
+    rms_norm.check()

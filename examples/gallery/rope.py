@@ -1,0 +1,147 @@
+"""Rotary position embedding, and the same in place; the backward of a rotation is the inverse rotation.
+
+    out[..., p, i]        = x[..., p, i] · cos[p, i] - x[..., p, i + half] · sin[p, i]
+    out[..., p, i + half] = x[..., p, i + half] · cos[p, i] + x[..., p, i] · sin[p, i]        i < half = features / 2
+
+Convention: half-split (GPT-NeoX, Llama), not interleaved: feature i is paired with feature i + half.
+Shapes: x: (..., positions, features), features even; cos, sin: (positions, features / 2); out like x, contiguous.
+Dtypes: float64, float32, bfloat16, float16; the arithmetic is float64 for x in float64, else float32.
+Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", equation 34.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from custom_autograd import Sample, custom_op
+from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
+
+
+@custom_op("gallery::rope", outputs=("out",), reference=True)
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates each pair of features by the angle of its position."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    low, high = wide.chunk(2, dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1).to(x.dtype)
+
+
+# A table of angles is a constant here: its gradient needs x as it was before, which an op in place does not keep.
+@custom_op("gallery::rope_", mutates_args=("x",), non_differentiable=("cos", "sin"))
+def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Rotates each pair of features by the angle of its position, in place."""
+    x.copy_(rope(x, cos, sin))  # any device but the CPU: the kernel above, then a copy
+
+
+rotate_cpp = cpp_kernel(
+    Path(__file__).with_suffix(".cpp"),
+    "rotate",
+    fallback=lambda x, cos, sin, out: out.copy_(rope.__wrapped__(x, cos, sin)),
+)
+
+
+def tables(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Both tables contiguous and in the dtype of the arithmetic; they are small beside x."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return cos.to(wide).contiguous(), sin.to(wide).contiguous()
+
+
+@rope.register_kernel("cpu")
+def rope_cpu(x, cos, sin) -> Tensor:
+    """C++: reads any strides but in the last dimension, so (batch, positions, heads) transposed is not copied."""
+    out = x.new_empty(x.shape)
+    rotate_cpp(x if x.stride(-1) == 1 else x.contiguous(), *tables(x, cos, sin), out)
+    return out
+
+
+@rope_.register_kernel("cpu")
+def rope_cpu_(x, cos, sin) -> None:
+    """C++, where x lies; only a strided last dimension goes through a copy."""
+    if x.stride(-1) == 1:
+        rotate_cpp(x, *tables(x, cos, sin), x)
+    else:
+        x.copy_(rope_cpu(x, cos, sin))
+
+
+@triton_kernel
+def rotate_row(x, cos, sin, out, positions, half, block: tl.constexpr) -> None:
+    """Rotates one position of one head."""
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, block)
+    inside = place < half
+    angle = row % positions * half + place
+    c, s = tl.load(cos + angle, mask=inside, other=0), tl.load(sin + angle, mask=inside, other=0)
+    first = row * 2 * half + place
+    low = tl.load(x + first, mask=inside, other=0).to(c.dtype)
+    high = tl.load(x + first + half, mask=inside, other=0).to(c.dtype)
+    tl.store(out + first, (low * c - high * s).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + first + half, (high * c + low * s).to(out.dtype.element_ty), mask=inside)
+
+
+@rope.register_kernel("cuda")
+def rope_cuda(x, cos, sin) -> Tensor:
+    """Triton: one program per position of each head."""
+    out = x.new_empty(x.shape)
+    if x.numel():  # a grid of size 0 is an error
+        positions, features = x.shape[-2:]
+        block = 1 << (features // 2 - 1).bit_length()
+        grid = (x.numel() // features,)
+        rotate_row[grid](x.contiguous(), *tables(x, cos, sin), out, positions, features // 2, block=block)
+    return out
+
+
+@rope.register_fake
+def _(x, cos, sin):
+    return x.new_empty(x.shape)
+
+
+# A rotation is orthogonal, so its adjoint is its inverse: the op itself, with the angle reversed. x is not saved.
+@rope.register_grad("x")
+def _(grad, cos, sin):
+    return rope(grad, cos, -sin)
+
+
+# Learned angles need x; it is saved only if they require a gradient.
+@rope.register_grad("cos", "sin")
+def _(grad, x, cos):
+    wide = torch.promote_types(x.dtype, torch.float32)
+    low, high = x.to(wide).chunk(2, dim=-1)
+    grad_low, grad_high = grad.to(wide).chunk(2, dim=-1)
+    grad_cos = (grad_low * low + grad_high * high).sum_to_size(cos.shape)
+    grad_sin = (grad_high * low - grad_low * high).sum_to_size(cos.shape)
+    return grad_cos.to(cos.dtype), grad_sin.to(cos.dtype)
+
+
+# Linear in x and in each table: one term for each that has a tangent.
+@rope.register_jvp
+def _(tangent_x, tangent_cos, tangent_sin, x, cos, sin):
+    zero = torch.zeros_like(cos)
+    terms = ((tangent_x, cos, sin), (x, tangent_cos, zero), (x, zero, tangent_sin))
+    first, *others = (rope(*term) for term in terms if all(part is not None for part in term))
+    return sum(others, first)
+
+
+# grad_x is the gradient of x after the call, the result that of x before. Linear, so the tangent turns with x.
+@rope_.register_backward
+def _(grad_x, cos, sin):
+    return {"x": rope(grad_x, cos, -sin)}
+
+
+@rope_.register_jvp
+def _(tangent_x, cos, sin):
+    return {"x": rope(tangent_x, cos, sin)}
+
+
+@rope.register_samples
+@rope_.register_samples
+def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
+    for *leading, positions, half in ((2, 3, 4, 4), (5, 3), (2, 1, 19), (1, 1), (2, 0, 2)):  # 19: no whole vectors
+        yield Sample(make(*leading, positions, 2 * half), make(positions, half), make(positions, half))
+
+
+if __name__ == "__main__":
+    rope.check()
+    rope_.check()

@@ -1,0 +1,150 @@
+"""Cross entropy of logits against integer labels, fused with the softmax: no table of probabilities is ever stored.
+
+    loss_n = lse_n - logits[n, labels_n],    lse_n = log Σ_v exp(logits[n, v])
+
+Shapes: logits: (rows, classes); labels: (rows,); loss: () for "mean" and "sum", (rows,) for "none".
+Dtypes: logits float64, float32, bfloat16, float16; labels int64; loss float64 for float64, else float32.
+"mean" divides by the number of rows that are not ignored; over none it is NaN, with gradient zero, as in PyTorch.
+Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"; gradient: softmax minus one-hot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from custom_autograd import Sample, custom_op
+from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
+
+
+def reduce(losses: Tensor, labels: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    """One loss from the rows' losses, or the rows' losses."""
+    total = losses if reduction == "none" else losses.sum()
+    return total / (labels != ignore_index).sum() if reduction == "mean" else total
+
+
+def losses_and_lse(logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Per row the loss and the logarithm of the sum of exponentials, in PyTorch operations."""
+    wide = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32))
+    lse = wide.logsumexp(-1)
+    kept = labels != ignore_index
+    picked = wide.gather(1, labels.where(kept, 0).unsqueeze(1)).squeeze(1)
+    return torch.where(kept, lse - picked, 0), lse
+
+
+@custom_op("gallery::softmax_cross_entropy", outputs=("loss", "lse"), hidden=("lse",), reference=True)
+def softmax_cross_entropy(
+    logits: Tensor, labels: Tensor, ignore_index: int = -100, reduction: Literal["mean", "sum", "none"] = "mean"
+) -> tuple[Tensor, Tensor]:
+    """Cross entropy of logits against integer labels."""
+    losses, lse = losses_and_lse(logits, labels, ignore_index)
+    return reduce(losses, labels, ignore_index, reduction), lse
+
+
+# The gradient is the largest tensor of all: one pass in C++, and differentiable, as an op of its own with a reference.
+@custom_op("gallery::cross_entropy_grad", outputs=("grad_logits",), reference=True)
+def cross_entropy_grad(logits: Tensor, labels: Tensor, lse: Tensor, on_softmax: Tensor, on_label: Tensor) -> Tensor:
+    """The softmax of each row times on_softmax, minus on_label at the row's label."""
+    wide = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32))
+    softmax = torch.exp(wide - lse.unsqueeze(1))
+    grad_logits = (softmax * on_softmax.unsqueeze(1)).scatter_add(1, labels.unsqueeze(1), -on_label.unsqueeze(1))
+    return grad_logits.to(logits.dtype)
+
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+cross_entropy_cpp = cpp_kernel(SOURCE, "cross_entropy", fallback=losses_and_lse)
+cross_entropy_grad_cpp = cpp_kernel(SOURCE, "cross_entropy_grad", fallback=cross_entropy_grad.__wrapped__)
+
+
+@softmax_cross_entropy.register_kernel("cpu")
+def softmax_cross_entropy_cpu(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
+    """C++, with every label looked at first: none is ever an address out of bounds."""
+    losses, lse = cross_entropy_cpp(logits.contiguous(), labels.contiguous(), ignore_index)
+    return reduce(losses, labels, ignore_index, reduction), lse
+
+
+@cross_entropy_grad.register_kernel("cpu")
+def cross_entropy_grad_cpu(logits, labels, lse, on_softmax, on_label) -> Tensor:
+    """C++: one pass."""
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    rows = (tensor.to(wide).contiguous() for tensor in (lse, on_softmax, on_label))
+    return cross_entropy_grad_cpp(logits.contiguous(), labels.contiguous(), *rows)
+
+
+@triton_kernel
+def row_loss(logits, labels, losses, lse, classes, ignore_index, block: tl.constexpr) -> None:
+    """The loss of one row, and the logarithm of its sum of exponentials."""
+    row = tl.program_id(0).to(tl.int64)
+    start = logits + row * classes
+    statistic = lse.dtype.element_ty
+    # Running maximum and sum, so that a block may be smaller than a row: no vocabulary is too large.
+    largest = tl.full((block,), float("-inf"), statistic)
+    total = tl.zeros((block,), statistic)
+    for first in range(0, classes, block):
+        place = first + tl.arange(0, block)
+        values = tl.load(start + place, mask=place < classes, other=float("-inf")).to(statistic)
+        larger = tl.maximum(largest, values)
+        shift = tl.where(tl.abs(larger) == float("inf"), 0.0, larger)  # inf - inf is NaN
+        total = total * tl.exp(largest - shift) + tl.exp(values - shift)
+        largest = larger
+    top = tl.max(largest)
+    shift_of_row = tl.where(tl.abs(top) == float("inf"), 0.0, top)
+    row_lse = shift_of_row + tl.log(tl.sum(total * tl.exp(largest - shift_of_row)))
+    label = tl.load(labels + row)
+    # Raising would make the host wait for the device: a label out of range reads nothing, and its loss is NaN.
+    picked = tl.load(start + label, mask=(label >= 0) & (label < classes), other=float("nan")).to(statistic)
+    tl.store(losses + row, tl.where(label == ignore_index, 0.0, row_lse - picked))
+    tl.store(lse + row, row_lse)
+
+
+@softmax_cross_entropy.register_kernel("cuda")
+def softmax_cross_entropy_cuda(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
+    """Triton: one program per row, which reads its logits once."""
+    rows, classes = logits.shape
+    lse = logits.new_empty(rows, dtype=torch.promote_types(logits.dtype, torch.float32))
+    losses = torch.empty_like(lse)
+    if rows:  # a grid of size 0 is an error
+        block = min(4096, 1 << max(0, classes - 1).bit_length())
+        row_loss[(rows,)](logits.contiguous(), labels.contiguous(), losses, lse, classes, ignore_index, block=block)
+    return reduce(losses, labels, ignore_index, reduction), lse
+
+
+@softmax_cross_entropy.register_fake
+def _(logits, labels, ignore_index, reduction):
+    lse = logits.new_empty(logits.shape[0], dtype=torch.promote_types(logits.dtype, torch.float32))
+    return lse.new_empty(lse.shape if reduction == "none" else ()), lse
+
+
+# lse is saved and depends on the logits, with the softmax as its gradient: in a second backward its share joins here.
+@softmax_cross_entropy.register_grad("logits")
+def _(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction):
+    kept = labels != ignore_index
+    # At least 1: where all rows are ignored, 0 · (1 / 0) would be NaN in the next derivative.
+    per_row = grad_loss / kept.sum().clamp(min=1) if reduction == "mean" else grad_loss
+    on_label = torch.where(kept, per_row, 0)
+    return cross_entropy_grad(logits, labels.where(kept, 0), lse, on_label + grad_lse, on_label)
+
+
+@softmax_cross_entropy.register_samples
+def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
+    labels = partial(torch.tensor, dtype=torch.int64, device=make(1).device)
+    yield Sample(make(4, 7), labels([0, 6, 3, 3]))
+    yield Sample(make(3, 19), labels([18, -100, 0]), reduction="sum")  # an ignored row
+    yield Sample(make(3, 33), labels([32, 5, 1]), ignore_index=5, reduction="none")  # an ignored class
+    yield Sample(make(1, 1), labels([0]))  # one class: loss and gradient are zero
+    yield Sample(make(0, 5), labels([]), reduction="sum")  # no rows
+
+
+@cross_entropy_grad.register_samples
+def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
+    yield Sample(make(3, 19), make(3, dtype=torch.int64, low=0, high=19), make(3), make(3), make(3))
+
+
+if __name__ == "__main__":
+    cross_entropy_grad.check()
+    softmax_cross_entropy.check()

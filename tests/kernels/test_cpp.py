@@ -1,0 +1,340 @@
+"""C++ sources are built once, at the first call, by any number of processes; what cannot be built is replaced."""
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd.kernels import CppKernel, KernelUnavailable, KernelWarning, cpp_kernel
+from custom_autograd.kernels.library import find_or_build
+
+needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="kernels are built on Linux and macOS only")
+
+SOURCE = """
+#include <custom_autograd/kernel.h>
+
+using namespace custom_autograd;
+
+Tensor times(const Tensor& x) {
+  check_contiguous(x, "x");
+  Tensor out = torch::stable::empty_like(x);
+  for_element_type(x, "x", [&](auto element) {
+    using T = decltype(element);
+    const T* in = read<T>(x);
+    T* result = write<T>(out);
+    for_rows(x.numel(), 1, [=](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) result[i] = narrow<T>(widen(in[i]) * FACTOR);
+    });
+  });
+  return out;
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) { m.def("times(Tensor x) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("times", TORCH_BOX(&times)); }
+"""
+
+SCRIPT = """
+import sys
+import torch
+from custom_autograd.kernels import cpp_kernel
+
+kernel = cpp_kernel(sys.argv[1], "times")
+"""
+
+
+def unchanged(x: Tensor) -> Tensor:
+    """A fallback that tells itself from the kernel."""
+    return x
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("CUSTOM_AUTOGRAD_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A source that triples."""
+    return write_source(tmp_path, 3)
+
+
+@pytest.fixture
+def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often the compiler has made a library so far."""
+    log = tmp_path / "builds"
+    compiler = tmp_path / "counting-c++"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *" -o "*) echo built >> "{log}";; esac\nexec c++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    return lambda: len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def write_source(folder: Path, factor: int) -> Path:
+    path = folder / "times.cpp"
+    path.write_text(SOURCE.replace("FACTOR", str(factor)))
+    return path
+
+
+def start(script: str, source: Path) -> subprocess.Popen[str]:
+    """A new Python process that runs a script after making a kernel of the source."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", SCRIPT + script, str(source)]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_kernel_computes(source: Path, dtype: torch.dtype) -> None:
+    """The same C++ serves every floating dtype."""
+    x = torch.tensor([1.5, -2.0, 0.0], dtype=dtype)
+
+    assert [4.5, -6.0, 0.0] == cpp_kernel(source, "times")(x).tolist()
+
+
+@needs_compiler
+@pytest.mark.parametrize(("wide", "narrow"), [(torch.float32, torch.bfloat16), (torch.float32, torch.float16)], ids=str)
+def test_rounding_is_that_of_pytorch(source: Path, wide: torch.dtype, narrow: torch.dtype) -> None:
+    """Every 16-bit value, tripled in float32, rounds to the same 16 bits; NaN stays NaN."""
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(narrow)
+
+    found = cpp_kernel(source, "times")(every)
+
+    torch.testing.assert_close(found, (every.to(wide) * 3).to(narrow), rtol=0, atol=0, equal_nan=True)
+
+
+@needs_compiler
+def test_errors_of_the_source_are_errors_of_python(source: Path) -> None:
+    """A check in C++ raises in Python, with its text."""
+    with pytest.raises(RuntimeError, match="'x' must be float64, float32, bfloat16 or float16"):
+        cpp_kernel(source, "times")(torch.ones(2, dtype=torch.int32))
+
+
+def test_nothing_is_built_before_the_first_call(source: Path, cache: Path) -> None:
+    """Making a kernel touches neither the compiler nor the cache."""
+    cpp_kernel(source, "times")
+
+    assert not cache.exists()
+
+
+@needs_compiler
+def test_second_kernel_comes_from_the_cache(source: Path, builds: Callable[[], int]) -> None:
+    """One build serves every kernel of a source."""
+    for _ in range(2):
+        cpp_kernel(source, "times")(torch.ones(2))
+
+    assert 1 == builds()
+
+
+@needs_compiler
+def test_cached_library_needs_no_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library in the cache is loaded where there is no compiler."""
+    cpp_kernel(source, "times")(torch.ones(1))
+    monkeypatch.setenv("PATH", "")
+
+    assert [3.0] == cpp_kernel(source, "times", fallback=unchanged)(torch.ones(1)).tolist()
+
+
+@needs_compiler
+def test_changed_source_is_built_again(tmp_path: Path) -> None:
+    """The cache knows sources by content, also within one process."""
+    found = [cpp_kernel(write_source(tmp_path, factor), "times")(torch.ones(1)).item() for factor in (3, 5)]
+
+    assert [3.0, 5.0] == found
+
+
+@needs_compiler
+def test_cache_holds_nothing_but_finished_libraries(source: Path, cache: Path) -> None:
+    """What was unfinished is gone after a build."""
+    cpp_kernel(source, "times")(torch.ones(1))
+
+    assert {".so", ".lock"} == {path.suffix for path in (cache / "kernels").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "base", "expected"),
+    [("/chosen", "/base", "/chosen/kernels"), ("", "/base", "/base/custom_autograd/kernels")],
+    ids=["CUSTOM_AUTOGRAD_CACHE", "XDG_CACHE_HOME"],
+)
+def test_cache_folder(chosen: str, base: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's own variable comes before the desktop's."""
+    from custom_autograd.kernels.library import cache_folder
+
+    monkeypatch.setenv("CUSTOM_AUTOGRAD_CACHE", chosen)
+    monkeypatch.setenv("XDG_CACHE_HOME", base)
+
+    assert Path(expected) == cache_folder()
+
+
+def test_no_compiler_warns_once_and_falls_back(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warning names source, function, compiler and remedy."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    kernel = cpp_kernel(source, "times", fallback=unchanged)
+    with pytest.warns(KernelWarning) as caught:
+        first = kernel(torch.ones(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        second = kernel(torch.ones(1))
+
+    assert [1.0, 1.0] == [first.item(), second.item()]
+    assert [NO_COMPILER] == [str(warning.message) for warning in caught]
+
+
+def test_no_compiler_and_no_fallback_raises(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a fallback every call says why."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    kernel = cpp_kernel(source, "times")
+
+    for _ in range(2):
+        with pytest.raises(KernelUnavailable, match="no C\\+\\+ compiler for the kernel"):
+            kernel(torch.ones(1))
+
+
+@needs_compiler
+def test_broken_source_shows_what_the_compiler_says_once(source: Path, builds: Callable[[], int]) -> None:
+    """The first error is in the warning; a source that was refused is not tried again."""
+    source.write_text(source.read_text().replace("check_contiguous(x", "check_contiguous(no_such_tensor"))
+    kernel = cpp_kernel(source, "times", fallback=unchanged)
+    with pytest.warns(KernelWarning, match=r"the compiler refuses(.|\n)*no_such_tensor") as caught:
+        found = [kernel(torch.ones(1)).item(), kernel(torch.ones(1)).item()]
+
+    assert [1.0, 1.0] == found
+    assert len(caught) == 1
+    assert len(str(caught[0].message).splitlines()) <= 20
+    assert 1 == builds()
+
+
+@needs_compiler
+def test_function_that_the_source_lacks(source: Path) -> None:
+    """A wrong name is said, not called."""
+    with pytest.raises(KernelUnavailable, match="registers no function 'divide'"):
+        cpp_kernel(source, "divide")(torch.ones(1))
+
+
+@pytest.mark.parametrize("broken", ["source", "cache"])
+def test_files_that_cannot_be_used(broken: str, source: Path, cache: Path) -> None:
+    """A missing source or a cache that is no folder is a reason to fall back, not a crash."""
+    if broken == "source":
+        source.unlink()
+    else:
+        cache.write_text("a file, not a folder")
+
+    with pytest.warns(KernelWarning, match="CUSTOM_AUTOGRAD_CACHE"):
+        assert 1.0 == cpp_kernel(source, "times", fallback=unchanged)(torch.ones(1)).item()
+
+
+@needs_compiler
+def test_library_that_cannot_be_loaded(tmp_path: Path) -> None:
+    """A damaged library is named, so that it can be deleted."""
+    source = write_source(tmp_path, 11)  # no other test's: what this process has loaded is not read again
+    _, path = find_or_build(source, ())
+    path.write_bytes(b"not a library")
+
+    with pytest.raises(KernelUnavailable, match=f"(?s){path.name}: the library cannot be loaded.*delete the file"):
+        cpp_kernel(source, "times")(torch.ones(1))
+
+
+@needs_compiler
+def test_kernel_travels_by_pickle(source: Path) -> None:
+    """A spawned process gets the kernel by its source, and loads it itself."""
+    kernel = cpp_kernel(source, "times", fallback=unchanged)
+    kernel(torch.ones(1))
+    copy = pickle.loads(pickle.dumps(kernel))
+
+    assert isinstance(copy, CppKernel)
+    assert [3.0] == copy(torch.ones(1)).tolist()
+
+
+@needs_compiler
+def test_threads_build_once(source: Path, builds: Callable[[], int]) -> None:
+    """Threads that meet in the first call wait for one build."""
+    kernel, together, found = cpp_kernel(source, "times"), threading.Barrier(4), []
+
+    def first_call() -> None:
+        together.wait()
+        found.append(kernel(torch.ones(1)).item())
+
+    threads = [threading.Thread(target=first_call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [3.0] * 4 == found
+    assert 1 == builds()
+
+
+@needs_compiler
+def test_processes_build_once(source: Path, builds: Callable[[], int]) -> None:
+    """Processes that start together share one build; the others wait for it."""
+    script = "print('ready', flush=True); input(); print(kernel(torch.ones(1)).item())"
+    processes = [start(script, source) for _ in range(2)]
+    for process in processes:
+        assert process.stdout is not None
+        assert "ready\n" == process.stdout.readline()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+    assert ["3.0\n"] * 2 == [process.communicate()[0] for process in processes]
+    assert 1 == builds()
+
+
+@needs_compiler
+def test_killed_builder_leaves_no_lock(source: Path, cache: Path) -> None:
+    """The lock of a process that is killed is free at once."""
+    script = """
+import pathlib
+from custom_autograd.kernels import library
+held = pathlib.Path(sys.argv[1]).parent / "cache" / "kernels" / (library.library_name(kernel.source, ()) + ".lock")
+held.parent.mkdir(parents=True)
+with library.lock(held):
+    print("held", flush=True)
+    input()
+"""
+    process = start(script, source)
+    assert process.stdout is not None
+    held = process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+    assert "held\n" == held
+    assert len(list((cache / "kernels").glob("*.lock"))) == 1
+    assert [3.0] == cpp_kernel(source, "times")(torch.ones(1)).tolist()
+
+
+@needs_compiler
+def test_child_forked_during_a_build_can_build(source: Path) -> None:
+    """A child does not wait for a lock whose holder, a thread, it does not have."""
+    script = """
+import os
+from custom_autograd.kernels import cpp
+cpp.loading.acquire()
+child = os.fork()
+if not child:
+    os._exit(int(kernel(torch.ones(1)).item()))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert "3\n" == start(script, source).communicate(timeout=300)[0]
+
+
+NO_COMPILER = """\
+times.cpp: no C++ compiler for the kernel
+  expected   g++ or clang++, on Linux or macOS
+  found      'no-such-compiler' (from CXX), which is not on PATH
+  do         install g++ or clang++, or set CXX
+  meanwhile  'times' runs in its fallback, more slowly"""
