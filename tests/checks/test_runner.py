@@ -1,0 +1,188 @@
+"""The runner: isolation, seeds, skips that stay visible, and what `check` refuses."""
+
+import random
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+
+from custom_autograd import checking
+from custom_autograd.checking import check
+from custom_autograd.checks import CHECKS, runner
+from custom_autograd.checks.base import PASSED, Check, failed, skipped
+from custom_autograd.checks.targets import target_of
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.samples import Sample
+
+
+def identity(x):
+    return x * 1
+
+
+class Scripted(Check):
+    """A check that yields what it is told to."""
+
+    name = "scripted"
+    code = "Z01"
+    purpose = "the runner does what it should"
+
+    def __init__(self, *findings):
+        self.findings = findings
+
+    def run(self, target, sample):
+        for finding in self.findings:
+            if isinstance(finding, Exception):
+                raise finding
+            yield finding
+
+
+class Drawing(Scripted):
+    """A check that draws random numbers and keeps them."""
+
+    drawn: list
+
+    def run(self, target, sample):
+        self.drawn = [float(torch.rand(())), random.random()]
+        yield PASSED
+
+
+def run(check, seed=0):
+    case = runner.Case(target_of(identity), (Sample(torch.ones(2)),))
+    (result,) = runner.run([case], [check], seed=seed).results
+    return result
+
+
+def test_exception_in_a_check_is_an_error_with_the_last_frames():
+    result = run(Scripted(PASSED, KeyError("lost")))
+
+    assert "error" == result.status
+    assert result.message.startswith("KeyError: 'lost'\nlast frames:\n")
+    assert "test_runner.py" in result.message
+
+
+def test_exception_does_not_stop_the_next_check():
+    case = runner.Case(target_of(identity), (Sample(torch.ones(2)),))
+    report = runner.run([case], [Scripted(KeyError()), Scripted(PASSED)])
+
+    assert ["error", "passed"] == [result.status for result in report.results]
+
+
+def test_check_that_finds_nothing_to_look_at_is_skipped_not_passed():
+    result = run(Scripted())
+
+    assert ("skipped", "the check found nothing to look at") == (result.status, result.message)
+
+
+def test_one_failure_among_passes_fails():
+    assert ("failed", "wrong") == (
+        run(Scripted(PASSED, failed("wrong"))).status,
+        run(Scripted(failed("wrong"))).message,
+    )
+
+
+def test_what_is_left_out_of_a_pass_stays_visible():
+    result = run(Scripted(PASSED, skipped("no device")))
+
+    assert ("passed", "not checked: no device") == (result.status, result.message)
+
+
+def test_random_numbers_repeat_with_the_seed_and_leave_the_global_state():
+    drawing = Drawing()
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    run(drawing, seed=5)
+    first = drawing.drawn
+    torch.rand(3)
+    run(drawing, seed=5)
+    same = drawing.drawn
+    run(drawing, seed=6)
+    torch.set_rng_state(torch_state)
+
+    assert first == same != drawing.drawn
+    assert python_state == random.getstate()
+
+
+def test_global_random_state_is_as_before():
+    before = torch.get_rng_state()
+    check(identity, lambda make: [Sample(make(3))], checks=["gradients", "linearity", "vmap"])
+
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_every_check_has_a_name_a_code_and_a_purpose_of_its_own():
+    assert len(CHECKS) == len({check.name for check in CHECKS}) == len({check.code for check in CHECKS})
+    assert all(check.purpose and check.purpose[-1] != "." for check in CHECKS)
+
+
+def test_unknown_check_is_refused_with_the_nearest_name():
+    with pytest.raises(CheckError) as caught:
+        check(identity, [Sample(torch.ones(2))], checks=["gradient"])
+
+    assert_expected_inline(
+        str(caught.value),
+        """\
+check: there is no check called 'gradient'
+  expected   among schema, reference, kernels, fake, gradients, reference_gradients, linearity, cotangents, second_order, forward_mode, vmap, opcheck, compile
+  do         did you mean 'gradients'?""",
+    )
+
+
+def test_missing_samples_are_refused():
+    with pytest.raises(CheckError) as caught:
+        check(torch.ops.aten.sin.default)
+
+    assert_expected_inline(
+        str(caught.value),
+        """\
+aten::sin: there is nothing to check it on
+  expected   at least one sample
+  found      none
+  do         register samples (register_samples), or give them: check(op, [Sample(...)])""",
+    )
+
+
+def test_value_that_is_no_sample_is_refused():
+    with pytest.raises(CheckError, match="its samples are not all samples"):
+        check(identity, [torch.ones(2)])
+
+
+def test_target_that_cannot_be_called_is_refused():
+    with pytest.raises(CheckError, match="this cannot be checked"):
+        check(3, [Sample()])
+
+
+def test_raise_on_failure_raises():
+    with pytest.raises(CheckError, match="silently zero"):
+        check(torch.Tensor.detach, [Sample(torch.ones(2))], checks=["gradients"], raise_on_failure=True)
+
+
+def test_dtype_applies_to_samples_made_and_samples_given():
+    made = checking.case_of(identity, lambda make: [Sample(make(2))], dtype=torch.bfloat16)
+    given = checking.case_of(identity, [Sample(torch.ones(2, requires_grad=True))], dtype=torch.bfloat16)
+
+    assert [torch.bfloat16] * 2 == [case.samples[0].tensors()[0].dtype for case in (made, given)]
+    assert given.samples[0].tensors()[0].requires_grad
+
+
+def test_checks_of_other_packages_run_too(monkeypatch):
+    class Row:
+        name = "brought"
+
+        def load(self):
+            return Scripted
+
+    monkeypatch.setattr(checking, "entry_points", lambda group: [Row()])
+
+    assert "scripted" == checking.all_checks()[-1].name
+    assert "skipped" == check(identity, [Sample(torch.ones(2))], checks=["scripted"]).results[0].status
+
+
+def test_entry_point_that_is_no_check_is_refused(monkeypatch):
+    class Row:
+        name = "brought"
+
+        def load(self):
+            return 7
+
+    monkeypatch.setattr(checking, "entry_points", lambda group: [Row()])
+    with pytest.raises(CheckError, match="entry point 'brought': what the group"):
+        checking.all_checks()

@@ -1,0 +1,56 @@
+"""Variants of a sample: same values, other memory; and every subset of inputs."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from custom_autograd.checks.sweeps import expanded, layouts, sliced, subsets, transposed
+from custom_autograd.core.samples import Sample
+
+SHAPES = st.lists(st.integers(0, 4), max_size=3)
+
+
+@given(SHAPES)
+def test_transposed_and_sliced_keep_the_values(shape):
+    tensor = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+
+    for changed in (transposed(tensor), sliced(tensor)):
+        assert changed is None or torch.equal(tensor, changed)
+
+
+def test_transposed_swaps_the_last_two_strides():
+    assert (1, 4) == transposed(torch.zeros(4, 3)).stride()
+
+
+def test_sliced_has_an_offset_and_a_step():
+    changed = sliced(torch.zeros(4, 3))
+
+    assert ((7, 2), 1) == (changed.stride(), changed.storage_offset())
+
+
+def test_expanded_has_stride_zero():
+    assert (0, 1) == expanded(torch.zeros(4, 3)).stride()
+    assert expanded(torch.zeros(1, 3)) is None
+
+
+def test_layouts_name_what_they_changed_and_leave_out_what_cannot_be():
+    assert ["as given", "transposed", "sliced", "expanded"] == [
+        label for label, _ in layouts(Sample(torch.zeros(4, 3)))
+    ]
+    assert ["as given"] == [label for label, _ in layouts(Sample(torch.zeros(())))]
+
+
+def test_layouts_leave_the_sample_alone():
+    sample = Sample(torch.ones(2, 2))
+    for _, variant in layouts(sample):
+        if variant.args[0].stride()[0]:
+            variant.args[0].zero_()
+
+    assert torch.equal(torch.ones(2, 2), sample.args[0])
+
+
+def test_every_subset_of_four_and_fewer_of_more():
+    assert [(0, 1), (0,), (1,)] == list(subsets(2))
+    assert 15 == len(list(subsets(4)))
+    assert 11 == len(list(subsets(5)))
+    assert [] == list(subsets(0))

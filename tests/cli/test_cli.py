@@ -1,0 +1,216 @@
+"""custom-autograd check|list|show: what they print, what they write, and with which exit code they end."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from custom_autograd.cli import main
+
+OPS = """
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.targets import Target, TargetArgument
+from custom_autograd.core.samples import Sample
+
+
+@torch.library.custom_op("{namespace}::doubled", mutates_args=())
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def samples(make):
+    yield Sample(make(3)).named("three")
+
+
+def right(x):
+    return x * 2
+
+
+def wrong(x):
+    return x.detach() * 2
+
+
+def broken_samples(make):
+    raise ValueError("no luck")
+
+
+RIGHT = Target("cli::right", right, right, (TargetArgument("x"),), samples=samples)
+WRONG = Target("cli::wrong", wrong, wrong, (TargetArgument("x"),), samples=samples)
+BROKEN = Target("cli::broken", right, right, (TargetArgument("x"),), samples=broken_samples)
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    namespace = f"cli_{abs(hash(str(tmp_path)))}"
+    (tmp_path / "cli_ops.py").write_text(OPS.format(namespace=namespace))
+    return tmp_path / "cli_ops.py"
+
+
+def test_check_of_a_right_op_ends_with_0_and_prints_the_table(file, capsys):
+    code = main(["check", "cli_ops.py:RIGHT", "--checks", "schema,gradients"])
+
+    out = capsys.readouterr().out
+    assert 0 == code
+    assert "cli::right  gradients  passed  1 passed" in out
+    assert "2 passed" in out
+
+
+def test_check_of_a_wrong_op_ends_with_1_and_says_why(file, capsys):
+    code = main(["check", "cli_ops:WRONG", "--checks", "gradients", "-q"])
+
+    out = capsys.readouterr().out
+    assert 1 == code
+    assert "FAILED cli::wrong: gradients, on three" in out
+    assert "it is silently zero" in out
+
+
+def test_quiet_check_of_a_right_op_prints_nothing(file, capsys):
+    assert 0 == main(["check", "cli_ops:RIGHT", "--checks", "gradients", "--quiet"])
+    assert ("", "") == tuple(capsys.readouterr())
+
+
+def test_check_writes_every_document(file, capsys):
+    arguments = ["--json", "r.json", "--html", "r.html", "--markdown", "r.md"]
+    main(["check", "cli_ops.py:RIGHT", "--checks", "gradients", "--dtype", "float64", "--seed", "7", *arguments])
+    capsys.readouterr()
+
+    assert json.loads((file.parent / "r.json").read_text())["ok"]
+    assert "cli::right" in (file.parent / "r.html").read_text()
+    assert "| cli::right | gradients | passed |" in (file.parent / "r.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["check", "nowhere"], "nowhere: there is no module, file or folder of that name"),
+        (["check", "no.where"], "no.where: there is no module, file or folder of that name"),
+        (["check", "nowhere.py"], "nowhere.py: there is no such file"),
+        (["check", "cli_ops:RIHGT"], "cli_ops has no attribute 'RIHGT'; did you mean 'RIGHT'?"),
+        (["check", "cli_ops.py"], "nothing was checked, because no samples are registered (register_samples)"),
+        (["check", "cli_ops:RIGHT", "--checks", "gradient"], "there is no check called 'gradient'"),
+        (["check", "cli_ops:RIGHT", "--checks", ""], "no check is named"),
+        (["check", "cli_ops:RIGHT", "--dtype", "float31"], "float31: there is no dtype of that name"),
+        (["check", "cli_ops:RIGHT", "--device", "toaster"], "toaster: there is no device type of that name"),
+        (["check", "cli_ops:RIGHT", "--device", "xla"], "xla: there is no such device here"),
+        (["check", "cli_ops:BROKEN"], "cli::broken: its samples cannot be made: ValueError: no luck"),
+        (["check", "cli_ops:RIGHT", "--checks", "schema", "--json", "no/where.json"], "No such file or directory"),
+        (["check", "json"], "json: no ops are declared there"),
+        (["list", "empty"], "empty: no ops are declared there"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_ends_with_2_and_one_sentence(file, capsys, arguments, sentence):
+    (file.parent / "empty").mkdir()
+    code = main(arguments)
+
+    err = capsys.readouterr().err
+    assert 2 == code
+    assert err.startswith("custom-autograd: ")
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_target_that_raises_when_imported_is_named_with_its_last_frames(file, capsys):
+    (file.parent / "broken_ops.py").write_text("import torch\n\ndef fail():\n    raise KeyError('k')\n\nfail()\n")
+    code = main(["check", "broken_ops.py"])
+
+    err = capsys.readouterr().err
+    assert 2 == code
+    assert "broken_ops.py: importing it raises KeyError: 'k'" in err
+    assert "broken_ops.py:4 fail: raise KeyError('k')" in err
+
+
+def test_module_that_imports_something_missing_is_told_from_a_missing_module(file, capsys):
+    (file.parent / "needy_ops.py").write_text("import something_that_is_not_there\n")
+    code = main(["check", "needy_ops"])
+
+    assert 2 == code
+    assert "needy_ops: importing it raises ModuleNotFoundError" in capsys.readouterr().err
+
+
+def test_list_shows_one_line_per_op(file, capsys):
+    code = main(["list", "cli_ops.py"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert 0 == code
+    assert ["op", "declared at"] == [word for word in lines[0].split("  ") if word]
+    assert lines[2].endswith("::doubled  cli_ops.py:9")
+
+
+def test_list_of_a_folder_finds_the_files_directly_in_it(file, capsys):
+    (file.parent / "deeper").mkdir()
+    (file.parent / "deeper" / "bad.py").write_text("raise ValueError  # custom_op")
+    (file.parent / "test_bad.py").write_text("raise ValueError  # custom_op")
+    (file.parent / "other.py").write_text("raise ValueError")
+    code = main(["list", str(file.parent)])
+
+    assert 0 == code
+    assert "::doubled" in capsys.readouterr().out
+
+
+def test_show_prints_what_is_known(file, capsys):
+    code = main(["show", "cli_ops:doubled"])
+
+    out = capsys.readouterr().out
+    assert 0 == code
+    assert "  schema\n" in out
+    assert "::doubled(Tensor x) -> Tensor" in out
+    assert "  samples\n    none are registered (register_samples)" in out
+
+
+def test_one_file_is_imported_once_whatever_it_is_called(file, capsys):
+    assert 0 == main(["list", "cli_ops", "cli_ops.py", str(file)])
+    assert 3 == capsys.readouterr().out.count("::doubled")
+
+
+def test_no_command_ends_with_2_and_the_usage(capsys):
+    assert 2 == main([])
+    assert "usage: custom-autograd" in capsys.readouterr().err
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+
+    out = capsys.readouterr().out
+    assert 0 == caught.value.code
+    assert all(f"    {name} " in out for name in ("check", "list", "show"))
+
+
+def test_help_does_not_import_torch():
+    code = "import sys; from custom_autograd.cli import main\ntry: main(['check', '--help'])\nexcept SystemExit: pass\n"
+    code += "print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert "False" == out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colour_on_a_terminal_only_and_never_with_no_color(monkeypatch, variables, is_coloured):
+    import io
+
+    from custom_autograd.cli.terminal import print_report
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    terminal, file = Terminal(), io.StringIO()
+    print_report("f  gradients  failed", terminal)
+    print_report("f  gradients  failed", file)
+
+    assert is_coloured == ("\x1b[" in terminal.getvalue())
+    assert "f  gradients  failed\n" == file.getvalue()

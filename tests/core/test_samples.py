@@ -1,0 +1,97 @@
+"""Sample and make: calls as values, and tensors that are the same on every run."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.samples import Sample, TensorFactory
+
+
+class Pair(NamedTuple):
+    """Two values with names."""
+
+    first: object
+    second: object
+
+
+def test_repr_shows_shapes_instead_of_data():
+    sample = Sample(torch.zeros(4, 8), [torch.zeros(2, dtype=torch.int64)], eps=1e-3, mode="fast")
+
+    assert "Sample(float32[4, 8], [int64[2]], eps=0.001, mode='fast')" == repr(sample)
+
+
+def test_name_cannot_collide_with_a_keyword_of_the_op():
+    sample = Sample(1, name="op's own").named("large")
+
+    assert ("large", {"name": "op's own"}) == (sample.name, sample.kwargs)
+
+
+def test_leaves_enter_containers_and_say_where_they_are():
+    sample = Sample([torch.zeros(1), None], Pair(torch.zeros(2), 3), table={"a": torch.zeros(3)})
+
+    found = [(leaf.argument, leaf.path, tuple(leaf.tensor.shape)) for leaf in sample.leaves()]
+    assert [(0, "[0]", (1,)), (1, ".first", (2,)), ("table", "['a']", (3,))] == found
+
+
+def test_with_tensors_replaces_them_in_order_and_keeps_the_rest():
+    sample = Sample([torch.zeros(1), 5], Pair(torch.zeros(2), "text"), eps=2).named("kept")
+    replaced = sample.with_tensors([torch.ones(1), torch.ones(2)])
+
+    assert [1.0, 1.0] == [float(tensor[0]) for tensor in replaced.tensors()]
+    assert ("kept", "text", 2) == (replaced.name, replaced.args[1].second, replaced.kwargs["eps"])
+
+
+@given(st.integers(0, 2**31), st.lists(st.integers(0, 4), max_size=3))
+def test_equal_seeds_make_equal_tensors(seed, shape):
+    one, other = (TensorFactory(seed=seed)(*shape) for _ in range(2))
+
+    assert torch.equal(one, other)
+    assert tuple(shape) == tuple(one.shape)
+
+
+def test_global_random_state_is_neither_read_nor_changed():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first = TensorFactory(seed=1)(4)
+    after = torch.get_rng_state()
+    torch.manual_seed(4)
+
+    assert torch.equal(before, after)
+    assert torch.equal(first, TensorFactory(seed=1)(4))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.uint8, torch.bool]
+)
+def test_every_dtype_can_be_made_and_only_differentiable_ones_require_grad(dtype):
+    tensor = TensorFactory()(3, 2, dtype=dtype)
+
+    assert (dtype, dtype.is_floating_point or dtype.is_complex) == (tensor.dtype, tensor.requires_grad)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.5, 0.75), (None, -10.0), (7.0, None)])
+def test_values_lie_between_low_and_high(low, high):
+    values = TensorFactory(dtype=torch.float64)(1000, low=low, high=high)
+
+    assert low is None or bool((values >= low).all())
+    assert high is None or bool((values < high).all())
+
+
+def test_requires_grad_can_be_given_per_tensor_and_for_all():
+    assert not TensorFactory()(3, requires_grad=False).requires_grad
+    assert not TensorFactory(requires_grad=False)(3).requires_grad
+    assert TensorFactory(requires_grad=False)(3, requires_grad=True).requires_grad
+
+
+def test_empty_range_is_refused():
+    with pytest.raises(CheckError, match=r"make\(\) is given an empty range"):
+        TensorFactory()(3, low=1.0, high=1.0)
+
+
+def test_integer_tensor_that_requires_grad_is_refused():
+    with pytest.raises(CheckError, match=r"cannot give a .* tensor that requires grad"):
+        TensorFactory()(3, dtype=torch.int64, requires_grad=True)

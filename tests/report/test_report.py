@@ -1,0 +1,146 @@
+"""Report: what it counts, when it is ok, and what it looks like as text, JSON, Markdown and HTML."""
+
+import json
+import pickle
+
+import pytest
+from expecttest import assert_expected_inline
+
+from custom_autograd.core.errors import CheckError
+from custom_autograd.report import Report, Result
+
+PASSED = Result("ns::f", "gradients", "sample 0", "passed", "", 0.5)
+FAILED = Result("ns::f", "fake", "sample 1", "failed", "says shape (3,)\nnot <b>(4,)</b> | {{ 7 * 7 }}")
+SKIPPED = Result("ns::f", "vmap", "all samples", "skipped", "no batching rule")
+ERROR = Result("ns::g", "schema", "sample 0", "error", "ValueError: no\nlast frames:\n  f.py:1 f: raise")
+MIXED = Report((PASSED, FAILED, SKIPPED, SKIPPED, ERROR))
+
+
+def test_report_without_findings_is_ok():
+    Report((PASSED, SKIPPED)).raise_for_failures()
+
+    assert Report((PASSED, SKIPPED)).ok
+
+
+@pytest.mark.parametrize("result", [FAILED, ERROR], ids=lambda result: result.status)
+def test_failure_and_error_are_not_ok_and_raise(result):
+    with pytest.raises(CheckError, match=result.message.splitlines()[0].replace("(", r"\(").replace(")", r"\)")):
+        Report((PASSED, result)).raise_for_failures()
+
+    assert not Report((PASSED, result)).ok
+
+
+def test_check_error_is_an_assertion_error():
+    with pytest.raises(AssertionError):
+        MIXED.raise_for_failures()
+
+
+def test_text():
+    assert_expected_inline(
+        str(MIXED),
+        """\
+op     check      status   samples
+-----  ---------  -------  ---------
+ns::f  gradients  passed   1 passed
+ns::f  fake       failed   1 failed
+ns::f  vmap       skipped  2 skipped
+ns::g  schema     error    1 error
+
+FAILED ns::f: fake, on sample 1
+  says shape (3,)
+  not <b>(4,)</b> | {{ 7 * 7 }}
+
+ERROR ns::g: schema, on sample 0
+  ValueError: no
+  last frames:
+    f.py:1 f: raise
+
+skipped
+  ns::f: vmap: no batching rule (2 samples)
+
+1 passed, 1 failed, 2 skipped, 1 error""",
+    )
+
+
+def test_failures_as_text():
+    with pytest.raises(CheckError) as caught:
+        MIXED.raise_for_failures()
+
+    assert_expected_inline(
+        str(caught.value),
+        """\
+1 passed, 1 failed, 2 skipped, 1 error
+
+FAILED ns::f: fake, on sample 1
+  says shape (3,)
+  not <b>(4,)</b> | {{ 7 * 7 }}
+
+ERROR ns::g: schema, on sample 0
+  ValueError: no
+  last frames:
+    f.py:1 f: raise""",
+    )
+
+
+def test_markdown():
+    assert_expected_inline(
+        MIXED.to_markdown(),
+        """\
+# Verification report
+
+1 passed, 1 failed, 2 skipped, 1 error.
+
+| op | check | status | passed | failed | skipped | error |
+|---|---|---|---|---|---|---|
+| ns::f | gradients | passed | 1 | 0 | 0 | 0 |
+| ns::f | fake | failed | 0 | 1 | 0 | 0 |
+| ns::f | vmap | skipped | 0 | 0 | 2 | 0 |
+| ns::g | schema | error | 0 | 0 | 0 | 1 |
+
+## failed: ns::f, fake, on sample 1
+
+    says shape (3,)
+    not <b>(4,)</b> | {{ 7 * 7 }}
+
+## error: ns::g, schema, on sample 0
+
+    ValueError: no
+    last frames:
+      f.py:1 f: raise
+
+## skipped
+
+- ns::f, vmap: no batching rule
+""",
+    )
+
+
+def test_json_has_every_field_and_the_counts():
+    document = json.loads(MIXED.to_json())
+
+    assert (1, False) == (document["format"], document["ok"])
+    assert {"passed": 1, "failed": 1, "skipped": 2, "error": 1} == document["counts"]
+    assert {"op", "check", "sample", "status", "message", "seconds"} == set(document["results"][0])
+    assert 0.5 == document["results"][0]["seconds"]
+
+
+def test_html_is_one_page_with_everything_escaped():
+    page = MIXED.to_html()
+
+    assert "&lt;b&gt;(4,)&lt;/b&gt; | {{ 7 * 7 }}" in page
+    assert "<b>" not in page
+    assert "<script" not in page
+    assert "http" not in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_html_of_nothing_is_a_page():
+    assert "nothing was checked" in Report(()).to_html()
+
+
+def test_empty_report_says_so():
+    assert "nothing was checked" == str(Report(()))
+
+
+def test_report_pickles():
+    assert MIXED == pickle.loads(pickle.dumps(MIXED))
