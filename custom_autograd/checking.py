@@ -161,7 +161,9 @@ def _loaded(name: str, value: object) -> Check:
 def _unknown(name: str, available: Iterable[str]) -> str:
     names = list(available)
     problem = f"there is no check called '{name}'" if name else "no check is named"
-    return format_message("check", problem, expected=f"among {', '.join(names)}", do=suggest(name, names))
+    where = "custom_autograd.checks.CHECKS has all of them"
+    advice = suggest(name, names)
+    return format_message("check", problem, do=f"{advice} {where}" if advice else where)
 
 
 def _no_samples(target: Target) -> str:

@@ -46,11 +46,13 @@ class Check(ABC):
         name: what `checks=` and reports call it.
         code: a short, stable code; a letter for the area (F forward, C compile, G gradient, T transform) and a number.
         purpose: one line that completes "verifies that ...".
+        needs: names of checks without which this one says nothing new; where one of them fails, it is skipped.
     """
 
     name: ClassVar[str]
     code: ClassVar[str]
     purpose: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def applies_to(self, target: Target) -> str | None:
         """Why the check has nothing to look at in this target, or None if it has."""
@@ -68,11 +70,19 @@ class Check(ABC):
 
 def find_refusal(error: BaseException) -> str | None:
     """Why the op says that it cannot do what was asked; None if the error is anything else."""
+    error = root_cause(error)
     if isinstance(error, (NotImplementedError, RegistrationError)):
         return first_line(error)
     phrases = GRADIENT_REFUSALS if isinstance(error, GradientError) else REFUSALS
-    text = str(error)
-    return first_line(error) if any(phrase in text for phrase in phrases) else None
+    lines = [line.strip() for line in str(error).splitlines() if any(phrase in line for phrase in phrases)]
+    return f"{type(error).__name__}: {lines[0]}" if lines else None
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The error at the beginning of a chain: the compiler wraps what an op raises, more than once."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def first_line(error: BaseException) -> str:
@@ -84,6 +94,8 @@ def first_line(error: BaseException) -> str:
 REFUSALS = (
     "marked with @once_differentiable",
     "no autograd formula was registered",
+    "no fake is registered",
+    "no fake impl",
     "Batching rule not implemented",
     "does not have vmap support",
     "override the setup_context staticmethod",

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.base import PASSED, Check, Finding, failed, first_line
+from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, root_cause, skipped
 from custom_autograd.checks.comparison import find_difference
-from custom_autograd.checks.differentiable import can_have_gradient
+from custom_autograd.checks.differentiable import can_have_gradient, without_refused_gradients
 from custom_autograd.checks.targets import Function, Target
 from custom_autograd.core.samples import Sample
 
@@ -22,6 +22,9 @@ class Compile(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding for static shapes, one for dynamic ones."""
+        sample, refusal = without_refused_gradients(target, sample)
+        if refusal is not None:
+            yield skipped(refusal)
         cotangents, expected = _run(target, sample, target.call, ())
         for is_dynamic in (False, True):
             label = "dynamic shapes" if is_dynamic else "static shapes"
@@ -29,7 +32,11 @@ class Compile(Check):
             try:
                 _, found = _run(target, sample, function, cotangents)
             except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what there is to report
-                yield failed(f"{label}: compiling raises {first_line(error)}")
+                refusal = find_refusal(error)
+                if refusal is not None:
+                    yield skipped(f"compiling raises {refusal}")
+                    return
+                yield failed(f"{label}: compiling raises {first_line(root_cause(error))}")
                 continue
             names = [name for name, _ in expected]
             difference = find_difference([x for _, x in found], [x for _, x in expected], names=names)

@@ -18,9 +18,8 @@ class Cotangents(Check):
 
     name = "cotangents"
     code = "G05"
-    purpose = (
-        "the backward takes expanded, transposed, sliced and undefined incoming gradients and leaves them unchanged"
-    )
+    needs = ("gradients",)
+    purpose = "the backward takes incoming gradients of any layout, or none, and leaves them unchanged"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Each layout against a contiguous copy of the same numbers; each output left out against zeros."""

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.base import NothingToCheckError, first_line
+from custom_autograd.checks.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.samples import Sample
 
@@ -84,6 +84,23 @@ def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> Ten
     function = TensorFunction(target, double, tuple(chosen), target.full if is_full else target.call)
     _call_once(function, sample)
     return function
+
+
+def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, str | None]:
+    """The sample as it is, or, where the op refuses a gradient, without tensors that require one, and the reason."""
+    copies = sample.map(lambda x: x.detach().clone().requires_grad_(x.requires_grad))
+    written = [target.argument_of(leaf).is_mutated for leaf in copies.leaves()]
+    values = [x.clone() if is_written else x for x, is_written in zip(copies.tensors(), written, strict=True)]
+    try:
+        outputs = [y for y in call_on(target.call, copies.with_tensors(values)) if y.requires_grad]
+        if outputs:
+            torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
+    except RuntimeError as error:
+        refusal = find_refusal(error)
+        if refusal is None:
+            raise
+        return sample.map(Tensor.detach), f"gradients: {refusal}"
+    return sample, None
 
 
 def vector_jacobian(

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import torch
 
-from custom_autograd.checks.base import PASSED, Check, Finding, failed, skipped
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, find_refusal, skipped
+from custom_autograd.checks.differentiable import without_refused_gradients
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -23,37 +24,33 @@ class Opcheck(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Each test by itself, so that one failure does not hide the next."""
         assert target.overload is not None
+        if not sample.tensors():
+            raise NothingToCheckError("opcheck needs a tensor among the arguments")
+        sample, refusal = without_refused_gradients(target, sample)
+        if refusal is not None:
+            yield skipped(refusal)
         for test in TESTS:
-            limit = _limit(test, target, sample)
-            if limit is not None:
-                yield skipped(f"{test}: {limit}")
-                continue
-            copies = target.to_dispatcher(sample.map(lambda x: x.detach().clone().requires_grad_(x.requires_grad)))
+            call = target.to_dispatcher(_copied(target, sample))
             outcome = torch.library.opcheck(
-                target.overload, copies.args, copies.kwargs, test_utils=test, raise_exception=False
+                target.overload, call.args, call.kwargs, test_utils=test, raise_exception=False
             )
             yield _finding(test, outcome[test])
 
 
-def _limit(test: str, target: Target, sample: Sample) -> str | None:
-    """Why a test cannot look at this sample."""
-    if not sample.tensors():
-        return "opcheck needs a tensor among the arguments"
-    needs_grad = any(leaf.tensor.requires_grad and target.argument_of(leaf).is_mutated for leaf in sample.leaves())
-    if needs_grad and test.startswith("test_aot"):
-        return "opcheck cannot write to a leaf that requires grad"
-    return None
+def _copied(target: Target, sample: Sample) -> Sample:
+    """Copies of the tensors; what is written to does not require grad, because opcheck cannot write to such leaves."""
+    copies = sample.map(lambda x: x.detach().clone().requires_grad_(x.requires_grad))
+    for leaf in copies.leaves():
+        if target.argument_of(leaf).is_mutated:
+            leaf.tensor.requires_grad_(False)
+    return copies
 
 
 def _finding(test: str, outcome: object) -> Finding:
-    if isinstance(outcome, NotImplementedError):
-        return skipped(f"{test}: {outcome}")
     if outcome == "SUCCESS":
         return PASSED
-    text = str(outcome).strip()
-    if any(limit in text for limit in LIMITS):
-        return skipped(f"{test}: {text.splitlines()[0]}")
-    return failed(f"{test}: {_cut(text)}")
+    refusal = find_refusal(outcome) if isinstance(outcome, BaseException) else None
+    return failed(f"{test}: {_cut(str(outcome).strip())}") if refusal is None else skipped(f"{test}: {refusal}")
 
 
 def _cut(text: str) -> str:
@@ -69,10 +66,3 @@ TESTS = (
     "test_aot_dispatch_static",
     "test_aot_dispatch_dynamic",
 )
-
-LIMITS = (
-    "a leaf Variable that requires grad is being used in an in-place operation",
-    "autograd_registration_check: NYI",
-    "we only support",
-)
-"""Texts by which opcheck says that a sample is beyond it."""

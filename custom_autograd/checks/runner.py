@@ -6,7 +6,7 @@ import time
 import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -42,9 +42,12 @@ def run(
     """
     results: list[Result] = []
     for case in cases:
+        findings: set[tuple[str, str]] = set()
         for check in checks:
-            for result in _run_check(case, check, seed):
+            for result in _run_check(case, check, seed, findings):
                 results.append(result)
+                if result.is_finding:
+                    findings.add((check.name, result.sample))
                 if on_result is not None:
                     on_result(result)
     return Report(tuple(results))
@@ -75,15 +78,21 @@ def label_of(sample: Sample, position: int) -> str:
     return sample.name or f"sample {position}: {str(sample).removeprefix('Sample')}"
 
 
-def _run_check(case: Case, check: Check, seed: int) -> Iterator[Result]:
+def _run_check(case: Case, check: Check, seed: int, findings: Set[tuple[str, str]]) -> Iterator[Result]:
     reason = check.applies_to(case.target)
     if reason is not None:
         yield Result(case.target.name, check.name, "all samples", "skipped", reason)
         return
     for position, sample in enumerate(case.samples):
+        label = label_of(sample, position)
+        failed_first = [name for name in check.needs if (name, label) in findings]
+        if failed_first:
+            reason = f"the check {failed_first[0]} fails first"
+            yield Result(case.target.name, check.name, label, "skipped", reason)
+            continue
         own_seed = zlib.crc32(f"{case.target.name}/{check.name}/{position}/{seed}".encode())
         with isolated_randomness(own_seed), torch.enable_grad():
-            result = _run_on_sample(case.target, check, sample, label_of(sample, position))
+            result = _run_on_sample(case.target, check, sample, label)
         yield result
 
 

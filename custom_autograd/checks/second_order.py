@@ -20,6 +20,7 @@ class SecondOrder(Check):
 
     name = "second_order"
     code = "G09"
+    needs = ("gradients", "linearity")
     purpose = "second derivatives are right, or the op says that it has none"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

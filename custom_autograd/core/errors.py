@@ -1,0 +1,33 @@
+"""Every exception this package raises on purpose.
+
+    CustomAutogradError (RuntimeError)
+      DeclarationError (also ValueError)     the declaration of an op cannot stand: change the declaration
+      RegistrationError                      a rule, kernel or fake does not fit the op: change what is registered
+      KernelError                            a kernel, or the lack of one: change the kernel or the arguments
+      GradientError                          a derivative is wrong, missing or impossible: change or add a rule
+      CheckError (also AssertionError)       verification found something, or could not start
+"""
+
+
+class CustomAutogradError(RuntimeError):
+    """Anything this package refuses; catch it to catch all of the errors below."""
+
+
+class DeclarationError(CustomAutogradError, ValueError):
+    """An op was declared in a way that cannot work."""
+
+
+class RegistrationError(CustomAutogradError):
+    """What was registered for an op does not fit its schema, or the place is taken."""
+
+
+class KernelError(CustomAutogradError):
+    """A kernel returned something its schema does not allow, or no kernel serves the arguments."""
+
+
+class GradientError(CustomAutogradError):
+    """A gradient or a tangent is wrong, missing, or cannot be computed."""
+
+
+class CheckError(CustomAutogradError, AssertionError):
+    """A check failed, or checking could not start."""

@@ -1,0 +1,32 @@
+"""file:line of a declaration, a rule or a kernel."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+UNKNOWN = "unknown location"
+
+
+def location_of(function: Callable[..., Any]) -> str:  # Any: whatever a user registers
+    """Where a function was written, as `file.py:12`; what it is where it has no Python source."""
+    plain = unwrap(function)
+    code = getattr(plain, "__code__", None)
+    if code is None:
+        return f"{type(plain).__name__} {getattr(plain, '__name__', '')}".strip()
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
+    """The function behind wrappers, partials, bound methods and callable objects."""
+    while True:
+        inner = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
+        inner = inner or getattr(function, "__func__", None)
+        if not callable(inner):
+            break
+        function = inner
+    if not inspect.isroutine(function) and not isinstance(function, type):
+        return getattr(type(function), "__call__", function)
+    return function

@@ -1,0 +1,56 @@
+"""One layout for every message: what is wrong, what was expected and found, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+LONGEST_VALUE = 80
+
+
+def format_message(
+    op: str,
+    problem: str,
+    *,
+    expected: str | None = None,
+    found: str | None = None,
+    rule: str | None = None,
+    declared: str | None = None,
+    do: str | None = None,
+) -> str:
+    """Lays out a message: a first line, then one line per known fact.
+
+    Args:
+        op: the qualified name of the op, or what stands for it before there is one.
+        problem: what is wrong, in the present tense.
+        expected: what would have been right.
+        found: what was there instead.
+        rule: file:line of the rule, kernel or fake at fault.
+        declared: file:line of the declaration of the op.
+        do: what to do about it.
+
+    Returns:
+        The message, without a trailing newline.
+    """
+    facts = {"expected": expected, "found": found, "rule": rule, "declared": declared, "do": do}
+    lines = [f"{op}: {problem}"]
+    lines += [f"  {label:<10} {text}" for label, text in facts.items() if text]
+    return "\n".join(lines)
+
+
+def show(value: Any) -> str:  # Any: a message may quote whatever a user passed
+    """The repr of a value, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+
+
+def quote(names: Iterable[str]) -> str:
+    """Names in quotes, separated by commas; 'none' where there are none."""
+    return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+def suggest(name: str, valid: Iterable[str]) -> str | None:
+    """The nearest valid name, as advice, or None where nothing is near."""
+    nearest = difflib.get_close_matches(name, list(valid), n=1)
+    return f"did you mean '{nearest[0]}'?" if nearest else None

@@ -1,0 +1,145 @@
+"""A schema string and the wishes of its author -> Schema."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from custom_autograd.core.annotations import annotations_of
+from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.schema import TENSOR_TYPES, Argument, Output, Schema
+from custom_autograd.core.types import find_argument_type
+from custom_autograd.core.wish import Refusal, Wish
+from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
+
+TAKEN_NAMES = frozenset({"needs", "meta", "grad"})
+TAKEN_PREFIXES = ("grad_", "tangent_")
+
+
+def parse(text: str, signature: inspect.Signature, function: Callable[..., Any], wish: Wish,
+            refuse: Refusal) -> Schema:  # fmt: skip
+    """Parses the schema text, and adds what the text cannot say: names, hidden outputs, conversions."""
+    try:
+        arguments, results = parse_schema("op" + text)
+    except RuntimeError as error:
+        raise refuse(f"the schema cannot be parsed: {str(error).strip()}", found=text) from error
+    named_tuple = _named_tuple(function, signature, wish, refuse)
+    built = tuple(_argument(value, signature, function, wish, refuse) for value in arguments)
+    outputs = _outputs(results, built, arguments, named_tuple, wish, refuse)
+    schema = Schema(built, outputs, text, named_tuple)
+    _check_against_function(schema, signature, wish, refuse)
+    _check_names(schema, wish, refuse)
+    return schema
+
+
+def _argument(value: ParsedValue, signature: inspect.Signature, function: Callable[..., Any], wish: Wish,
+              refuse: Refusal) -> Argument:  # fmt: skip
+    argument = Argument(
+        name=value.name,
+        type=value.type,
+        is_keyword_only=value.is_keyword_only,
+        is_mutated=value.is_written,
+        is_differentiable=value.type in TENSOR_TYPES and value.name not in wish.non_differentiable,
+        has_default=value.has_default,
+        default=value.default,
+    )
+    if wish.schema is not None:
+        return argument
+    found = find_argument_type(annotations_of(function, signature, refuse)[value.name])
+    default = signature.parameters[value.name].default if value.has_default else None
+    assert found is not None  # the text was built from it
+    return replace(argument, default=default, to_dispatcher=found.to_dispatcher, from_dispatcher=found.from_dispatcher)
+
+
+def _named_tuple(function: Callable[..., Any], signature: inspect.Signature, wish: Wish,
+                 refuse: Refusal) -> type | None:  # fmt: skip
+    if wish.schema is not None or signature.return_annotation is inspect.Signature.empty:
+        return None
+    annotation = annotations_of(function, signature, refuse)["return"]
+    return annotation if isinstance(annotation, type) and hasattr(annotation, "_fields") else None
+
+
+def _outputs(results: tuple[ParsedValue, ...], built: tuple[Argument, ...], arguments: tuple[ParsedValue, ...],
+             named_tuple: type | None, wish: Wish, refuse: Refusal) -> tuple[Output, ...]:  # fmt: skip
+    names = _output_names(results, named_tuple, wish, refuse)
+    outputs = []
+    for name, result in zip(names, results, strict=True):
+        source = next((a for a in arguments if result.alias_set and a.alias_set & result.alias_set), None)
+        is_nameable = result.type in TENSOR_TYPES and name not in wish.non_differentiable
+        outputs.append(
+            Output(
+                name=name,
+                type=result.type,
+                is_hidden=name in wish.hidden,
+                is_differentiable=is_nameable,
+                alias_of=None if source is None else source.name,
+                is_view=source is not None and not result.is_written,
+            )
+        )
+    return tuple(outputs)
+
+
+def _output_names(results: tuple[ParsedValue, ...], named_tuple: type | None, wish: Wish,
+                  refuse: Refusal) -> tuple[str, ...]:  # fmt: skip
+    written = tuple(result.name for result in results)
+    if wish.outputs is not None:
+        if len(wish.outputs) != len(results):
+            raise refuse("outputs= does not have one name per output", expected=f"{len(results)} names",
+                         found=f"{len(wish.outputs)}: {quote(wish.outputs)}")  # fmt: skip
+        return wish.outputs
+    if all(written) and written:
+        return written
+    if named_tuple is not None:
+        return typing.cast(tuple[str, ...], named_tuple._fields)  # type: ignore[attr-defined]  # a NamedTuple has it
+    if len(results) == 1:
+        return (written[0] or "output",)
+    return tuple(name or f"output_{index}" for index, name in enumerate(written))
+
+
+def _check_against_function(schema: Schema, signature: inspect.Signature, wish: Wish, refuse: Refusal) -> None:
+    """A manual schema and `mutates_args` must say the same; so must it and the function's parameters."""
+    if wish.schema is None:
+        return
+    written = {argument.name for argument in schema.mutated_arguments}
+    if not isinstance(wish.mutates, str) and written != set(wish.mutates):
+        raise refuse("mutates_args and the schema do not agree on what is written to",
+                     expected=f"mutates_args=({', '.join(map(repr, sorted(written)))})",
+                     found=f"mutates_args={wish.mutates!r}",
+                     do="mark written arguments in the schema as 'Tensor(a!)', and name the same ones")  # fmt: skip
+    try:
+        positional = [None for a in schema.arguments if not a.is_keyword_only]
+        signature.bind(*positional, **{a.name: None for a in schema.arguments if a.is_keyword_only})
+    except TypeError as error:
+        raise refuse(f"the function cannot be called with the schema's arguments: {error}",
+                     expected=f"parameters {quote(schema.argument_names)}", found=str(signature)) from error  # fmt: skip
+
+
+def _check_names(schema: Schema, wish: Wish, refuse: Refusal) -> None:
+    names = [*schema.argument_names, *schema.output_names]
+    for name in names:
+        if name in TAKEN_NAMES or name.startswith(TAKEN_PREFIXES):
+            raise refuse(f"'{name}' is a name that rules use for something else",
+                         expected="names other than 'grad', 'needs', 'meta', 'grad_...' and 'tangent_...'",
+                         found=repr(name), do="rename the argument or the output")  # fmt: skip
+    _check_unique(schema, names, refuse)
+    for label, wanted in (("hidden", wish.hidden), ("non_differentiable", wish.non_differentiable)):
+        valid = schema.output_names if label == "hidden" else names
+        for name in wanted:
+            if name not in valid:
+                raise refuse(f"{label}= names '{name}', which is no {'output' if label == 'hidden' else 'name'}",
+                             expected=quote(valid), found=repr(name), do=suggest(name, valid))  # fmt: skip
+    if schema.hidden_outputs and not schema.visible_outputs and not schema.mutated_arguments:
+        raise refuse("every output is hidden", do="leave at least one output visible")
+
+
+def _check_unique(schema: Schema, names: Iterable[str], refuse: Refusal) -> None:
+    aliased = {output.name for output in schema.outputs if output.alias_of == output.name}
+    seen: set[str] = set()
+    for name in names:
+        if name in seen and name not in aliased:
+            raise refuse(f"the name '{name}' stands twice among inputs and outputs", found=quote(names),
+                         do="give the output another name through outputs=")  # fmt: skip
+        seen.add(name)

@@ -1,0 +1,157 @@
+"""Argument, Output and Schema: what an op takes and returns, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+TENSOR_TYPES = frozenset({"Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Tensor[]?"})
+LIST_TYPES = frozenset({"Tensor[]", "Tensor?[]", "Tensor[]?"})
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of an op.
+
+    Attributes:
+        name: as rules and calls spell it.
+        type: as the dispatcher spells it: `Tensor`, `Tensor?[]`, `int`, `float`, `str`, ...
+        is_keyword_only: it can only be given by name.
+        is_mutated: kernels write to it.
+        is_differentiable: it may carry a gradient.
+        has_default: a call may leave it out.
+        default: what it then is, in the form kernels see it.
+        to_dispatcher: turns a value of a call into the dispatcher's, or None where they are the same.
+        from_dispatcher: the inverse.
+    """
+
+    name: str
+    type: str
+    is_keyword_only: bool = False
+    is_mutated: bool = False
+    is_differentiable: bool = False
+    has_default: bool = False
+    default: Any = None  # Any: a default of whatever type the argument has
+    to_dispatcher: Callable[[Any], Any] | None = None
+    from_dispatcher: Callable[[Any], Any] | None = None
+
+    @property
+    def holds_tensors(self) -> bool:
+        """Whether it is a tensor, an optional tensor, or a list of those."""
+        return self.type in TENSOR_TYPES
+
+    @property
+    def is_tensor_list(self) -> bool:
+        """Whether it is a list of tensors."""
+        return self.type in LIST_TYPES
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether None may stand for it."""
+        return self.type.endswith("?")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One value an op returns.
+
+    Attributes:
+        name: as rules spell it.
+        type: as the dispatcher spells it.
+        is_hidden: kernels compute it and rules may use it, but a call does not return it.
+        is_differentiable: it may carry a gradient.
+        alias_of: the mutated or viewed input it is, or None for a new value.
+        is_view: it shares memory with `alias_of` without having been written to.
+    """
+
+    name: str
+    type: str
+    is_hidden: bool = False
+    is_differentiable: bool = False
+    alias_of: str | None = None
+    is_view: bool = False
+
+    @property
+    def holds_tensors(self) -> bool:
+        """Whether it is a tensor, an optional tensor, or a list of tensors."""
+        return self.type in TENSOR_TYPES
+
+    @property
+    def is_tensor_list(self) -> bool:
+        """Whether it is a list of tensors."""
+        return self.type in LIST_TYPES
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether None may stand for it."""
+        return self.type.endswith("?")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What an op takes and returns.
+
+    Attributes:
+        arguments: in the order of a call, keyword-only ones last.
+        outputs: in the order kernels return them.
+        text: the dispatcher's schema string, without the name of the op.
+        named_tuple: the NamedTuple class that a call returns, or None for a plain tuple or value.
+    """
+
+    arguments: tuple[Argument, ...]
+    outputs: tuple[Output, ...]
+    text: str
+    named_tuple: type | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def argument_names(self) -> tuple[str, ...]:
+        """The names of all arguments, in order."""
+        return tuple(argument.name for argument in self.arguments)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of all outputs, in order."""
+        return tuple(output.name for output in self.outputs)
+
+    @property
+    def visible_outputs(self) -> tuple[Output, ...]:
+        """The outputs that a call returns."""
+        return tuple(output for output in self.outputs if not output.is_hidden)
+
+    @property
+    def hidden_outputs(self) -> tuple[Output, ...]:
+        """The outputs that only kernels and rules see."""
+        return tuple(output for output in self.outputs if output.is_hidden)
+
+    @property
+    def tensor_arguments(self) -> tuple[Argument, ...]:
+        """The arguments that are tensors or lists of tensors."""
+        return tuple(argument for argument in self.arguments if argument.holds_tensors)
+
+    @property
+    def differentiable_arguments(self) -> tuple[Argument, ...]:
+        """The arguments that may carry a gradient: what a backward answers for."""
+        return tuple(argument for argument in self.arguments if argument.is_differentiable)
+
+    @property
+    def mutated_arguments(self) -> tuple[Argument, ...]:
+        """The arguments that kernels write to."""
+        return tuple(argument for argument in self.arguments if argument.is_mutated)
+
+    @property
+    def fresh_outputs(self) -> tuple[Output, ...]:
+        """The outputs that are no mutated argument handed back."""
+        return tuple(output for output in self.outputs if output.alias_of is None or output.is_view)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether an output shares memory with an input that is not written to."""
+        return any(output.is_view for output in self.outputs)
+
+    def argument(self, name: str) -> Argument:
+        """The argument of that name; KeyError where there is none."""
+        return {argument.name: argument for argument in self.arguments}[name]

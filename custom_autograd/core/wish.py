@@ -1,0 +1,34 @@
+"""What the author of an op said about its schema, and the error that answers what cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.messages import format_message
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the author of an op said about its schema, next to the function itself."""
+
+    op: str
+    mutates: tuple[str, ...] | str
+    schema: str | None
+    outputs: tuple[str, ...] | None
+    hidden: tuple[str, ...]
+    non_differentiable: tuple[str, ...]
+    tags: tuple[torch.Tag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Makes the error of a declaration: it knows the op and where it stands."""
+
+    op: str
+    location: str
+
+    def __call__(self, problem: str, **facts: str | None) -> DeclarationError:
+        return DeclarationError(format_message(self.op, problem, declared=self.location, **facts))

@@ -1,0 +1,68 @@
+"""Kernels, reverse mode and forward mode: what the runtime attaches to the dispatcher for every op."""
+
+from __future__ import annotations
+
+from custom_autograd.integrations.base import registered
+from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime import autograd_kernel
+from custom_autograd.runtime.plan import make_plan
+
+
+class Kernels:
+    """The op's kernels, its Autograd kernel and its version counters."""
+
+    name = "kernels"
+
+    def attach(self, entry: Entry) -> None:
+        """Registers all three; they look up rules when they run."""
+        autograd_kernel.attach(entry)
+
+    def describe(self, entry: Entry) -> str:
+        """The device types with a kernel of their own, and the default kernel."""
+        kernels = [f"{device or 'any device'} ({kernel.location})" for device, kernel in entry.kernels.items()]
+        return f"registered: {', '.join(kernels)}"
+
+
+class Backward:
+    """Reverse mode."""
+
+    name = "backward"
+
+    def attach(self, entry: Entry) -> None:
+        """Nothing beyond what `Kernels` attaches."""
+
+    def describe(self, entry: Entry) -> str:
+        """The rules that return gradients, and what the reference adds."""
+        plan = make_plan(entry)
+        if not plan.declaration.schema.differentiable_arguments:
+            return "not differentiable"
+        parts = [f"{rule.slot} ({rule.location})" for rule in entry.gradient_rules()]
+        if not parts:
+            return "derived from the reference" if plan.reference else "missing: register_backward"
+        if plan.uncovered:
+            source = "derived from the reference" if plan.reference else "missing"
+            parts.append(f"{', '.join(plan.uncovered)}: {source}")
+        return f"registered: {', '.join(parts)}"
+
+
+class ForwardMode:
+    """Forward mode: tangents."""
+
+    name = "jvp"
+
+    def attach(self, entry: Entry) -> None:
+        """Nothing beyond what `Kernels` attaches."""
+
+    def describe(self, entry: Entry) -> str:
+        """The rule, or what it is derived from."""
+        plan = make_plan(entry)
+        if not plan.declaration.schema.differentiable_arguments:
+            return "not differentiable"
+        found = registered(entry, "jvp")
+        if found is not None:
+            return found
+        if any(rule.is_once_differentiable for rule in plan.rules):
+            return "missing: the backward is once-differentiable"
+        if plan.rules or plan.drop_in:
+            return "derived from the backward"
+        return "derived from the reference" if plan.reference else "missing: register_jvp"

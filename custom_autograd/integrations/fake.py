@@ -1,0 +1,73 @@
+"""Fake kernels: what an op returns, without data. For `torch.compile`, export and FakeTensorMode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.messages import format_message
+from custom_autograd.integrations.base import registered
+from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.rules import Rule
+from custom_autograd.runtime.bind import Binder
+from custom_autograd.runtime.results import ResultReader
+from custom_autograd.runtime.user_code import noted
+
+
+class Fake:
+    """The registered fake, else the reference, else (for ops that only write) nothing to do."""
+
+    name = "fake"
+
+    def attach(self, entry: Entry) -> None:
+        """Registers a fake that looks up which rule to run when it is called."""
+        bind = Binder(entry.declaration.schema)
+        reader = ResultReader(entry.declaration)
+
+        def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema says
+            rule = _find_rule(entry)
+            arguments = bind.arguments(*args, **kwargs)
+            if rule is None:
+                return reader.read(None, arguments, "fake")
+            positional, keywords = bind.call(arguments)
+            result = noted(entry.name, rule)(*positional, **keywords)
+            return reader.read(result, arguments, f"fake, {rule.location},")
+
+        torch.library.register_fake(str(entry.home), fake, lib=entry.library)
+
+    def describe(self, entry: Entry) -> str:
+        """Where shapes come from."""
+        found = registered(entry, "fake")
+        if found is not None:
+            return found
+        if entry.reference() is not None:
+            return "derived from the reference"
+        return "derived: the op only writes" if _only_writes(entry) else "missing: register_fake"
+
+
+def _find_rule(entry: Entry) -> Rule | None:
+    rule = entry.find("fake")
+    if rule is not None:
+        return rule
+    reference = entry.reference()
+    if reference is not None:
+        location = entry.find("reference")
+        return Rule("fake", reference, entry.declaration.location if location is None else location.location)
+    if _only_writes(entry):
+        return None
+    raise KernelError(
+        format_message(
+            entry.name,
+            "the op meets fake tensors, and no fake is registered",
+            declared=entry.declaration.location,
+            do="register_fake a function that returns empty tensors of the right shape, dtype and device; torch.compile, "
+            "export and meta tensors need it",
+        )
+    )
+
+
+def _only_writes(entry: Entry) -> bool:
+    schema = entry.declaration.schema
+    return bool(schema.mutated_arguments) and not schema.fresh_outputs

@@ -1,0 +1,117 @@
+"""vmap: the registered rule, else the reference, else a loop over the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.messages import format_message
+from custom_autograd.integrations.base import registered
+from custom_autograd.registration.library import implement
+from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.rules import Rule
+from custom_autograd.runtime.batches import is_batched, loop_over_batch
+from custom_autograd.runtime.bind import Binder
+from custom_autograd.runtime.user_code import noted
+from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.dispatch import without_key
+from custom_autograd.torch_private.transforms import VmapLevel
+
+KEY = "FuncTorchBatched"
+
+
+class Vmap:
+    """Batching of every op."""
+
+    name = "vmap"
+
+    def attach(self, entry: Entry) -> None:
+        """Registers one batching kernel, which chooses when it is called."""
+        implement(entry, KEY, _kernel(entry))
+
+    def describe(self, entry: Entry) -> str:
+        """Which of the three ways is taken."""
+        found = registered(entry, "vmap")
+        if found is not None:
+            return found
+        return "derived from the reference" if _can_use_reference(entry) else "derived: a loop over the batch"
+
+
+def _can_use_reference(entry: Entry) -> bool:
+    return entry.reference() is not None and not entry.declaration.schema.mutated_arguments
+
+
+def _kernel(entry: Entry) -> Callable[..., Any]:
+    bind = Binder(entry.declaration.schema)
+
+    @outside_compilation
+    def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
+        assert entry.overload is not None
+        level = VmapLevel()
+        raw = bind.raw(*args, **kwargs)
+        values, dims = level.unwrap(raw)
+        rule = entry.find("vmap")
+        if rule is None and is_batched(dims) and _can_use_reference(entry):
+            return _by_reference(entry, bind, bind.arguments(*args, **kwargs))
+        with without_key(KEY):
+            if not is_batched(dims):
+                positional, keywords = bind.call(values)
+                return entry.overload(*positional, **keywords)
+            if rule is None:
+                results, out_dims = loop_over_batch(entry, bind, level.info, values, dims)
+            else:
+                results, out_dims = _by_rule(entry, rule, bind, level, bind_converted(bind, values), dims)
+        return _handed_back(entry, raw, level.wrap(results, out_dims))
+
+    return batched
+
+
+def bind_converted(bind: Binder, values: dict[str, Any]) -> dict[str, Any]:  # Any: the op's arguments
+    """Plain values in the user's form."""
+    positional, keywords = bind.call(values)
+    return bind.arguments(*positional, **keywords)
+
+
+def _by_reference(entry: Entry, bind: Binder, arguments: dict[str, Any]) -> Any:
+    """PyTorch's own operations in the reference know how to be batched."""
+    reference = entry.reference()
+    assert reference is not None
+    positional, keywords = bind.call(arguments)
+    result = reference(*positional, **keywords)
+    return tuple(result) if isinstance(result, tuple) else result
+
+
+def _by_rule(entry: Entry, rule: Rule, bind: Binder, level: VmapLevel, values: dict[str, Any],
+             dims: dict[str, Any]) -> tuple[Any, Any]:  # fmt: skip
+    """Runs the user's rule: (info, in_dims, *args, **kwargs) -> (output, out_dims)."""
+    schema = entry.declaration.schema
+    positional, keywords = bind.call(values)
+    in_dims = [dims[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
+    if any(argument.is_keyword_only and argument.holds_tensors for argument in schema.arguments):
+        in_dims += [dims[argument.name] for argument in schema.arguments if argument.is_keyword_only]
+    found = noted(entry.name, rule)(level.info, tuple(in_dims), *positional, **keywords)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise KernelError(
+            format_message(
+                entry.name,
+                "the vmap rule returns no pair",
+                expected="(output, out_dims)",
+                found=type(found).__name__ if not isinstance(found, tuple) else f"a tuple of {len(found)}",
+                rule=rule.location,
+                declared=entry.declaration.location,
+                do="return the output, and for each output the dimension that is batched, or None",
+            )
+        )
+    return found
+
+
+def _handed_back(entry: Entry, arguments: dict[str, Any], result: Any) -> Any:
+    """A mutated argument that is also a result is handed back as the caller's own tensor."""
+    outputs = entry.declaration.schema.outputs
+    if not any(output.alias_of and not output.is_view for output in outputs):
+        return result
+    results = list(result) if isinstance(result, (tuple, list)) and len(outputs) > 1 else [result]
+    found = [arguments[output.alias_of] if output.alias_of and not output.is_view else one
+             for output, one in zip(outputs, results, strict=True)]  # fmt: skip
+    return found[0] if len(found) == 1 else tuple(found)

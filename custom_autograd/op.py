@@ -1,0 +1,338 @@
+"""custom_op and CustomOp: the thin public face. Signatures and docstrings; each method is one call downwards."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+import torch
+
+from custom_autograd import checking, declaring
+from custom_autograd.core.schema import Schema
+from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.program import program_of
+
+if TYPE_CHECKING:
+    from custom_autograd.core.samples import Sample
+    from custom_autograd.report import Report
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+DeviceTypes = str | Sequence[str] | None
+
+
+@overload
+def custom_op(
+    name: str, fn: None = None, /, *, mutates_args: str | Iterable[str] = (), device_types: DeviceTypes = None,
+    schema: str | None = None, tags: Sequence[torch.Tag] | None = None, outputs: Sequence[str] | None = None,
+    hidden: tuple[()] = (), non_differentiable: Sequence[str] = (), reference: bool = False, replace: bool = False,
+) -> Callable[[Callable[P, R]], CustomOp[P, R]]: ...  # fmt: skip
+@overload
+def custom_op(
+    name: str, fn: None = None, /, *, mutates_args: str | Iterable[str] = (), device_types: DeviceTypes = None,
+    schema: str | None = None, tags: Sequence[torch.Tag] | None = None, outputs: Sequence[str] | None = None,
+    hidden: Sequence[str], non_differentiable: Sequence[str] = (), reference: bool = False, replace: bool = False,
+) -> Callable[[Callable[P, Any]], CustomOp[P, Any]]: ...  # fmt: skip
+@overload
+def custom_op(
+    name: str, fn: Callable[P, R], /, *, mutates_args: str | Iterable[str] = (), device_types: DeviceTypes = None,
+    schema: str | None = None, tags: Sequence[torch.Tag] | None = None, outputs: Sequence[str] | None = None,
+    hidden: Sequence[str] = (), non_differentiable: Sequence[str] = (), reference: bool = False, replace: bool = False,
+) -> CustomOp[P, R]: ...  # fmt: skip
+def custom_op(
+    name: str,
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str] = (),
+    device_types: DeviceTypes = None,
+    schema: str | None = None,
+    tags: Sequence[torch.Tag] | None = None,
+    outputs: Sequence[str] | None = None,
+    hidden: Sequence[str] = (),
+    non_differentiable: Sequence[str] = (),
+    reference: bool = False,
+    replace: bool = False,
+) -> Any:  # Any: the overloads say what
+    """Declares a PyTorch operation. A superset of `torch.library.custom_op`.
+
+    Args:
+        name: "namespace::name".
+        fn: the function; leave it out to use this as a decorator. It computes the op on any device that has no kernel
+            of its own.
+        mutates_args: the names of the arguments that kernels write to, or "unknown" for all tensors.
+        device_types: the device types that `fn` serves; None for every one.
+        schema: the schema string, where annotations cannot say it; `fn` then needs none.
+        tags: dispatcher tags.
+        outputs: one name per output; default: from the schema or a NamedTuple, else `output` or `output_0`, ...
+        hidden: outputs that rules can use but a call does not return.
+        non_differentiable: inputs and outputs that never carry a gradient. Integers and bools do not by themselves.
+        reference: `fn` is written in differentiable PyTorch operations; it serves as what is not registered.
+        replace: an op of that name may exist. Old handles to it keep what they were declared with.
+
+    Returns:
+        The op, or a decorator that makes it.
+
+    Raises:
+        DeclarationError: the declaration cannot be an op, or the name is taken.
+
+    Example:
+        >>> import torch
+        >>> from torch import Tensor
+        >>> from custom_autograd import custom_op
+        >>> @custom_op("docs::cube")
+        ... def cube(x: Tensor) -> Tensor:
+        ...     return x * x * x
+        >>> @cube.register_backward
+        ... def _(grad, x):
+        ...     return 3 * grad * x * x
+        >>> torch.func.grad(cube)(torch.tensor(2.0))
+        tensor(12.)
+    """
+
+    def declare(function: Callable[..., Any]) -> CustomOp[..., Any]:
+        wish = declaring.wish_of(name, mutates_args, schema, outputs, hidden, non_differentiable, tags)
+        return CustomOp(declaring.declare(function, wish, device_types, is_reference=reference, replace=replace))
+
+    return declare if fn is None else declare(fn)
+
+
+class CustomOp(Generic[P, R]):
+    """A PyTorch operation declared with `custom_op`; not to be made by hand."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        function = entry.declaration.function
+        functools.update_wrapper(self, function, updated=())
+        self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
+        self.__signature__ = declaring.signature_of(entry)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the op; hidden outputs are dropped."""
+        program = self.entry.program
+        if program is None:
+            program = program_of(self.entry)
+        result: R = program.call(*args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<CustomOp {self.name}{self.entry.declaration.schema.text}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self.name, self.entry.declaration.function.__module__)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CustomOp[P, R]:
+        return self
+
+    def __copy__(self) -> CustomOp[P, R]:
+        return self
+
+    @property
+    def name(self) -> str:
+        """The qualified name, "namespace::name"."""
+        return self.entry.name
+
+    @property
+    def schema(self) -> Schema:
+        """Arguments and outputs, with names, types, mutability and differentiability."""
+        return self.entry.declaration.schema
+
+    @property
+    def overload(self) -> torch._ops.OpOverload:
+        """The dispatcher's op, `torch.ops.namespace.name.default`; it returns hidden outputs too."""
+        assert self.entry.overload is not None
+        return self.entry.overload
+
+    @property
+    def _opoverload(self) -> torch._ops.OpOverload:
+        """The name that `torch.library.CustomOpDef` has for `overload`."""
+        return self.overload
+
+    @property
+    def _qualname(self) -> str:
+        """The name that `torch.library.CustomOpDef` has for `name`."""
+        return self.name
+
+    @property
+    def function(self) -> type[torch.autograd.Function]:
+        """The generated `torch.autograd.Function`, with `setup_context`."""
+        return program_of(self.entry).function
+
+    @property
+    def source(self) -> str:
+        """The generated Python source of the wrapper, the Function and the kernels' frame."""
+        return program_of(self.entry).source
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """file:line of each kernel, by device type; the default kernel stands under "default"."""
+        return {device or "default": kernel.location for device, kernel in self.entry.kernels.items()}
+
+    def coverage(self) -> dict[str, str]:
+        """Where each capability comes from: registered, derived (from what), or missing."""
+        return declaring.coverage(self.entry)
+
+    def register_kernel(self, device_types: DeviceTypes, fn: F | None = None, /, *, replace: bool = False) -> Any:
+        """Registers a kernel for one or several device types.
+
+        Args:
+            device_types: such as "cpu" or ("cpu", "cuda"); None for the default kernel.
+            fn: takes the op's arguments and returns its outputs, hidden ones included; runs outside autograd.
+            replace: the device type may have a kernel.
+
+        Returns:
+            `fn`, or a decorator.
+
+        Raises:
+            RegistrationError: the parameters do not fit the schema, the device type is unknown or taken.
+        """
+        return _decorator(fn, lambda f: declaring.add_kernel(self.entry, device_types, f, replace=replace))
+
+    def register_fake(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
+        """Registers what the op returns for fake tensors: empty tensors of the right shape, dtype and device.
+
+        Raises:
+            RegistrationError: the parameters do not fit the schema, or a fake is registered.
+        """
+        return _decorator(fn, lambda f: declaring.add_by_position(self.entry, "fake", f, replace=replace))
+
+    def register_reference(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
+        """Registers the same computation in differentiable PyTorch operations.
+
+        It serves as default for whatever is not registered (kernel, fake, backward, jvp, vmap), and as an oracle.
+
+        Raises:
+            RegistrationError: the parameters do not fit the schema, or a reference is registered.
+        """
+        return _decorator(fn, lambda f: declaring.add_by_position(self.entry, "reference", f, replace=replace))
+
+    def register_backward(self, fn: F | None = None, /, *, once_differentiable: bool = False,
+                          materialize_grads: bool = True, replace: bool = False) -> Any:  # fmt: skip
+        """Registers the whole backward, bound by the names of its parameters.
+
+        Args:
+            fn: its parameters may be names of inputs and outputs (which are then saved), `grad` or `grad_<output>`,
+                `needs` and `meta`. It returns a dict by input name, a tuple in the order of the differentiable inputs,
+                or one tensor; values are tensors, None, lists for lists, or callables that run only if needed.
+            once_differentiable: a second derivative raises.
+            materialize_grads: undefined incoming gradients arrive as zeros rather than None.
+            replace: a backward may be registered.
+
+        Raises:
+            RegistrationError: a parameter names nothing, or a backward is registered.
+        """
+        return _decorator(fn, lambda f: declaring.add_gradient(
+            self.entry, "backward", f, (), once_differentiable=once_differentiable,
+            materialize_grads=materialize_grads, replace=replace))  # fmt: skip
+
+    def register_grad(self, *inputs: str, once_differentiable: bool = False, materialize_grads: bool = True,
+                      replace: bool = False) -> Callable[[F], F]:  # fmt: skip
+        """Registers the gradient of one input, or of several that are returned as a tuple.
+
+        It runs only if one of them is needed, and only then is saved what it names.
+
+        Args:
+            inputs: names of differentiable inputs.
+            once_differentiable: as in `register_backward`.
+            materialize_grads: as in `register_backward`.
+            replace: a gradient of these inputs may be registered.
+
+        Raises:
+            RegistrationError: a name is no differentiable input, a parameter names nothing, or the place is taken.
+        """
+        declaring.check_inputs(self.entry, inputs)
+        slot = f"grad {', '.join(inputs)}"
+        return lambda fn: declaring.add_gradient(
+            self.entry, slot, fn, inputs, once_differentiable=once_differentiable,
+            materialize_grads=materialize_grads, replace=replace)  # fmt: skip
+
+    def register_jvp(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
+        """Registers forward mode, bound by the names of its parameters.
+
+        Args:
+            fn: its parameters may be names of inputs and outputs, `tangent_<input>` (None where an input has none),
+                `needs` and `meta`. It returns the tangents of the visible outputs by name, as a tuple, or one tensor.
+            replace: a jvp may be registered.
+
+        Raises:
+            RegistrationError: a parameter names nothing, or a jvp is registered.
+        """
+        return _decorator(fn, lambda f: declaring.add_jvp(self.entry, f, replace=replace))
+
+    def register_autograd(self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None,
+                          replace: bool = False) -> None:  # fmt: skip
+        """Registers a backward as `torch.library` takes it.
+
+        Args:
+            backward: `(ctx, *grads)`, one gradient per output; returns one per argument.
+            setup_context: `(ctx, inputs, output)`, also with `keyword_only_inputs`; saves on ctx.
+            replace: a backward may be registered.
+
+        Raises:
+            RegistrationError: the parameters do not fit the schema, the op mutates, or a backward is registered.
+        """
+        declaring.add_drop_in(self.entry, backward, setup_context, replace=replace)
+
+    def register_vmap(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
+        """Registers a batching rule: `(info, in_dims, *args, **kwargs) -> (output, out_dims)`.
+
+        `in_dims` has one entry per positional argument; where the op has keyword-only tensors, theirs follow.
+
+        Raises:
+            RegistrationError: the parameters do not fit the schema, or a rule is registered.
+        """
+        return _decorator(fn, lambda f: declaring.add_vmap(self.entry, f, replace=replace))
+
+    def register_autocast(self, device_type: str, cast_inputs: torch.dtype, *, replace: bool = False) -> None:
+        """Registers the dtype that floating-point tensors on a device type are cast to under autocast.
+
+        Raises:
+            RegistrationError: the device type has no autocast, `cast_inputs` is no floating dtype, or the place is taken.
+        """
+        declaring.add_autocast(self.entry, device_type, cast_inputs, replace=replace)
+
+    def register_torch_dispatch(self, torch_dispatch_class: type, fn: F | None = None, /, *,
+                                replace: bool = False) -> Any:  # fmt: skip
+        """Registers what the op does for a tensor subclass or a mode: `(cls_or_mode, func, types, args, kwargs)`.
+
+        Raises:
+            RegistrationError: the parameters do not fit, or the class has a rule.
+        """
+        return _decorator(fn, lambda f: declaring.add_torch_dispatch(self.entry, torch_dispatch_class, f, replace=replace))
+
+    def register_samples(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
+        """Registers a generator of `Sample`s: `(make)`, where `make(*shape)` makes tensors for the check at hand.
+
+        Raises:
+            RegistrationError: it does not take one argument, or samples are registered.
+        """
+        return _decorator(fn, lambda f: declaring.add_samples(self.entry, f, replace=replace))
+
+    def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> AbstractContextManager[None]:
+        """Switches the kernel of a device type on or off while the context is open."""
+        return self.entry.kernels.enabled(device_type, enabled)
+
+    def check(self, samples: Iterable[Sample] | None = None, *, checks: Sequence[str] | None = None,
+              device: str | torch.device | None = None, dtype: torch.dtype | None = None, seed: int = 0,
+              raise_on_failure: bool = True) -> Report:  # fmt: skip
+        """Runs every check there is on this op; see `custom_autograd.check`.
+
+        Raises:
+            CheckError: a check failed, or there are no samples.
+        """
+        return checking.check(self, samples, checks=checks, device=device, dtype=dtype, seed=seed,
+                              raise_on_failure=raise_on_failure)  # fmt: skip
+
+
+def _decorator(fn: F | None, register: Callable[[F], F]) -> Any:  # Any: the function, or a decorator for one
+    return register if fn is None else register(fn)
+
+
+
+
+def _restore(name: str, module: str) -> CustomOp[..., Any]:
+    """How an op is unpickled: by name, after importing the module that declares it."""
+    return CustomOp(declaring.find_or_import(name, module))

@@ -1,0 +1,1 @@
+"""What was declared, by whom, where; nothing runs here."""

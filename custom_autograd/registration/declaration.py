@@ -1,0 +1,35 @@
+"""Declaration: everything that is fixed when an op is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from custom_autograd.core.names import Name
+from custom_autograd.core.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One op as it was declared.
+
+    Attributes:
+        name: its qualified name.
+        schema: what it takes and returns.
+        function: the decorated function: the default kernel, and the reference where `is_reference`.
+        location: file:line of that function.
+        device_types: the device types the function serves as kernel; None for every one.
+        tags: the dispatcher tags.
+        is_reference: the function is written in differentiable PyTorch operations.
+    """
+
+    name: Name
+    schema: Schema
+    function: Callable[..., Any]  # Any: an op takes and returns what its schema says
+    location: str
+    device_types: tuple[str, ...] | None
+    tags: tuple[torch.Tag, ...]
+    is_reference: bool

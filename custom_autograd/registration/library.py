@@ -1,0 +1,45 @@
+"""Defines an op with the dispatcher, and takes the definition back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from custom_autograd.core.names import Name
+from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private import dispatch
+
+
+def define(entry: Entry, home: Name) -> None:
+    """Makes the op known to the dispatcher under a name."""
+    library = torch.library.Library(home.namespace, "FRAGMENT")
+    tags = (torch.Tag.pt2_compliant_tag, *entry.declaration.tags)
+    library.define(f"{home.name}{entry.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
+    entry.library, entry.home = library, home
+    entry.overload = getattr(getattr(torch.ops, home.namespace), home.name).default
+    entry.attached = set()
+    entry.program = None
+
+
+def undefine(entry: Entry) -> None:
+    """Takes the op back from the dispatcher."""
+    if entry.library is not None:
+        dispatch.destroy(entry.library)
+    entry.library = None
+
+
+def implement(entry: Entry, key: str, function: Callable[..., Any], *, with_keyset: bool = False) -> None:
+    """Registers a function at a dispatch key, once: it must look up what to do when it is called.
+
+    Any: a kernel takes and returns what the schema says.
+    """
+    if key in entry.attached:
+        return
+    assert entry.library is not None  # an entry is defined before anything is attached to it
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Warning only once for all operators", category=UserWarning)
+        entry.library.impl(entry.home.name, function, key, with_keyset=with_keyset)
+    entry.attached.add(key)

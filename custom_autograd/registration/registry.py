@@ -1,0 +1,167 @@
+"""The one table of ops, and what has been registered for each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from custom_autograd.core.errors import DeclarationError, RegistrationError
+from custom_autograd.core.messages import format_message
+from custom_autograd.core.names import Name
+from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.kernels import Kernels
+from custom_autograd.registration.rules import Rule
+
+GRADIENT_SLOTS = ("autograd", "backward")
+
+
+class Entry:
+    """One declared op: its declaration, and what was registered for it since.
+
+    Attributes:
+        declaration: what was fixed when it was declared.
+        kernels: its kernels by device type.
+        home: the name under which the dispatcher knows it; its own, until a replacement takes that.
+        overload: the dispatcher's op.
+        library: the handle through which everything was registered with the dispatcher.
+        program: what was generated from the schema and the rules; None when it is to be generated anew.
+        reattach: registers with the dispatcher what a new rule makes necessary.
+        lock: held while something is registered or generated.
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self.kernels = Kernels(declaration)
+        self.home = declaration.name
+        self.overload: torch._ops.OpOverload | None = None
+        self.library: torch.library.Library | None = None
+        self.program: Any = None  # Any: runtime's Program, a layer above
+        self.attached: set[str] = set()
+        self.lock = threading.RLock()
+        self.rules: dict[str, Rule] = {}
+
+    @property
+    def name(self) -> str:
+        """The qualified name, as declared."""
+        return str(self.declaration.name)
+
+    def find(self, slot: str) -> Rule | None:
+        """The rule registered in a slot, or None."""
+        return self.rules.get(slot)
+
+    def gradient_rules(self) -> tuple[Rule, ...]:
+        """The rules that return gradients: one whole backward, or one per input."""
+        return tuple(r for slot, r in self.rules.items() if slot in GRADIENT_SLOTS or slot.startswith("grad "))
+
+    def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+        """The computation in differentiable PyTorch operations, or None."""
+        rule = self.rules.get("reference")
+        if rule is not None:
+            return rule.function
+        return self.declaration.function if self.declaration.is_reference else None
+
+    def add(self, rule: Rule, *, replace: bool) -> None:
+        """Fills a slot; what was generated before is dropped.
+
+        Raises:
+            RegistrationError: the slot, or one that excludes it, is filled, and `replace` is not meant.
+        """
+        with self.lock:
+            taken = self._conflicts(rule)
+            if taken and not replace:
+                raise self._conflict(rule, taken[0])
+            rules = {slot: other for slot, other in self.rules.items() if other not in taken}
+            self.rules = {**rules, rule.slot: rule}
+            self.program = None
+
+    def _conflicts(self, rule: Rule) -> list[Rule]:
+        """The rules that say what this one says: same slot, or a gradient of the same input."""
+        if rule.slot in GRADIENT_SLOTS:
+            return list(self.gradient_rules())
+        same = [self.rules[rule.slot]] if rule.slot in self.rules else []
+        if not rule.slot.startswith("grad "):
+            return same
+        wholes = [self.rules[slot] for slot in GRADIENT_SLOTS if slot in self.rules]
+        return wholes + [r for r in self.gradient_rules() if set(r.inputs) & set(rule.inputs) and r not in wholes]
+
+    def _conflict(self, rule: Rule, taken: Rule) -> RegistrationError:
+        return RegistrationError(
+            format_message(
+                self.name,
+                f"a {taken.slot} is already registered",
+                found=f"one at {taken.location}, another at {rule.location}",
+                declared=self.declaration.location,
+                do="pass replace=True if that is meant",
+            )
+        )
+
+
+_ENTRIES: dict[str, Entry] = {}
+_LOCK = threading.RLock()
+
+
+def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | None]:
+    """Takes the name of a new op.
+
+    Args:
+        declaration: the op.
+        replace: the name may be taken; the op that had it loses it, and keeps working under another.
+
+    Returns:
+        The new entry, and the one it replaces, if any.
+
+    Raises:
+        DeclarationError: the name is taken and `replace` is not meant, or something outside this package has it.
+    """
+    name = str(declaration.name)
+    with _LOCK:
+        taken = _ENTRIES.get(name)
+        if taken is not None and not replace:
+            raise DeclarationError(
+                format_message(
+                    name,
+                    "the op is already declared",
+                    found=f"one at {taken.declaration.location}, another at {declaration.location}",
+                    do="choose another name, or pass replace=True if that is meant",
+                )
+            )
+        if taken is None:
+            _check_free(declaration)
+        entry = Entry(declaration)
+        _ENTRIES[name] = entry
+        return entry, taken
+
+
+def restore(name: str, entry: Entry | None) -> None:
+    """Undoes `claim`, where registering the op with the dispatcher failed."""
+    with _LOCK:
+        if entry is None:
+            _ENTRIES.pop(name, None)
+        else:
+            _ENTRIES[name] = entry
+
+
+def find_entry(name: str) -> Entry | None:
+    """The op of that qualified name, or None."""
+    return _ENTRIES.get(name)
+
+
+def all_entries() -> tuple[Entry, ...]:
+    """Every declared op, in the order of declaration."""
+    return tuple(_ENTRIES.values())
+
+
+def _check_free(declaration: Declaration) -> None:
+    name: Name = declaration.name
+    if hasattr(getattr(torch.ops, name.namespace), name.name):
+        raise DeclarationError(
+            format_message(
+                str(name),
+                "an op of that name exists, and was not declared through custom_autograd",
+                declared=declaration.location,
+                do="choose another name, or remove the other declaration",
+            )
+        )

@@ -1,0 +1,195 @@
+"""Rule: a function of the user's, bound to an op by the names of its parameters.
+
+What a rule names is what it gets, and what is saved for it follows from that.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import format_message, quote, suggest
+from custom_autograd.core.schema import Argument, Output, Schema
+from custom_autograd.registration.declaration import Declaration
+
+NEEDS = "needs"
+META = "meta"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One registered function.
+
+    Attributes:
+        slot: what it is registered as: "backward", "grad x", "jvp", "vmap", "fake", ...
+        function: the function itself.
+        location: file:line of it.
+        names: the parameters it is called with by name; empty for rules with a fixed signature.
+        inputs: the inputs whose gradients it returns, where it returns gradients.
+        is_once_differentiable: its result must not be differentiated again.
+        materializes: undefined incoming gradients reach it as zeros.
+        setup_context: the function that saves for it, for rules of the drop-in half.
+        extra: what else belongs to it, such as a dtype.
+    """
+
+    slot: str
+    function: Callable[..., Any]  # Any: a user's function
+    location: str
+    names: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    is_once_differentiable: bool = False
+    materializes: bool = True
+    setup_context: Callable[..., Any] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)  # Any: see above
+
+    @property
+    def wants_needs(self) -> bool:
+        """Whether it asks which inputs need a gradient."""
+        return NEEDS in self.names
+
+    @property
+    def wants_meta(self) -> bool:
+        """Whether it asks for metadata of tensors."""
+        return META in self.names
+
+
+def grad_names(schema: Schema) -> dict[str, str]:
+    """The name of each differentiable result -> the name its incoming gradient has in rules.
+
+    A mutated input is a result too: its gradient is with respect to its value after the call.
+    """
+    return {result.name: f"grad_{result.name}" for result in differentiable_results(schema)}
+
+
+def differentiable_results(schema: Schema) -> tuple[Argument | Output, ...]:
+    """What a call leaves behind that may carry a gradient: mutated inputs first, then new outputs."""
+    written = tuple(argument for argument in schema.mutated_arguments if argument.is_differentiable)
+    return written + tuple(output for output in schema.fresh_outputs if output.is_differentiable)
+
+
+def sole_result(schema: Schema) -> str | None:
+    """The one visible differentiable result, whose gradient may be called `grad`; None where there are several."""
+    visible = [r.name for r in differentiable_results(schema) if not (isinstance(r, Output) and r.is_hidden)]
+    return visible[0] if len(visible) == 1 else None
+
+
+def nameable(schema: Schema, *, with_grads: bool, with_tangents: bool) -> tuple[str, ...]:
+    """Everything a rule's parameter may be called."""
+    fresh = [output.name for output in schema.fresh_outputs]
+    names = [*schema.argument_names, *fresh, NEEDS, META]
+    if with_grads:
+        names += [*(["grad"] if sole_result(schema) else []), *grad_names(schema).values()]
+    if with_tangents:
+        names += [f"tangent_{argument.name}" for argument in schema.differentiable_arguments]
+    return tuple(names)
+
+
+def bind_gradient_rule(declaration: Declaration, slot: str, function: Callable[..., Any], inputs: tuple[str, ...], *,
+                       once_differentiable: bool, materialize_grads: bool) -> Rule:  # fmt: skip
+    """Binds a backward rule, for all inputs or for some, by the names of its parameters."""
+    names = _bind(declaration, slot, function, nameable(declaration.schema, with_grads=True, with_tangents=False))
+    return Rule(slot, function, location_of(function), names, inputs,
+                once_differentiable, materialize_grads)  # fmt: skip
+
+
+def bind_jvp_rule(declaration: Declaration, function: Callable[..., Any]) -> Rule:
+    """Binds a forward-mode rule by the names of its parameters."""
+    names = _bind(declaration, "jvp", function, nameable(declaration.schema, with_grads=False, with_tangents=True))
+    return Rule("jvp", function, location_of(function), names)
+
+
+def bind_by_position(declaration: Declaration, slot: str, function: Callable[..., Any]) -> Rule:
+    """Binds what is called like the op itself: a fake, a reference, a kernel."""
+    check_call(declaration, slot, function)
+    return Rule(slot, function, location_of(function))
+
+
+def check_call(declaration: Declaration, slot: str, function: Callable[..., Any]) -> None:
+    """Checks that a function can be called with the op's arguments, in their order.
+
+    Raises:
+        RegistrationError: it cannot, or its parameters are the op's in another order.
+    """
+    schema = declaration.schema
+    expected = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
+    keywords = [argument.name for argument in schema.arguments if argument.is_keyword_only]
+    check_signature(declaration, slot, function, expected, keywords)
+    signature = _signature_of(function)
+    parameters = [] if signature is None else list(signature.parameters)[: len(expected)]
+    if parameters != expected and sorted(parameters) == sorted(expected):
+        raise _refusal(declaration, slot, function, "takes the op's arguments in another order",
+                       expected=f"({', '.join(expected)})", found=f"({', '.join(parameters)})",
+                       do="put the parameters in the order of the schema")  # fmt: skip
+
+
+def check_signature(declaration: Declaration, slot: str, function: Callable[..., Any], positional: Iterable[str],
+                    keywords: Iterable[str] = ()) -> None:  # fmt: skip
+    """Checks that a function accepts these positional arguments and keywords.
+
+    Raises:
+        RegistrationError: it is no function, or it does not.
+    """
+    if not callable(function):
+        raise _refusal(declaration, slot, function, "is not callable", expected="a function", found=repr(function))
+    signature = _signature_of(function)
+    if signature is None:
+        return  # a builtin without a signature shows its mistakes when it is called
+    positional, keywords = list(positional), list(keywords)
+    try:
+        signature.bind(*positional, **dict.fromkeys(keywords))
+    except TypeError as error:
+        star = ["*", *keywords] if keywords else []
+        raise _refusal(declaration, slot, function, f"does not fit the schema: {error}",
+                       expected=f"({', '.join([*positional, *star])})", found=str(signature),
+                       do="give it these parameters") from error  # fmt: skip
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _bind(declaration: Declaration, slot: str, function: Callable[..., Any],
+          valid: tuple[str, ...]) -> tuple[str, ...]:  # fmt: skip
+    """The names a rule is to be called with; an error for each parameter that names nothing."""
+    if not callable(function):
+        raise _refusal(declaration, slot, function, "is not callable", expected="a function", found=repr(function))
+    names = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in valid and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            _check_nameable_kind(declaration, slot, function, parameter)
+            names.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            raise _refusal(declaration, slot, function, f"has a parameter '{parameter}' that names nothing",
+                           expected=quote(valid), found=repr(str(parameter)),
+                           do=_advise(declaration, parameter.name, valid))  # fmt: skip
+    return tuple(names)
+
+
+def _advise(declaration: Declaration, name: str, valid: tuple[str, ...]) -> str:
+    if name == "grad":
+        results = quote(grad_names(declaration.schema).values())
+        return f"the op has several differentiable results: name their gradients, {results}"
+    if name == "ctx":
+        return "rules bound by name take no ctx; for a (ctx, *grads) backward use register_autograd"
+    return suggest(name, valid) or "name an input, an output, or what else is listed"
+
+
+def _check_nameable_kind(declaration: Declaration, slot: str, function: Callable[..., Any],
+                         parameter: inspect.Parameter) -> None:  # fmt: skip
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise _refusal(declaration, slot, function, f"has a positional-only parameter '{parameter.name}'",
+                       expected="parameters that can be given by name", do="remove the '/'")  # fmt: skip
+
+
+def _refusal(declaration: Declaration, slot: str, function: Callable[..., Any], problem: str,
+             **facts: str | None) -> RegistrationError:  # fmt: skip
+    return RegistrationError(format_message(str(declaration.name), f"the {slot} {problem}", declared=declaration.location,
+                                            rule=location_of(function) if callable(function) else None,
+                                            **facts))  # fmt: skip

@@ -1,0 +1,1 @@
+"""What happens when an op is called or differentiated."""

@@ -1,0 +1,91 @@
+"""What is registered with the dispatcher for every op: backends, Autograd, version counters.
+
+The registered functions look up the program of the op at each call, because the dispatcher cannot swap a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from custom_autograd.core.schema import Schema
+from custom_autograd.registration.library import implement
+from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.bind import Binder
+from custom_autograd.runtime.program import program_of
+from custom_autograd.torch_private import dispatch
+from custom_autograd.torch_private.compiler import outside_compilation
+
+
+def attach(entry: Entry) -> None:
+    """Registers the op's kernels and its autograd with the dispatcher."""
+    implement(entry, "CompositeExplicitAutograd", _backend(entry, None))
+    for device_type in entry.kernels:
+        if device_type is not None:
+            attach_device(entry, device_type)
+    implement(entry, "Autograd", _autograd(entry), with_keyset=True)
+    if entry.declaration.schema.mutated_arguments:
+        implement(entry, "ADInplaceOrView", _versioning(entry), with_keyset=True)
+
+
+def attach_device(entry: Entry, device_type: str) -> None:
+    """Registers the kernel of one device type.
+
+    Raises:
+        RuntimeError: torch knows no such device type.
+    """
+    implement(entry, dispatch.key_of_device(device_type), _backend(entry, device_type))
+    if not entry.declaration.schema.tensor_arguments:
+        device = next((a.name for a in entry.declaration.schema.arguments if a.type.startswith("Device")), None)
+        if device is not None:
+            implement(entry, "BackendSelect", _backend_select(entry, device), with_keyset=True)
+
+
+def _backend(entry: Entry, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
+    @outside_compilation
+    def backend(*args: Any, **kwargs: Any) -> Any:
+        return program_of(entry).kernel(device_type, *args, **kwargs)
+
+    return backend
+
+
+def _autograd(entry: Entry) -> Callable[..., Any]:
+    @outside_compilation
+    def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        return program_of(entry).autograd(keyset, *args, **kwargs)
+
+    return autograd
+
+
+def _versioning(entry: Entry) -> Callable[..., Any]:
+    """Counts the writes after they were made, so that a mode that watches saved tensors sees the old version first."""
+    schema: Schema = entry.declaration.schema
+    bind = Binder(schema)
+
+    def versioning(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        assert entry.overload is not None
+        result = dispatch.redispatch(entry.overload, keyset & dispatch.BELOW_VERSIONING, *args, **kwargs)
+        values = bind.raw(*args, **kwargs)
+        for argument in schema.mutated_arguments:
+            dispatch.increment_version(values[argument.name])
+        return result
+
+    return versioning
+
+
+def _backend_select(entry: Entry, device: str) -> Callable[..., Any]:
+    """An op without tensors goes where its device argument says."""
+    bind = Binder(entry.declaration.schema)
+
+    def backend_select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        del keyset
+        assert entry.overload is not None
+        chosen = torch.device(bind.raw(*args, **kwargs)[device] or "cpu")
+        if chosen.type not in entry.kernels and None not in entry.kernels:
+            raise entry.kernels.missing(chosen.type)
+        key = dispatch.key_of_device(chosen.type)
+        return dispatch.redispatch(entry.overload, dispatch.key_set(key), *args, **kwargs)
+
+    return backend_select

@@ -1,0 +1,117 @@
+"""An op over a batch, one sample at a time: for lists, several outputs, non-tensor outputs and writes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.messages import format_message, quote
+from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.bind import Binder
+
+ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or list of dimensions) of each
+
+
+def is_batched(dims: Any) -> bool:  # Any: a pytree of dimensions
+    """Whether anything is batched."""
+    if isinstance(dims, Mapping):
+        return any(map(is_batched, dims.values()))
+    if isinstance(dims, (list, tuple)):
+        return any(map(is_batched, dims))
+    return dims is not None
+
+
+def loop_over_batch(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
+    """Calls the op on each sample of a batch, and stacks the results.
+
+    Args:
+        entry: the op.
+        bind: of its arguments.
+        info: `batch_size` and `randomness` of the vmap (Any: torch's VmapInfo).
+        values: the arguments, without batch wrappers.
+        dims: the dimension each is batched over.
+
+    Returns:
+        The results, and for each the dimension it is batched over.
+
+    Raises:
+        KernelError: a written argument is not batched while another is, an op that draws random numbers is under
+            randomness="error", or a non-tensor output differs between samples.
+    """
+    _check(entry, info, dims)
+    is_empty = info.batch_size == 0
+    calls = [_one_call(entry, bind, info, values, dims, index) for index in range(max(info.batch_size, is_empty))]
+    columns = list(zip(*calls, strict=True))
+    results = [_stack(entry, output.name, column, is_empty=is_empty)
+               for output, column in zip(entry.declaration.schema.outputs, columns, strict=True)]  # fmt: skip
+    out_dims = [_dims_of(result) for result in results]
+    if len(results) == 1:
+        return results[0], out_dims[0]
+    return tuple(results), tuple(out_dims)
+
+
+def _check(entry: Entry, info: Any, dims: ByName) -> None:
+    schema = entry.declaration.schema
+    for argument in schema.mutated_arguments:
+        if not is_batched(dims[argument.name]):
+            others = quote(name for name, dim in dims.items() if is_batched(dim))
+            raise _error(entry, f"vmap would write one tensor once per sample: '{argument.name}' is not batched",
+                         found=f"{others} batched",
+                         do=f"batch '{argument.name}' as well: expand and clone it before the call")  # fmt: skip
+    if torch.Tag.nondeterministic_seeded in entry.declaration.tags and info.randomness == "error":
+        raise _error(entry, "vmap met an op that draws random numbers", expected="randomness='different' or 'same'",
+                     found="randomness='error'", do="pass randomness= to torch.vmap")  # fmt: skip
+
+
+def _one_call(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByName, index: int) -> tuple[Any, ...]:
+    sample = {name: _select(value, dims[name], index) for name, value in values.items()}
+    positional, keywords = bind.call(sample)
+    assert entry.overload is not None
+    if info.randomness == "same" and torch.Tag.nondeterministic_seeded in entry.declaration.tags:
+        is_last = index == info.batch_size - 1
+        with torch.random.fork_rng(enabled=not is_last):
+            result = entry.overload(*positional, **keywords)
+    else:
+        result = entry.overload(*positional, **keywords)
+    if not entry.declaration.schema.outputs:
+        return ()
+    return tuple(result) if len(entry.declaration.schema.outputs) > 1 else (result,)
+
+
+def _select(value: Any, dim: Any, index: int) -> Any:
+    """One sample of an argument; of an empty batch, a sample of zeros that shows the shapes."""
+    if isinstance(dim, (list, tuple)):
+        return [_select(item, one, index) for item, one in zip(value, dim, strict=True)]
+    if dim is None:
+        return value
+    if value.shape[dim] == 0:
+        shape = [size for position, size in enumerate(value.shape) if position != dim % value.dim()]
+        return value.new_zeros(shape)
+    return value.select(dim, index)
+
+
+def _stack(entry: Entry, name: str, column: Sequence[Any], *, is_empty: bool) -> Any:
+    first = column[0]
+    if isinstance(first, Tensor):
+        stacked = torch.stack(list(column))
+        return stacked[:0] if is_empty else stacked
+    if isinstance(first, (list, tuple)) and first and isinstance(first[0], Tensor):
+        return [_stack(entry, name, items, is_empty=is_empty) for items in zip(*column, strict=True)]
+    if any(value != first for value in column):
+        raise _error(entry, f"the output '{name}' is no tensor and differs between the samples of a vmap",
+                     found=", ".join(map(str, column[:4])), do="register_vmap a rule that says what it means")  # fmt: skip
+    return first
+
+
+def _dims_of(result: Any) -> Any:
+    if isinstance(result, list):
+        return [_dims_of(item) for item in result]
+    return 0 if isinstance(result, Tensor) else None
+
+
+def _error(entry: Entry, problem: str, **facts: str) -> KernelError:
+    return KernelError(format_message(entry.name, problem, declared=entry.declaration.location, **facts))

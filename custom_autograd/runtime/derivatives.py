@@ -1,0 +1,113 @@
+"""What the generated Function calls: reads what was saved, and runs the rules on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.messages import format_message
+from custom_autograd.runtime.drop_in import DropIn
+from custom_autograd.runtime.lists import restore
+from custom_autograd.runtime.plan import Plan
+from custom_autograd.runtime.tangents import Gradients, Jvp
+from custom_autograd.runtime.tensors import first_tensor
+from custom_autograd.runtime.vjp import Vjp
+from custom_autograd.torch_private import transforms
+
+ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
+
+
+class Derivatives:
+    """The derivatives of one op, in terms of the ctx of its Function (which torch gives no type: Any)."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.vjp = Vjp(plan)
+        self.tangents = Jvp(plan)
+        self.drop_in = None if plan.drop_in is None else DropIn(plan, plan.drop_in)
+        schema = plan.declaration.schema
+        self.mutated = tuple(argument.name for argument in schema.mutated_arguments)
+        values = (*schema.arguments, *schema.fresh_outputs)
+        tensors = {value.name for value in values if value.holds_tensors}
+        self.saved_tensors = [name for name in plan.saved if name in tensors]
+        self.saved_values = [name for name in plan.saved if name not in tensors]
+
+    def keep_for_jvp(self, ctx: Any, values: ByName, results: ByName) -> None:
+        """Keeps what forward mode reads right after forward; the jvp takes it off ctx again."""
+        ctx.forward = (dict(values), dict(results))
+
+    def check_hidden(self, ctx: Any, saved: tuple[str, ...]) -> None:
+        """Refuses reverse mode over a hidden output whose tangent is unknown."""
+        if any(ctx.needs_input_grad) and transforms.is_forward_mode():
+            self.tangents.check_hidden(saved)
+
+    def backward(self, ctx: Any, needs: ByName, grads: ByName) -> Mapping[str, Any]:
+        """The gradients by input, from the incoming gradients by result."""
+        if first_tensor(grads.values()) is None:
+            return dict.fromkeys(needs)
+        return self._gradients(ctx, ctx.saved_tensors, needs, grads)
+
+    def _gradients(self, ctx: Any, saved: Sequence[Any], needs: ByName, grads: ByName) -> Mapping[str, Any]:
+        if self.drop_in is not None:
+            return self.drop_in.gradients(ctx, saved, needs, grads, ctx.known)
+        return self._gradients_by_name(ctx, self._values(ctx, saved), needs, grads)
+
+    def _gradients_by_name(self, ctx: Any, values: ByName, needs: ByName, grads: ByName) -> Mapping[str, Any]:
+        if not self.plan.has_reverse:
+            raise self._no_backward()
+        found = self.vjp(needs, grads, values, ctx.known)
+        return {name: found.get(name) for name in needs}
+
+    def _values(self, ctx: Any, saved: Sequence[Any]) -> dict[str, Any]:
+        values = restore(saved, ctx.saved_lengths) if hasattr(ctx, "saved_lengths") else saved
+        found = dict(zip(self.saved_tensors, values, strict=True))
+        found.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
+        return found
+
+    def jvp(self, ctx: Any, tangents: ByName) -> dict[str, Any]:
+        """The tangents by result, from the tangents by input."""
+        values, results = ctx.forward
+        del ctx.forward
+        with transforms.gradients_recorded():
+            values = {name: _primal(value) for name, value in values.items()}
+            values.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
+            results = {name: _primal(value) for name, value in results.items()}
+            found = self.tangents(tangents, values, results, ctx.known, self._differentiable(ctx, values))
+            if any(ctx.needs_input_grad):
+                self.tangents.check_hidden(tuple(self.saved_tensors))
+            return {name: self._written(name, tangent, tangents) for name, tangent in found.items()}
+
+    def _differentiable(self, ctx: Any, values: ByName) -> Gradients:
+        """The backward as a function of needs and incoming gradients."""
+        if self.drop_in is None:
+            return lambda needs, grads: self._gradients_by_name(ctx, values, needs, grads)
+        saved = [_primal(tensor) for tensor in ctx.forward_saved]
+        del ctx.forward_saved
+        return lambda needs, grads: self._gradients(ctx, saved, needs, grads)
+
+    def _written(self, name: str, tangent: Any, tangents: ByName) -> Any:
+        """The tangent of a mutated input replaces the old one in place, as autograd demands."""
+        if name not in self.mutated or tangent is None or tangents[name] is None:
+            return tangent
+        if isinstance(tangent, list):
+            return [old if new is None else old.copy_(new) for new, old in zip(tangent, tangents[name], strict=True)]
+        return tangents[name].copy_(tangent)
+
+    def _no_backward(self) -> GradientError:
+        declaration = self.plan.declaration
+        return GradientError(
+            format_message(
+                str(declaration.name),
+                "a gradient is asked for, and no backward is registered",
+                declared=declaration.location,
+                do="register one with register_backward, register_grad or register_autograd, or a differentiable "
+                "reference with register_reference",
+            )
+        )
+
+
+def _primal(value: Any) -> Any:
+    return [_primal(item) for item in value] if isinstance(value, (list, tuple)) else transforms.primal_of(value)
+
+

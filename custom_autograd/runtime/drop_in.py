@@ -1,0 +1,201 @@
+"""Rules in the style of `torch.library.register_autograd`: `setup_context(ctx, inputs, output)`, `backward(ctx, *grads)`.
+
+Their author sees a ctx with torch's names. Behind it every tensor goes through `save_for_backward`, also one that was
+parked on ctx as an attribute, so that hooks, version checks and checkpointing see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from torch import Tensor
+from torch.utils import _pytree as pytree  # the one pytree that torch itself uses; there is no public one
+
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.messages import format_message, quote, show
+from custom_autograd.registration.rules import Rule, differentiable_results
+from custom_autograd.runtime.plan import Plan
+from custom_autograd.runtime.tensors import first_tensor, materialize, plain
+from custom_autograd.runtime.user_code import noted
+from custom_autograd.torch_private import transforms
+
+ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, by name
+
+
+class Context:
+    """The ctx that a drop-in rule sees."""
+
+    def __init__(self, needs_input_grad: tuple[Any, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self._saved: tuple[Tensor | None, ...] = ()
+        self._non_differentiable: tuple[Tensor, ...] = ()
+        self._materializes = True
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        """What `save_for_backward` got."""
+        return self._saved
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Saves tensors for the backward; the last call counts.
+
+        Raises:
+            TypeError: something is no tensor; plain torch notices that only when a gradient is recorded.
+        """
+        for index, tensor in enumerate(tensors):
+            if tensor is not None and not isinstance(tensor, Tensor):
+                raise TypeError(
+                    f"save_for_backward can only save tensors, but argument {index} is of type {type(tensor).__name__}: "
+                    "keep other values as attributes of ctx"
+                )
+        self._saved = tensors
+
+    def save_for_forward(self, *tensors: Tensor | None) -> None:
+        """Accepted for compatibility: forward mode reads what `save_for_backward` saved."""
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Declares outputs of this call to carry no gradient."""
+        self._non_differentiable = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether undefined incoming gradients reach the backward as zeros (the default) or as None."""
+        self._materializes = value
+
+
+OWN = ("needs_input_grad", "_saved", "_non_differentiable", "_materializes")
+
+
+class DropIn:
+    """Runs the rules of one `register_autograd`. Made once per plan; holds nothing of a call."""
+
+    def __init__(self, plan: Plan, rule: Rule) -> None:
+        schema = plan.declaration.schema
+        self.plan = plan
+        self.rule = rule
+        self.arguments = schema.argument_names
+        answered = [argument for argument in schema.arguments if not argument.is_keyword_only or argument.holds_tensors]
+        self.names = tuple(argument.name for argument in answered)
+        self.positional = sum(not argument.is_keyword_only for argument in answered)
+        self.are_lists = [argument.is_tensor_list for argument in answered]
+        self.keyword_only = [argument.name for argument in schema.arguments if argument.is_keyword_only]
+        self.results = [result.name for result in differentiable_results(schema)]
+        self.backward = noted(str(plan.declaration.name), rule)
+        setup = rule.setup_context
+        self.setup_context = None if setup is None else noted(str(plan.declaration.name), rule, setup)
+
+    def setup(self, ctx: Any, needs: ByName, inputs: Sequence[Any], output: Any) -> None:
+        """Runs the user's setup_context, and saves what it kept.
+
+        Any: torch's ctx, and the inputs and the output as the schema has them.
+        """
+        context = Context(tuple(needs.get(name, False) for name in self.names))
+        if self.setup_context is not None:
+            self._call_setup(context, inputs, output)
+        attributes = {name: value for name, value in vars(context).items() if name not in OWN}
+        leaves, spec = pytree.tree_flatten(attributes)
+        parked = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        ctx.parcel = (
+            [None if isinstance(leaf, Tensor) else leaf for leaf in leaves],
+            [isinstance(leaf, Tensor) for leaf in leaves],
+            spec,
+            len(context._saved),  # noqa: SLF001 - the two classes are one mechanism
+            context._materializes,  # noqa: SLF001 - as above
+        )
+        ctx.save_for_backward(*context.saved_tensors, *parked)
+        if transforms.is_forward_mode():
+            ctx.forward_saved = (*context.saved_tensors, *parked)
+        if context._non_differentiable:  # noqa: SLF001 - as above
+            ctx.mark_non_differentiable(*context._non_differentiable)  # noqa: SLF001 - as above
+
+    def _call_setup(self, context: Context, inputs: Sequence[Any], output: Any) -> None:
+        assert self.setup_context is not None
+        by_name = dict(zip(self.arguments, inputs, strict=True))
+        positional = tuple(value for name, value in by_name.items() if name not in self.keyword_only)
+        if self.rule.extra["takes_keywords"]:
+            keywords = {name: by_name[name] for name in self.keyword_only}
+            self.setup_context(ctx=context, inputs=positional, keyword_only_inputs=keywords, output=output)
+        elif self.rule.extra["by_keyword"]:
+            self.setup_context(ctx=context, inputs=positional, output=output)
+        else:
+            self.setup_context(context, positional, output)
+
+    def gradients(self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName, grads: ByName,
+                  metadata: ByName) -> dict[str, Any]:  # fmt: skip
+        """Runs the user's backward.
+
+        Args:
+            ctx: torch's ctx, with the parcel of `setup` (Any: torch gives it no type).
+            saved: its saved tensors.
+            needs: by input, whether its gradient is wanted.
+            grads: by output, the incoming gradient; non-tensors have None.
+            metadata: by name, of tensor inputs and results.
+
+        Returns:
+            By differentiable input, what the user's backward returned for it.
+        """
+        context = self._reopen(ctx, saved, needs)
+        like = first_tensor(grads.values())
+        incoming = []
+        for output in self.plan.declaration.schema.outputs:
+            gradient = plain(grads.get(output.name))
+            if context._materializes and output.holds_tensors:  # noqa: SLF001 - one mechanism
+                gradient = materialize(gradient, metadata[output.name], like)
+            incoming.append(gradient)
+        return self._read(self.backward(context, *incoming), needs)
+
+    def _reopen(self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName) -> Context:
+        leaves, are_tensors, spec, count, materializes = ctx.parcel
+        context = Context(tuple(needs.get(name, False) for name in self.names))
+        context._saved = tuple(plain(tensor) for tensor in saved[:count])  # noqa: SLF001 - one mechanism
+        context._materializes = materializes  # noqa: SLF001 - as above
+        parked = iter(saved[count:])
+        filled = [plain(next(parked)) if is_one else leaf for leaf, is_one in zip(leaves, are_tensors, strict=True)]
+        for name, value in pytree.tree_unflatten(filled, spec).items():
+            setattr(context, name, value)
+        return context
+
+    def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
+        """One gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""
+        is_sole_list = len(self.names) == 1 and self.are_lists[0]
+        results = list(result) if isinstance(result, tuple) or (isinstance(result, list) and not is_sole_list) else [result]
+        while len(results) > len(self.names) and results[-1] is None:
+            results.pop()
+        if len(results) == self.positional:
+            results += [None] * (len(self.names) - self.positional)
+        if len(results) != len(self.names):
+            self._fail("the backward returns the wrong number of gradients",
+                       expected=f"{len(self.names)}: {quote(self.names)}", found=str(len(results)),
+                       do="return one per positional argument and keyword-only tensor, None for what is no tensor")  # fmt: skip
+        valid = {argument.name for argument in self.plan.declaration.schema.differentiable_arguments}
+        found = {}
+        for name, is_list, gradient in zip(self.names, self.are_lists, results, strict=True):
+            if name in valid:
+                found[name] = self._list(name, gradient, needs[name]) if is_list else self._one(name, gradient)
+            elif gradient is not None:
+                self._fail(f"the backward returns a gradient for '{name}', which carries none", expected="None",
+                           found=show(type(gradient).__name__), do="return None in its place")  # fmt: skip
+        return found
+
+    def _one(self, name: str, gradient: Any) -> Tensor | None:
+        if gradient is not None and not isinstance(gradient, Tensor):
+            self._fail(f"the gradient of '{name}' is no tensor", expected="a tensor or None",
+                       found=f"{type(gradient).__name__}: {show(gradient)}")  # fmt: skip
+        return gradient
+
+    def _list(self, name: str, gradients: Any, need: list[bool]) -> list[Tensor | None]:
+        if gradients is None:
+            return [None] * len(need)
+        if not isinstance(gradients, (list, tuple)) or len(gradients) != len(need):
+            found = f"{len(gradients)}" if isinstance(gradients, (list, tuple)) else type(gradients).__name__
+            self._fail(f"the gradient of the list '{name}' does not fit it", expected=f"a list of {len(need)}",
+                       found=found, do="return one gradient (or None) per tensor of the list")  # fmt: skip
+        return [self._one(f"{name}[{index}]", gradient) for index, gradient in enumerate(gradients)]
+
+    def _fail(self, problem: str, **facts: str | None) -> NoReturn:
+        raise GradientError(
+            format_message(str(self.plan.declaration.name), problem, rule=f"{self.rule.location}, backward",
+                           declared=self.plan.declaration.location, **facts)  # fmt: skip
+        )
+
+

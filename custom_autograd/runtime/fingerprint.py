@@ -1,0 +1,72 @@
+"""A number that changes when the schema or a rule of an op changes, or a function that a rule calls."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from custom_autograd.core.locations import unwrap
+from custom_autograd.registration.registry import Entry
+
+DEEPEST = 4
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def fingerprint(entry: Entry) -> int:
+    """64 bits of the schema and of everything that tracing runs: fake, reference, gradient and jvp rules."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(entry.declaration.schema.text.encode())
+    for slot, rule in sorted(entry.rules.items()):
+        digest.update(slot.encode())
+        for function in (rule.function, rule.setup_context):
+            if function is not None:
+                _update(digest, function, set(), 0)
+    reference = entry.reference()
+    if reference is not None:
+        _update(digest, reference, set(), 0)
+    return int.from_bytes(digest.digest(), "big")
+
+
+def _update(digest: Any, function: Callable[..., Any], seen: set[int], depth: int) -> None:  # Any: a hashlib object
+    plain = unwrap(function)
+    code = getattr(plain, "__code__", None)
+    if code is None or id(code) in seen or depth > DEEPEST:
+        return
+    seen.add(id(code))
+    for piece in _pieces(code):
+        digest.update(piece)
+    for value in _referenced(plain, code):
+        if isinstance(value, PLAIN):
+            digest.update(repr(value).encode())
+        elif isinstance(value, FunctionType) and not value.__module__.startswith("torch"):
+            _update(digest, value, seen, depth + 1)
+
+
+def _pieces(code: CodeType) -> Iterator[bytes]:
+    """What a function does, without where it stands."""
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames, code.co_freevars)).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _pieces(constant)
+        else:
+            yield repr(constant).encode()
+
+
+def _referenced(function: Any, code: CodeType) -> Iterator[Any]:
+    """The values that a function's global names, closure and defaults stand for."""
+    scope = getattr(function, "__globals__", {})
+    yield from (scope[name] for name in code.co_names if name in scope)
+    yield from (cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell))
+    yield from getattr(function, "__defaults__", None) or ()
+    yield from (getattr(function, "__kwdefaults__", None) or {}).values()
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - reading is the question
+    except ValueError:
+        return False
+    return True

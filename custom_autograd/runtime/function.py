@@ -1,0 +1,247 @@
+"""Generates the autograd.Function of an op, and the kernel at its Autograd dispatch key.
+
+NOTE [why forward re-enables grad mode]
+Under a `torch.func` transform, `forward` hands the call to the transforms below this one. torch switches grad mode and
+forward mode off inside `forward`; the levels below would then record nothing, and second derivatives would be silently
+wrong. `below` switches both on again, under transforms only.
+
+NOTE [why apply is not Function.apply]
+`Function.apply` sends a call under functorch through a higher-order op that gets nested forward mode wrong and, inside
+`torch.compile`, ignores the backward. `apply` in the generated source is that of the base class: it records one node.
+"""
+
+from __future__ import annotations
+
+from custom_autograd.core.schema import Schema
+from custom_autograd.runtime.call import pass_on, signature
+from custom_autograd.runtime.plan import Plan
+from custom_autograd.runtime.source import Source, tuple_of
+
+
+class FunctionWriter:
+    """Writes the Function of one op according to a plan."""
+
+    def __init__(self, source: Source, plan: Plan) -> None:
+        self.source = source
+        self.plan = plan
+        self.schema: Schema = plan.declaration.schema
+        self.name = plan.declaration.name
+        self.inputs = [argument.name for argument in self.schema.arguments]
+        self.results = [result.name for result in plan.results]
+        self.has_lists = any(a.is_tensor_list for a in (*self.schema.arguments, *self.schema.outputs))
+        self.differentiable = [argument.name for argument in self.schema.differentiable_arguments]
+        self.is_differentiable = bool(self.differentiable) and any(r.is_differentiable for r in plan.results)
+        self.saved_tensors = [n for n in plan.saved if self._holds_tensors(n)]
+        self.saved_values = [n for n in plan.saved if not self._holds_tensors(n)]
+
+    def _holds_tensors(self, name: str) -> bool:
+        return any(value.name == name and value.holds_tensors for value in (*self.schema.arguments, *self.schema.outputs))
+
+    def write(self) -> None:
+        """Writes the class and the kernel."""
+        source = self.source
+        with source.block(f"class {self.name.name}($torch.autograd.Function)"):
+            source.line(f'"""Autograd of {self.name}: `apply` takes the arguments of its schema, in order."""')
+            source.line()
+            self._write_apply()
+            if self.is_differentiable:
+                for write in (self._write_forward, self._write_setup_context, self._write_backward, self._write_jvp):
+                    source.line()
+                    write()
+        source.line()
+        source.line()
+        self._write_kernel()
+
+    def _write_apply(self) -> None:
+        self.source.line("@classmethod")
+        with self.source.block(f"def apply({', '.join(['$cls', *self.inputs])})"):
+            self.source.line(f"return $overload({pass_on(self.schema)})")
+
+    def _write_forward(self) -> None:
+        source, schema = self.source, self.schema
+        source.line("@staticmethod")
+        parameters = "$layout, *$flat" if self.has_lists else ", ".join(self.inputs)
+        with source.block(f"def forward({parameters})"):
+            if self.has_lists:
+                source.line(f"{', '.join(self.inputs)}, = $restore_lists($flat, $layout.inputs)")
+            targets = ", ".join(self._target(index) for index in range(len(schema.outputs)))
+            call = f"$below($overload, {pass_on(schema)})"
+            source.line(f"{targets} = {call}" if targets else call)
+            if self.has_lists:
+                source.line(f"return $layout.flatten_outputs({tuple_of(self.results)}, {self._list_flags()})")
+            else:
+                source.line(f"return {self.results[0] if len(self.results) == 1 else tuple_of(self.results)}")
+
+    def _target(self, index: int) -> str:
+        output = self.schema.outputs[index]
+        return output.name if output in self.schema.fresh_outputs else "_"
+
+    def _list_flags(self) -> str:
+        return tuple_of([str(result.is_tensor_list) for result in self.plan.results])
+
+    def _write_setup_context(self) -> None:
+        source = self.source
+        source.line("@staticmethod")
+        with source.block("def setup_context($ctx, $inputs, $output)"):
+            self._unpack_call()
+            mutated = [argument.name for argument in self.schema.mutated_arguments]
+            if mutated:
+                source.line(f"$ctx.mark_dirty(*$tensors_in({tuple_of(mutated)}))")
+            fixed = [r.name for r in self.plan.results if r.holds_tensors and not r.is_differentiable]
+            if fixed:
+                source.line(f"$ctx.mark_non_differentiable(*$tensors_in({tuple_of(fixed)}))")
+            source.line("$ctx.set_materialize_grads(False)")
+            source.line(f"$ctx.known = {self._metadata()}")
+            if self.plan.drop_in is not None:
+                self._save_drop_in()
+            else:
+                self._save_by_name()
+            with source.block("if $is_forward_mode()"):
+                results = self._dict([result.name for result in self.plan.results if result.holds_tensors])
+                source.line(f"$keep_for_jvp($ctx, {self._dict(list(self.plan.saved))}, {results})")
+
+    def _unpack_call(self) -> None:
+        source = self.source
+        if self.has_lists:
+            source.line("$layout, *$flat = $inputs")
+            source.line("$ctx.layout = $layout")
+            source.line(f"{', '.join(self.inputs)}, = $restore_lists($flat, $layout.inputs)")
+            source.line(f"{', '.join(self.results)}, = $restore_lists($output, $layout.outputs)")
+            source.line(f"{self._needs()}, = $restore_lists($ctx.needs_input_grad[1:], $layout.inputs)")
+            return
+        source.line(f"{', '.join(self.inputs)}, = $inputs")
+        source.line(f"{', '.join(self.results)}{', ' if len(self.results) > 1 else ''} = $output")
+        source.line(f"{self._needs()}, = $ctx.needs_input_grad")
+
+    def _needs(self) -> str:
+        return ", ".join(f"needs_{name}" if name in self.differentiable else "_" for name in self.inputs)
+
+    def _metadata(self) -> str:
+        fresh = [output.name for output in self.schema.fresh_outputs if output.holds_tensors]
+        names = [argument.name for argument in self.schema.tensor_arguments] + fresh
+        return "{" + ", ".join(f'"{name}": $known({name})' for name in names) + "}"
+
+    def _save_drop_in(self) -> None:
+        outputs = [output.name for output in self.schema.outputs]
+        output = outputs[0] if len(outputs) == 1 else tuple_of(outputs)
+        converted = [f"from_dispatcher_{a.name}({a.name})" if a.from_dispatcher else a.name for a in self.schema.arguments]
+        self.source.line(f"$drop_in.setup($ctx, {self._needs_dict()}, {tuple_of(converted)}, {output})")
+
+    def _save_by_name(self) -> None:
+        source = self.source
+        arguments = {argument.name: argument for argument in self.schema.arguments}
+        for name in self.saved_values:
+            has_conversion = name in arguments and arguments[name].from_dispatcher is not None
+            source.line(f"$ctx.kept_{name} = " + (f"from_dispatcher_{name}({name})" if has_conversion else name))
+        if not self.saved_tensors:
+            return
+        wanted = [self._if_needed(name) for name in self.saved_tensors]
+        if self._saves_lists():
+            flags = tuple_of([str(self._is_list(name)) for name in self.saved_tensors])
+            source.line(f"$saved, $ctx.saved_lengths = $flatten_lists({tuple_of(wanted)}, {flags})")
+            source.line("$ctx.save_for_backward(*$saved)")
+        else:
+            source.line(f"$ctx.save_for_backward({', '.join(wanted)})")
+        hidden = [o.name for o in self.schema.hidden_outputs if o.name in self.saved_tensors and o.is_differentiable]
+        if hidden:
+            source.line(f"$check_hidden($ctx, {tuple_of([repr(name) for name in hidden])})")
+
+    def _saves_lists(self) -> bool:
+        return any(self._is_list(name) for name in self.saved_tensors)
+
+    def _is_list(self, name: str) -> bool:
+        return any(v.name == name and v.is_tensor_list for v in (*self.schema.arguments, *self.schema.outputs))
+
+    def _if_needed(self, name: str) -> str:
+        users = self.plan.saved[name]
+        if set(users) >= set(self.differentiable):
+            return name
+        tests = [f"any(needs_{user})" if self._is_list(user) else f"needs_{user}" for user in users]
+        return f"{name} if {' or '.join(tests)} else None" if tests else "None"
+
+    def _needs_dict(self) -> str:
+        return "{" + ", ".join(f'"{name}": needs_{name}' for name in self.differentiable) + "}"
+
+    def _write_backward(self) -> None:
+        source = self.source
+        source.line("@staticmethod")
+        parameters = "*$grads" if self.has_lists else ", ".join(f"grad_{name}" for name in self.results)
+        with source.block(f"def backward($ctx, {parameters})"):
+            if self.has_lists:
+                source.line(f"{', '.join(f'grad_{name}' for name in self.results)}, = $restore_lists($grads, $ctx.layout.outputs)")
+                source.line(f"{self._needs()}, = $restore_lists($ctx.needs_input_grad[1:], $ctx.layout.inputs)")
+            else:
+                source.line(f"{self._needs()}, = $ctx.needs_input_grad")
+            grads = [r.name for r in self.plan.results if r.is_differentiable]
+            incoming = "{" + ", ".join(f'"{name}": grad_{name}' for name in grads) + "}"
+            source.line(f"$gradients = $backward_of($ctx, {self._needs_dict()}, {incoming})")
+            returned = [f'$gradients["{name}"]' if name in self.differentiable else "None" for name in self.inputs]
+            if self.has_lists:
+                source.line(f"return None, *$flatten_gradients({tuple_of(returned)}, $ctx.layout.inputs)")
+            else:
+                source.line(f"return {', '.join(returned)}")
+
+    def _write_jvp(self) -> None:
+        source = self.source
+        source.line("@staticmethod")
+        names = [f"tangent_{name}" if name in self.differentiable else f"_{name}" for name in self.inputs]
+        with source.block(f"def jvp($ctx, {'_, *$tangents' if self.has_lists else ', '.join(names)})"):
+            if self.has_lists:
+                source.line(f"{', '.join(names)}, = $restore_lists($tangents, $ctx.layout.inputs)")
+            given = "{" + ", ".join(f'"{name}": tangent_{name}' for name in self.differentiable) + "}"
+            source.line(f"$tangents = $jvp_of($ctx, {given})")
+            returned = [f'$tangents.get("{name}")' for name in self.results]
+            if self.has_lists:
+                source.line(f"return $flatten_gradients({tuple_of(returned)}, $ctx.layout.outputs)")
+            else:
+                source.line(f"return {returned[0] if len(returned) == 1 else tuple_of(returned)}")
+
+    def _dict(self, names: list[str]) -> str:
+        return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
+
+    def _write_kernel(self) -> None:
+        source, schema = self.source, self.schema
+        with source.block(f"def $autograd({signature(schema, first='$keyset', for_dispatcher=True)})"):
+            source.line(f'"""What stands at the Autograd dispatch key of {self.name}."""')
+            tensors = [a.name for a in schema.differentiable_arguments]
+            if not self.is_differentiable:
+                source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
+                return
+            with source.block(f"if not ($is_transforming() or $is_forward_mode() or "
+                              f"($torch.is_grad_enabled() and $any_requires_grad({', '.join(tensors)})))"):  # fmt: skip
+                source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
+            if self._refuses():
+                source.line(f"$refuse_if_tracked({self._dict(tensors)})")
+                source.line(f"return $below($overload, {pass_on(schema)})")
+                return
+            self._write_preparation(tensors)
+            self._write_application()
+
+    def _refuses(self) -> bool:
+        """A write that no rule accounts for would make gradients wrong."""
+        return bool(self.schema.mutated_arguments) and not self.plan.has_reverse and self.plan.jvp is None
+
+    def _write_preparation(self, tensors: list[str]) -> None:
+        """Takes lazy bits and unwanted histories off the inputs."""
+        for argument in self.schema.tensor_arguments:
+            if argument.is_mutated:
+                continue
+            if argument.name in tensors:
+                self.source.line(f"{argument.name} = $plain({argument.name})")
+            else:
+                self.source.line(f"{argument.name} = $without_history({argument.name})")
+
+    def _write_application(self) -> None:
+        source = self.source
+        if self.has_lists:
+            flags = tuple_of([str(argument.is_tensor_list) for argument in self.schema.arguments])
+            source.line(f"$flat, $lengths = $flatten_lists({tuple_of(self.inputs)}, {flags})")
+            source.line("$layout = $Layout($lengths)")
+            source.line("$results = $apply($layout, *$flat)")
+            source.line(f"{', '.join(self.results)}, = $restore_lists($results, $layout.outputs)")
+        else:
+            source.line(f"{', '.join(self.results)} = $apply({', '.join(self.inputs)})")
+        returned = [output.alias_of if output.alias_of and not output.is_view else output.name
+                    for output in self.schema.outputs]  # fmt: skip
+        if returned:
+            source.line(f"return {returned[0] if len(returned) == 1 else tuple_of([str(name) for name in returned])}")

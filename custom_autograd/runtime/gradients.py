@@ -1,0 +1,186 @@
+"""What a backward returned -> one gradient per input, or an error that says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.messages import format_message, quote, show, suggest
+from custom_autograd.core.metadata import Metadata
+from custom_autograd.core.schema import Argument
+from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.rules import Rule
+
+Gradient = Any  # a tensor, None, or a list of those for a list of tensors
+Needs = Any  # a bool, or a list of bools for a list of tensors
+
+
+class GradientReader:
+    """Reads the results of one gradient rule."""
+
+    def __init__(self, declaration: Declaration, rule: Rule) -> None:
+        self.declaration = declaration
+        self.rule = rule
+        self.valid = tuple(argument.name for argument in declaration.schema.differentiable_arguments)
+        self.inputs = rule.inputs or self.valid
+        arguments = {argument.name: argument for argument in declaration.schema.arguments}
+        self.arguments = [arguments[name] for name in self.inputs]
+
+    def read(self, result: Any, needs: Mapping[str, Needs], metadata: Mapping[str, Any]) -> dict[str, Gradient]:
+        """Turns a rule's result into gradients by input name.
+
+        Args:
+            result: what the rule returned (Any: whatever the user's code returned).
+            needs: by input name, whether a gradient is wanted; a list of bools for a list.
+            metadata: by input name, what is known of the input; a list for a list (Any: see Metadata).
+
+        Returns:
+            The gradient of each input of the rule; None where none is wanted, or the rule says there is none.
+
+        Raises:
+            GradientError: something is missing, surplus, or has another shape, dtype, device or layout than its input.
+        """
+        by_name = self._by_name(result, needs)
+        return {
+            argument.name: self._one(argument, by_name, needs[argument.name], metadata.get(argument.name))
+            for argument in self.arguments
+        }
+
+    def _by_name(self, result: Any, needs: Mapping[str, Needs]) -> Mapping[str, Gradient]:
+        if isinstance(result, Mapping):
+            for name in result:
+                if name not in self.inputs:
+                    self._refuse_name(name)
+            return result
+        if isinstance(result, tuple) or (isinstance(result, list) and not self._is_sole_list()):
+            if len(result) != len(self.inputs):
+                self._fail("the backward returns the wrong number of gradients",
+                           expected=f"{len(self.inputs)}: {quote(self.inputs)}", found=str(len(result)),
+                           do="return one per differentiable input, in order, or a dict by name")  # fmt: skip
+            return dict(zip(self.inputs, result, strict=True))
+        if len(self.inputs) == 1:
+            return {self.inputs[0]: result}
+        if result is None and not any(_is_needed(needs[name]) for name in self.inputs):
+            return {}
+        self._fail("the backward returns one value for several inputs",
+                   expected=f"a dict or a tuple for {quote(self.inputs)}", found=_kind(result),
+                   do="return a dict by input name")  # fmt: skip
+
+    def _is_sole_list(self) -> bool:
+        return len(self.arguments) == 1 and self.arguments[0].is_tensor_list
+
+    def _refuse_name(self, name: Any) -> NoReturn:
+        if name in self.declaration.schema.argument_names:
+            self._fail(f"the backward returns a gradient for '{name}', which carries none",
+                       expected=f"gradients for {quote(self.inputs)}",
+                       do=f"leave '{name}' out of the result")  # fmt: skip
+        self._fail(f"the backward returns a gradient for {name!r}, which is no input",
+                   expected=f"gradients for {quote(self.inputs)}", found=repr(name),
+                   do=suggest(str(name), self.inputs))  # fmt: skip
+
+    def _one(self, argument: Argument, by_name: Mapping[str, Gradient], need: Needs, metadata: Any) -> Gradient:
+        name = argument.name
+        if not _is_needed(need):
+            return [None] * len(need) if isinstance(need, list) else None
+        if name not in by_name:
+            self._fail(f"the gradient of '{name}' is missing", expected=f"an entry '{name}'",
+                       found=f"entries {quote(map(str, by_name))}",
+                       do=f"return one; where it is zero, return '{name}': None")  # fmt: skip
+        gradient = by_name[name]
+        if callable(gradient) and not isinstance(gradient, Tensor):
+            gradient = gradient()
+        if argument.is_tensor_list:
+            return self._list(name, gradient, need, metadata)
+        return self._checked(f"'{name}'", gradient, metadata)
+
+    def _list(self, name: str, gradients: Any, need: list[bool], metadata: Sequence[Metadata | None]) -> Gradient:
+        if gradients is None:
+            return [None] * len(need)
+        if not isinstance(gradients, (list, tuple)):
+            self._fail(f"the gradient of the list '{name}' is no list", expected=f"a list of {len(need)}",
+                       found=_kind(gradients), do="return one gradient (or None) per tensor of the list")  # fmt: skip
+        if len(gradients) != len(need):
+            self._fail(f"the gradient of the list '{name}' has the wrong length", expected=str(len(need)),
+                       found=str(len(gradients)), do="return one gradient (or None) per tensor of the list")  # fmt: skip
+        return [
+            self._checked(f"'{name}[{index}]'", gradient, known) if needed else None
+            for index, (gradient, needed, known) in enumerate(zip(gradients, need, metadata, strict=True))
+        ]
+
+    def _checked(self, label: str, gradient: Any, metadata: Metadata | None) -> Tensor | None:
+        if gradient is None or metadata is None:
+            return None
+        if callable(gradient) and not isinstance(gradient, Tensor):
+            gradient = gradient()
+        if gradient is None:
+            return None
+        if not isinstance(gradient, Tensor):
+            self._fail(f"the gradient of {label} is no tensor", expected="a tensor, None, or a callable that returns one",
+                       found=_kind(gradient))  # fmt: skip
+        if gradient.shape != metadata.shape:
+            self._fail(f"the gradient of {label} has the wrong shape",
+                       expected=f"{tuple(metadata.shape)}, the shape of {label}", found=str(tuple(gradient.shape)),
+                       do=_advise_shape(label, tuple(gradient.shape), tuple(metadata.shape)))  # fmt: skip
+        self._check_kind(label, gradient, metadata)
+        return gradient
+
+    def _check_kind(self, label: str, gradient: Tensor, metadata: Metadata) -> None:
+        if gradient.dtype != metadata.dtype:
+            self._fail(f"the gradient of {label} has the wrong dtype", expected=f"{metadata.dtype}, the dtype of {label}",
+                       found=str(gradient.dtype), do=f"convert it: grad.to({metadata.dtype})")  # fmt: skip
+        if gradient.device != metadata.device:
+            self._fail(f"the gradient of {label} is on the wrong device",
+                       expected=f"{metadata.device}, the device of {label}", found=str(gradient.device),
+                       do="compute it where the input is")  # fmt: skip
+        if gradient.layout != metadata.layout and metadata.layout != torch.strided:
+            self._fail(f"the gradient of {label} has the wrong layout", expected=f"{metadata.layout}",
+                       found=str(gradient.layout))  # fmt: skip
+
+    def _fail(self, problem: str, **facts: str | None) -> NoReturn:
+        raise GradientError(
+            format_message(
+                str(self.declaration.name),
+                problem,
+                rule=f"{self.rule.location}, {self.rule.slot}",
+                declared=self.declaration.location,
+                **facts,
+            )
+        )
+
+
+def sum_to_shape(gradient: Tensor, shape: torch.Size) -> Tensor:
+    """Reduces a broadcast gradient to its input's shape, as the autograd engine does.
+
+    Args:
+        gradient: any shape that `shape` broadcasts to.
+        shape: of the input.
+    """
+    return gradient if gradient.shape == shape else gradient.sum_to_size(shape)
+
+
+def _is_needed(need: Needs) -> bool:
+    return any(need) if isinstance(need, list) else bool(need)
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__name__}: {show(value)}"
+
+
+def _advise_shape(label: str, found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:
+    """The likely cause of a wrong shape."""
+    if len(found) >= len(expected):
+        extra = len(found) - len(expected)
+        tail = zip(found[extra:], expected, strict=True)
+        dims = [*range(extra), *(extra + i for i, (f, e) in enumerate(tail) if f != e and e == 1)]
+        if tuple(f if e != 1 else 1 for f, e in zip(found[extra:], expected, strict=True)) == expected:
+            noun = "dimension" if len(dims) == 1 else "dimensions"
+            return f"sum over {noun} {', '.join(map(str, dims))}: {label} was broadcast there"
+    if found != expected and sorted(found) == sorted(expected):
+        return "the sizes are right but in another order: a transpose is missing or too many"
+    if torch.Size(found).numel() == torch.Size(expected).numel():
+        return f"reshape it to the shape of {label}"
+    return f"make it as large as {label}"

@@ -1,0 +1,71 @@
+"""A backward that must not be differentiated again: its result raises when a second derivative is really asked for.
+
+Grad mode says nothing about that (`torch.func.grad` always has it on), and an error tied to the incoming gradients alone
+misses `create_graph=True` with a constant one. So the result is tied to everything the backward depended on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import GradientError
+
+
+class OnceDifferentiable(torch.autograd.Function):
+    """The identity of its first argument, whose backward raises."""
+
+    generate_vmap_rule = True  # jacrev and vmap(grad) run the backward, and so this, under vmap
+
+    @staticmethod
+    def forward(gradient: Tensor, message: str, *dependencies: Tensor) -> Tensor:
+        """Copies the gradient."""
+        del message, dependencies
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # Any: torch gives ctx no type
+        """Keeps the message."""
+        del output
+        ctx.message = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> NoReturn:
+        """Refuses the second derivative."""
+        raise GradientError(ctx.message)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> NoReturn:
+        """Refuses the derivative in forward mode."""
+        raise GradientError(ctx.message)
+
+
+def forbid_second_derivative(gradient: Any, message: str, dependencies: Sequence[Any]) -> Any:  # Any: with lists
+    """A gradient that raises when it is differentiated.
+
+    Args:
+        gradient: a tensor, None, or a list of those.
+        message: of the error.
+        dependencies: what the gradient was computed from; may hold anything.
+    """
+    if not torch.is_grad_enabled():
+        return gradient
+    if isinstance(gradient, list):
+        return [forbid_second_derivative(one, message, dependencies) for one in gradient]
+    if gradient is None:
+        return None
+    tensors = [d for d in _flat(dependencies) if d.is_floating_point() or d.is_complex()]
+    return OnceDifferentiable.apply(gradient.detach(), message, *tensors)
+
+
+def _flat(values: Sequence[Any]) -> list[Tensor]:
+    tensors = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            tensors += _flat(value)
+    return tensors

@@ -1,0 +1,110 @@
+"""Plan: where each derivative of an op comes from, and what is saved for it. Decided once per change of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from custom_autograd.core.schema import Argument, Output
+from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.rules import Rule, differentiable_results, grad_names, sole_result
+
+Result = Argument | Output
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will happen when an op is differentiated.
+
+    Attributes:
+        declaration: the op.
+        rules: the gradient rules bound by name.
+        drop_in: the rule registered through `register_autograd`, or None.
+        jvp: the forward-mode rule, or None.
+        reference: the differentiable computation, or None; never set for an op that mutates.
+        covered: the inputs whose gradients the rules return.
+        named_grads: the results whose incoming gradient some rule names.
+        saved: name of each saved input or output -> the inputs for whose gradients it is saved.
+    """
+
+    declaration: Declaration
+    rules: tuple[Rule, ...]
+    drop_in: Rule | None
+    jvp: Rule | None
+    reference: Callable[..., Any] | None
+    covered: frozenset[str]
+    named_grads: frozenset[str]
+    saved: dict[str, tuple[str, ...]]
+
+    @property
+    def has_reverse(self) -> bool:
+        """Whether there is any way to a gradient."""
+        return bool(self.rules) or self.drop_in is not None or self.reference is not None
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """The differentiable inputs that no rule answers for."""
+        names = (argument.name for argument in self.declaration.schema.differentiable_arguments)
+        return () if self.drop_in is not None else tuple(name for name in names if name not in self.covered)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """What the autograd node returns: every mutated input, then every new output."""
+        schema = self.declaration.schema
+        return (*schema.mutated_arguments, *schema.fresh_outputs)
+
+    @property
+    def unnamed_results(self) -> tuple[str, ...]:
+        """The hidden outputs whose incoming gradient only the reference could answer for."""
+        if self.drop_in is not None or not self.rules:
+            return ()
+        results = differentiable_results(self.declaration.schema)
+        hidden = (result.name for result in results if isinstance(result, Output) and result.is_hidden)
+        return tuple(name for name in hidden if name not in self.named_grads)
+
+
+def make_plan(entry: Entry) -> Plan:
+    """Decides where each derivative of an op comes from."""
+    schema = entry.declaration.schema
+    drop_in = entry.find("autograd")
+    rules = tuple(rule for rule in entry.gradient_rules() if rule is not drop_in)
+    reference = None if schema.mutated_arguments or schema.is_view else entry.reference()
+    valid = tuple(argument.name for argument in schema.differentiable_arguments)
+    covered = frozenset(name for rule in rules for name in (rule.inputs or valid))
+    incoming = {name: result for result, name in grad_names(schema).items()} | {"grad": sole_result(schema)}
+    named = frozenset(str(incoming[name]) for rule in rules for name in rule.names if incoming.get(name))
+    plan = Plan(entry.declaration, rules, drop_in, entry.find("jvp"), reference, covered, named, {})
+    plan.saved.update(_saved(plan))
+    return plan
+
+
+def _saved(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Each saved value, and the inputs for whose gradients it is needed."""
+    schema = plan.declaration.schema
+    valid = tuple(argument.name for argument in schema.differentiable_arguments)
+    values = {*schema.argument_names, *(output.name for output in schema.fresh_outputs)}
+    users: dict[str, list[str]] = {}
+    for rule in plan.rules:
+        for name in rule.names:
+            if name in values:
+                users.setdefault(name, []).extend(rule.inputs or valid)
+    for name in plan.jvp.names if plan.jvp is not None else ():
+        if name in values:
+            users.setdefault(name, [])
+    for name, wanted in _saved_for_reference(plan, users).items():
+        users.setdefault(name, []).extend(wanted)
+    return {name: tuple(dict.fromkeys(wanted)) for name, wanted in users.items()}
+
+
+def _saved_for_reference(plan: Plan, users: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The reference recomputes from all inputs: for gradients without a rule, and for those of hidden outputs."""
+    if plan.reference is None or plan.drop_in is not None:
+        return {}
+    wanted = [*plan.uncovered]
+    for name in plan.unnamed_results:
+        wanted += users.get(name, [])
+    if not wanted and not (plan.jvp is not None and plan.unnamed_results):
+        return {}
+    return {argument.name: wanted for argument in plan.declaration.schema.arguments}

@@ -1,0 +1,123 @@
+"""What a kernel returned -> what the dispatcher may see, or an error.
+
+The dispatcher believes a kernel: one value too many is read from beyond the end of an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.schema import Output
+from custom_autograd.registration.declaration import Declaration
+
+NUMBERS = {"int": (int, torch.SymInt), "float": (float, int, torch.SymFloat), "bool": (bool, torch.SymBool),
+           "Scalar": (int, float, complex, bool, torch.SymInt, torch.SymFloat)}  # fmt: skip
+ACCESSIBLE = (Tensor, torch.nn.Parameter)
+
+
+class ResultReader:
+    """Checks the results of one op's kernels and fakes against its schema."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self.outputs = declaration.schema.outputs
+        self.is_view = declaration.schema.is_view
+
+    def read(self, result: Any, arguments: Mapping[str, Any], source: str) -> Any:
+        """Checks number, types and aliasing.
+
+        Args:
+            result: what the kernel returned (Any: whatever a user's kernel returned).
+            arguments: what it was called with, by name.
+            source: what returned it, for the message: "kernel k.py:12".
+
+        Returns:
+            None, one value, or a tuple of them: what the dispatcher takes.
+
+        Raises:
+            KernelError: something does not fit; the message names the output, and the input it aliases.
+        """
+        values = self._values(result, source)
+        values = [self._one(output, value, arguments, source)
+                  for output, value in zip(self.outputs, values, strict=True)]  # fmt: skip
+        if not self.is_view:
+            self._check_aliasing(values, arguments, source)
+        if not values:
+            return None
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _values(self, result: Any, source: str) -> list[Any]:
+        count = len(self.outputs)
+        if count == 1 and not (isinstance(result, tuple) and not self.outputs[0].is_tensor_list):
+            return [result]
+        if result is None and (count == 0 or all(output.alias_of for output in self.outputs)):
+            return [None] * count
+        if not isinstance(result, (tuple, list)) or len(result) != count:
+            found = str(len(result)) if isinstance(result, (tuple, list)) else type(result).__name__
+            names = quote(output.name for output in self.outputs)
+            self._fail(source, "returns the wrong number of outputs", expected=f"{count}: {names}", found=found,
+                       do="return one value per output of the schema, in order")  # fmt: skip
+        return list(result)
+
+    def _one(self, output: Output, value: Any, arguments: Mapping[str, Any], source: str) -> Any:
+        if output.alias_of is not None and not output.is_view:
+            written = arguments[output.alias_of]
+            if value is not None and value is not written:
+                self._fail(source, f"returns something other than '{output.alias_of}' as output '{output.name}'",
+                           expected=f"the tensor that was given as '{output.alias_of}', or None")  # fmt: skip
+            return written
+        if output.is_tensor_list:
+            if not isinstance(value, (list, tuple)) or not all(isinstance(item, Tensor) for item in value):
+                self._fail(source, f"returns no list of tensors as output '{output.name}'", expected="a list of tensors",
+                           found=_kind(value))  # fmt: skip
+            return list(value)
+        expected = (Tensor, type(None)) if output.type == "Tensor?" else NUMBERS.get(output.type, (Tensor,))
+        if not isinstance(value, expected):
+            self._fail(source, f"returns the wrong type as output '{output.name}'", expected=output.type,
+                       found=_kind(value))  # fmt: skip
+        return value
+
+    def _check_aliasing(self, values: list[Any], arguments: Mapping[str, Any], source: str) -> None:
+        """Outputs share no memory with inputs or each other: compared by address range, since NumPy shares it too."""
+        seen = [(f"input '{name}'", *span) for name, value in arguments.items() for span in _spans(value)]
+        for output, value in zip(self.outputs, values, strict=True):
+            if output.alias_of is not None:
+                continue
+            for start, end in _spans(value):
+                for label, other_start, other_end in seen:
+                    if start < other_end and other_start < end:
+                        self._fail(source, f"returns an output '{output.name}' that shares memory with {label}",
+                                   expected="new memory",
+                                   do=f"return a copy (.clone()), or declare the op as mutating {label}"
+                                   if label.startswith("input") else "return a copy of one of them")  # fmt: skip
+                seen.append((f"output '{output.name}'", start, end))
+
+    def _fail(self, source: str, problem: str, **facts: str | None) -> NoReturn:
+        raise KernelError(
+            format_message(str(self.declaration.name), f"the {source} {problem}", declared=self.declaration.location,
+                           **facts)  # fmt: skip
+        )
+
+
+def _spans(value: Any) -> list[tuple[int, int]]:
+    """The address range of each plain tensor; others (fake, wrapped, sparse) own no memory that could be compared."""
+    if isinstance(value, (list, tuple)):
+        return [span for item in value for span in _spans(item)]
+    if type(value) not in ACCESSIBLE or value.layout is not torch.strided or value.device.type == "meta":
+        return []
+    try:
+        storage = value.untyped_storage()
+        start, size = storage.data_ptr(), storage.nbytes()
+    except (RuntimeError, NotImplementedError):
+        return []
+    return [(start, start + size)] if start and size else []
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else type(value).__name__

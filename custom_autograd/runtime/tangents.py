@@ -1,0 +1,215 @@
+"""Forward mode: the jvp rule, or the vjp of the vjp.
+
+NOTE [the vjp of the vjp]
+A backward is linear in its incoming gradient u: g = J'u. The derivative of <g, t> with respect to u is J t, the tangent
+of the output. So an op whose backward is differentiable has forward mode for free. Where the backward is not
+differentiable g does not depend on u as autograd sees it, and we raise: a tangent is never silently zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.messages import format_message, quote, suggest
+from custom_autograd.core.schema import Output
+from custom_autograd.registration.rules import Rule, differentiable_results
+from custom_autograd.runtime.gradients import sum_to_shape
+from custom_autograd.runtime.named import Named
+from custom_autograd.runtime.plan import Plan
+from custom_autograd.runtime.tensors import plain
+from custom_autograd.runtime.user_code import noted
+from custom_autograd.torch_private.transforms import require_gradient
+
+ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
+Gradients = Callable[[ByName, ByName], Mapping[str, Any]]  # (needs, grads) -> gradients by input name
+
+
+class Jvp:
+    """Computes tangents by name. Made once per plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.results = [result.name for result in differentiable_results(plan.declaration.schema)]
+        visible = [r for r in differentiable_results(plan.declaration.schema) if not _is_hidden(r)]
+        self.visible = [result.name for result in visible]
+        self.hidden = [name for name in self.results if name not in self.visible]
+        self.missing: tuple[str, ...] = ()
+
+    def __call__(self, tangents: ByName, values: ByName, results: ByName, metadata: ByName,
+                 gradients: Gradients) -> dict[str, Any]:  # fmt: skip
+        """The tangent of each differentiable result.
+
+        Args:
+            tangents: by differentiable input, its tangent or None; a list for a list.
+            values: what was saved, by name.
+            results: the results of the op, by name.
+            metadata: by name, of tensor inputs and results.
+            gradients: the op's backward, as a function of needs and incoming gradients.
+
+        Returns:
+            By result: a tensor, None where it has no tangent, or a list of those.
+
+        Raises:
+            GradientError: there is no way to a tangent, or the rule returned something wrong.
+        """
+        if self.plan.jvp is None:
+            derivable = [name for name in self.results if self._is_derivable(name)]
+            self.missing = tuple(name for name in self.results if name not in derivable)
+            return self.derive(tangents, {name: results[name] for name in derivable}, metadata, gradients)
+        found = self._from_rule(self.plan.jvp, tangents, values, metadata)
+        absent = [name for name in self.hidden if name not in found]
+        derivable = [name for name in absent if self._is_derivable(name)]
+        if derivable:
+            found.update(self.derive(tangents, {name: results[name] for name in derivable}, metadata, gradients))
+        self.missing = tuple(name for name in absent if name not in derivable)
+        return found
+
+    def _is_derivable(self, name: str) -> bool:
+        """Whether the backward answers for the incoming gradient of a result."""
+        if self.plan.drop_in is not None or name in self.visible:
+            return self.plan.has_reverse
+        return name in self.plan.named_grads or self.plan.reference is not None
+
+    def derive(self, tangents: ByName, results: ByName, metadata: ByName, gradients: Gradients) -> dict[str, Any]:
+        """The tangents of some results, as the vjp of the vjp.
+
+        Raises:
+            GradientError: there is no backward, or it cannot be differentiated.
+        """
+        if not self.plan.has_reverse:
+            self._fail("has neither a jvp nor a backward rule, and a tangent is asked for",
+                       do="register one with register_jvp, or a differentiable register_backward")  # fmt: skip
+        needs = {name: _has(tangent) for name, tangent in tangents.items()}
+        grads: dict[str, Any] = dict.fromkeys(self.results)
+        grads.update({name: _seed(result) for name, result in results.items()})
+        seeds = [seed for name in results for seed in _flat(grads[name])]
+        products = self._products(gradients(needs, grads), tangents, metadata)
+        if not products or not seeds:
+            return {name: None for name in results}
+        outputs, weights = zip(*products, strict=True)
+        found = torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True)
+        remaining = iter(found)
+        return {name: _refill(grads[name], remaining) for name in results}
+
+    def _products(self, gradients: ByName, tangents: ByName, metadata: ByName) -> list[tuple[Tensor, Tensor]]:
+        """Each gradient with the tangent it is to be multiplied by."""
+        products = []
+        for name, tangent in tangents.items():
+            pairs = zip(_flat(gradients.get(name), keep_none=True), _flat(tangent, keep_none=True), strict=False)
+            for gradient, one in pairs:
+                if gradient is None or one is None:
+                    continue
+                if not gradient.requires_grad:
+                    self._fail(f"cannot derive forward mode: the gradient of '{name}' is not differentiable",
+                               do="register_jvp, or write the backward in differentiable operations")  # fmt: skip
+                products.append((sum_to_shape(gradient, one.shape), one))
+        del metadata
+        return products
+
+    def _from_rule(self, rule: Rule, tangents: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+        for name in rule.names:
+            if name == "needs":
+                arguments[name] = Named(**{key: _has(tangent) for key, tangent in tangents.items()})
+            elif name == "meta":
+                arguments[name] = Named(**metadata)
+            elif name.startswith("tangent_"):
+                arguments[name] = plain(tangents[name.removeprefix("tangent_")])
+            else:
+                arguments[name] = plain(values[name])
+        result = noted(str(self.plan.declaration.name), rule)(**arguments)
+        return self._read(rule, result, metadata)
+
+    def _read(self, rule: Rule, result: Any, metadata: ByName) -> dict[str, Any]:
+        """The jvp rule's result by name (Any: whatever the user's code returned)."""
+        found = self._by_name(rule, result)
+        for name, tangent in found.items():
+            for one, known in zip(_flat(tangent, keep_none=True), _flat(metadata[name], keep_none=True), strict=False):
+                if one is None:
+                    continue
+                if not isinstance(one, Tensor):
+                    self._fail(f"the tangent of '{name}' is no tensor", rule, found=type(one).__name__)
+                if one.shape != known.shape or one.dtype != known.dtype:
+                    self._fail(f"the tangent of '{name}' does not match the output", rule,
+                               expected=f"{tuple(known.shape)}, {known.dtype}",
+                               found=f"{tuple(one.shape)}, {one.dtype}")  # fmt: skip
+        return found
+
+    def _by_name(self, rule: Rule, result: Any) -> dict[str, Any]:
+        if isinstance(result, Mapping):
+            return self._checked_names(rule, dict(result))
+        if isinstance(result, tuple) and len(result) != len(self.visible):
+            self._fail("the jvp returns the wrong number of tangents", rule,
+                       expected=f"{len(self.visible)}: {quote(self.visible)}", found=str(len(result)))  # fmt: skip
+        if isinstance(result, tuple):
+            return dict(zip(self.visible, result, strict=True))
+        if len(self.visible) != 1:
+            self._fail("the jvp returns one tangent for several outputs", rule,
+                       expected=f"a dict or a tuple for {quote(self.visible)}", found=type(result).__name__)  # fmt: skip
+        return {self.visible[0]: result}
+
+    def _checked_names(self, rule: Rule, found: dict[str, Any]) -> dict[str, Any]:
+        for name in found:
+            if name not in self.results:
+                self._fail(f"the jvp returns a tangent for {name!r}, which is no differentiable output", rule,
+                           expected=quote(self.results), do=suggest(str(name), self.results))  # fmt: skip
+        for name in self.visible:
+            if name not in found:
+                self._fail(f"the tangent of '{name}' is missing", rule, expected=f"an entry '{name}'",
+                           found=f"entries {quote(found)}", do=f"where it is zero, return '{name}': None")  # fmt: skip
+        return found
+
+    def check_hidden(self, saved: tuple[str, ...]) -> None:
+        """Refuses reverse mode over forward mode through a hidden output whose tangent is unknown.
+
+        Raises:
+            GradientError: a saved hidden output has a tangent that neither the jvp rule nor anything else computes.
+        """
+        unknown = [name for name in self.missing if name in saved]
+        if unknown:
+            self._fail(f"the tangent of the hidden output {quote(unknown)} is not known, and a gradient depends on it",
+                       self.plan.jvp,
+                       do=f"return it from the jvp rule by name, take {quote(f'grad_{n}' for n in unknown)} in the "
+                          "backward, or register a differentiable reference")  # fmt: skip
+
+    def _fail(self, problem: str, rule: Rule | None = None, **facts: str | None) -> NoReturn:
+        location = None if rule is None else f"{rule.location}, {rule.slot}"
+        raise GradientError(
+            format_message(str(self.plan.declaration.name), problem, rule=location,
+                           declared=self.plan.declaration.location, **facts)  # fmt: skip
+        )
+
+
+def _is_hidden(result: Any) -> bool:
+    return isinstance(result, Output) and result.is_hidden
+
+
+def _has(tangent: Any) -> Any:
+    return [one is not None for one in tangent] if isinstance(tangent, (list, tuple)) else tangent is not None
+
+
+def _seed(result: Any) -> Any:
+    """Zeros like a result, requiring a gradient: u of the note above."""
+    if isinstance(result, (list, tuple)):
+        return [_seed(one) for one in result]
+    if not isinstance(result, Tensor) or not (result.is_floating_point() or result.is_complex()):
+        return None
+    return require_gradient(torch.zeros_like(result))
+
+
+def _flat(value: Any, *, keep_none: bool = False) -> list[Any]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return values if keep_none else [one for one in values if one is not None]
+
+
+def _refill(seed: Any, found: Any) -> Any:
+    if isinstance(seed, list):
+        return [_refill(one, found) for one in seed]
+    return None if seed is None else next(found)
+
+

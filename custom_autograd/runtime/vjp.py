@@ -1,0 +1,152 @@
+"""The gradients of an op's inputs, from the rules bound by name and, where they are silent, from the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.messages import format_message, quote
+from custom_autograd.registration.rules import Rule, grad_names, sole_result
+from custom_autograd.runtime.gradients import GradientReader
+from custom_autograd.runtime.named import Named
+from custom_autograd.runtime.once import forbid_second_derivative
+from custom_autograd.runtime.plan import Plan
+from custom_autograd.runtime.reference import reference_gradients
+from custom_autograd.runtime.tensors import first_tensor, is_wanted, materialize, plain
+from custom_autograd.runtime.user_code import noted
+
+ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, and non-tensor values, by input or output name
+
+
+class Vjp:
+    """Computes gradients by name. Made once per plan; holds nothing of a call."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.schema = plan.declaration.schema
+        self.grad_names = grad_names(self.schema)
+        self.sole = sole_result(self.schema)
+        self.steps = [_Step(self, rule) for rule in plan.rules]
+
+    def __call__(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
+        """The gradient of each differentiable input.
+
+        Args:
+            needs: by input, whether its gradient is wanted; a list of bools for a list.
+            grads: by differentiable result, the incoming gradient or None; a list for a list.
+            values: what was saved, by name.
+            metadata: by name, of tensor inputs and results.
+
+        Returns:
+            By input: a tensor, None, or a list of those for a list.
+
+        Raises:
+            GradientError: a wanted gradient has no rule, or a rule returned something wrong.
+        """
+        found: dict[str, Any] = {}
+        silent = self._silent(grads)
+        if len(silent) < len(grads) or not silent:
+            for step in self.steps:
+                if any(is_wanted(needs[name]) for name in step.reader.inputs):
+                    found.update(step(needs, grads, values, metadata))
+        self._add_from_reference(found, silent, needs, grads, values)
+        return found
+
+    def _silent(self, grads: ByName) -> dict[str, Any]:
+        """The gradients of results that no rule names, where they are defined."""
+        unnamed = self.plan.unnamed_results
+        return {name: grads[name] for name in unnamed if first_tensor([grads[name]]) is not None}
+
+    def _add_from_reference(self, found: dict[str, Any], silent: ByName, needs: ByName, grads: ByName,
+                            values: ByName) -> None:  # fmt: skip
+        uncovered = {name: needs[name] for name in self.plan.uncovered if is_wanted(needs[name])}
+        if not uncovered and not silent:
+            return
+        if self.plan.reference is None:
+            raise self._missing(tuple(uncovered), tuple(silent))
+        if uncovered:
+            found.update(reference_gradients(self.plan, self.plan.reference, uncovered, grads, values))
+        if silent:
+            covered = {name: needs[name] for name in needs if name not in uncovered and is_wanted(needs[name])}
+            shares = reference_gradients(self.plan, self.plan.reference, covered, silent, values)
+            for name, share in shares.items():
+                found[name] = _sum(found.get(name), share)
+
+    def _missing(self, uncovered: tuple[str, ...], silent: tuple[str, ...]) -> GradientError:
+        if uncovered:
+            problem = f"there is no rule for the gradient of {quote(uncovered)}"
+            do = "register one with register_backward or register_grad, or a differentiable register_reference"
+        else:
+            problem = f"a second derivative needs the gradient of the hidden output {quote(silent)}, which no rule names"
+            names = quote(self.grad_names[name] for name in silent)
+            do = f"take {names} in the backward rule and add its share, or register a differentiable reference"
+        rules = ", ".join(rule.location for rule in self.plan.rules) or None
+        return GradientError(
+            format_message(str(self.plan.declaration.name), problem, rule=rules,
+                           declared=self.plan.declaration.location, do=do)  # fmt: skip
+        )
+
+
+class _Step:
+    """One rule: what to call it with, and how to read what it returns."""
+
+    def __init__(self, vjp: Vjp, rule: Rule) -> None:
+        declaration = vjp.plan.declaration
+        self.rule = rule
+        self.reader = GradientReader(declaration, rule)
+        self.function = noted(str(declaration.name), rule)
+        self.read = noted(str(declaration.name), rule, self.reader.read)
+        self.results = {name: result for result, name in vjp.grad_names.items()}
+        if vjp.sole is not None:
+            self.results["grad"] = vjp.sole
+        self.message = format_message(
+            str(declaration.name),
+            "the backward is declared once-differentiable, and a second derivative is asked for",
+            rule=f"{rule.location}, {rule.slot}",
+            declared=declaration.location,
+            do="write the rule in differentiable operations, and leave once_differentiable out",
+        )
+
+    def __call__(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
+        arguments = self._arguments(needs, grads, values, metadata)
+        if not self.rule.is_once_differentiable:
+            return self._checked(self.function(**arguments), needs, metadata)
+        with torch.no_grad():
+            found = self._checked(self.function(**arguments), needs, metadata)
+        dependencies = list(arguments.values())
+        return {name: forbid_second_derivative(one, self.message, dependencies) for name, one in found.items()}
+
+    def _checked(self, result: Any, needs: ByName, metadata: ByName) -> dict[str, Any]:  # Any: the rule's result
+        found: dict[str, Any] = self.read(result, needs, metadata)
+        return found
+
+    def _arguments(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
+        like = first_tensor(grads.values()) if self.rule.materializes else None
+        arguments: dict[str, Any] = {}
+        for name in self.rule.names:
+            if name == "needs":
+                arguments[name] = Named(**needs)
+            elif name == "meta":
+                arguments[name] = Named(**metadata)
+            elif name in self.results:
+                gradient = plain(grads[self.results[name]])
+                if self.rule.materializes:
+                    gradient = materialize(gradient, metadata[self.results[name]], like)
+                arguments[name] = gradient
+            else:
+                arguments[name] = plain(values[name])
+        return arguments
+
+
+def _sum(first: Any, second: Any) -> Any:  # Any: tensors, None, or lists of those
+    """The sum of two gradients, where None is zero."""
+    if first is None or second is None:
+        return second if first is None else first
+    if isinstance(first, list):
+        return [_sum(one, other) for one, other in zip(first, second, strict=True)]
+    return first + second
+
+

@@ -1,0 +1,65 @@
+"""How to get past a dispatch key, and how to run a call below autograd.
+
+- `_C._AutoDispatchBelowAutograd`: there is no public guard that leaves out the Autograd keys (torch 1.9 and up).
+- `_C._after_autograd_keyset`, `_C._after_ADInplaceOrView_keyset`: where a kernel continues (torch 2.0 and up).
+- `_C._ExcludeDispatchKeyGuard`, `_C.DispatchKeySet`: `torch.library` has no public "call me without this key".
+- `_C._dispatch_key_for_device`: the name of a device type's key; also what says that a device type does not exist.
+- `Library._register_torch_dispatch_rule`, `OpOverload.redispatch`: what `torch.library.CustomOpDef` itself uses.
+- `OpOverload._schema`-free lookup: `torch.ops` is public, `OpOverloadPacket.default` too.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import _C
+
+BELOW_AUTOGRAD = _C._after_autograd_keyset
+BELOW_VERSIONING = _C._after_ADInplaceOrView_keyset
+
+below_autograd = _C._AutoDispatchBelowAutograd
+KeySet = _C.DispatchKeySet
+
+
+def without_key(key: str) -> AbstractContextManager[Any]:  # Any: the guard object
+    """Leaves one dispatch key out while the context is open."""
+    guard: AbstractContextManager[Any] = _C._ExcludeDispatchKeyGuard(KeySet(getattr(_C.DispatchKey, key)))
+    return guard
+
+
+def key_of_device(device_type: str) -> str:
+    """The dispatch key of a device type, such as 'CPU' for 'cpu'.
+
+    Raises:
+        RuntimeError: torch knows no such device type.
+    """
+    key: str = _C._dispatch_key_for_device(device_type)
+    return key
+
+
+def key_set(key: str) -> Any:  # Any: DispatchKeySet has no public type
+    """The set of that one key."""
+    return KeySet(getattr(_C.DispatchKey, key))
+
+
+def redispatch(overload: torch._ops.OpOverload, keys: Any, *args: Any, **kwargs: Any) -> Any:  # Any: any op's call
+    """Calls an op at the highest of the given keys."""
+    return overload.redispatch(keys, *args, **kwargs)
+
+
+def register_torch_dispatch(library: torch.library.Library, name: str, cls: type, function: Any) -> None:
+    """Registers what an op does for one subclass or mode (Any: a function of (mode, func, types, args, kwargs))."""
+    library._register_torch_dispatch_rule(name, cls, function)
+
+
+def destroy(library: torch.library.Library) -> None:
+    """Takes everything back that was registered through a library handle."""
+    library._destroy()
+
+
+def increment_version(tensors: Any) -> None:  # Any: a tensor, a list of tensors, or None
+    """Tells autograd that memory was written to."""
+    if tensors is not None:
+        torch.autograd.graph.increment_version(tensors)

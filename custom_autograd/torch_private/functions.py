@@ -1,0 +1,35 @@
+"""What a generated autograd.Function needs beyond the public class.
+
+- `autograd.function._SingleLevelFunction`: `Function.apply` routes through a higher-order op under functorch, which
+  gets `jacfwd(jacfwd)` wrong and ignores a custom backward inside `torch.compile`; its base class does not.
+- `_C._any_requires_grad`: asks all arguments at once, looking into lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd.function import Function
+
+from custom_autograd.torch_private.transforms import is_transforming, single_level_enabled
+
+
+def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply takes whatever the op takes
+    """The `apply` that records one node at the level in progress, without the Python layer of `Function.apply`."""
+    apply: Callable[..., Any] = super(Function, function).apply
+
+    def apply_at_this_level(*args: Any) -> Any:
+        if not is_transforming():
+            return apply(*args)
+        with single_level_enabled():
+            return apply(*args)
+
+    return apply_at_this_level
+
+
+def any_requires_grad(*values: Any) -> bool:  # Any: whatever an op takes
+    """Whether a tensor among the arguments requires a gradient (looks into lists)."""
+    found: bool = torch._C._any_requires_grad(*values)
+    return found

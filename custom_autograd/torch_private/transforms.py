@@ -1,0 +1,92 @@
+"""Is a `torch.func` transform or a forward-mode level active, and how to work inside one.
+
+- `_C._are_functorch_transforms_active`, `forward_ad._current_level`, `_C._functorch.get_interpreter_stack`: no public
+  question exists.
+- `forward_ad._set_fwd_grad_enabled`: forward mode is switched off inside `Function.forward` and `Function.jvp`; under
+  `torch.func` the levels below need it back.
+- `_functorch.utils.enable_single_level_autograd_function`: lets `_SingleLevelFunction.apply` run under functorch.
+- `_C._functorch.set_inplace_requires_grad_allowed`: `requires_grad_()` is refused under functorch otherwise.
+- `unwrap_batched`, `wrap_batched`, `retrieve_current_functorch_interpreter`: a batching rule sees plain tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import _C, Tensor
+from torch._functorch.autograd_function import VmapInfo, unwrap_batched, wrap_batched
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+
+is_transforming = _C._are_functorch_transforms_active
+forward_mode_enabled = forward_ad._set_fwd_grad_enabled
+single_level_enabled = enable_single_level_autograd_function
+
+
+def is_forward_mode() -> bool:
+    """Whether forward mode is on: a level of `torch.autograd.forward_ad`, or a `torch.func.jvp`.
+
+    A compiled graph opens its levels in C++ only, where the Python counter does not see them: so both are asked.
+    """
+    if forward_ad._current_level >= 0:
+        return True
+    if not is_transforming():
+        return False
+    stack = _C._functorch.get_interpreter_stack() or ()
+    return any(interpreter.key() == _C._functorch.TransformType.Jvp for interpreter in stack)
+
+
+def primal_of(value: Any) -> Any:  # Any: a tensor or anything else that was saved
+    """A tensor without its tangent at the level in progress; anything else as it is."""
+    return forward_ad.unpack_dual(value, level=0).primal if isinstance(value, Tensor) else value
+
+
+def is_tracked(tensor: Tensor) -> bool:
+    """Whether a tensor requires a gradient, or has a tangent, at the level in progress."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return True
+    return is_forward_mode() and forward_ad.unpack_dual(tensor, level=0).tangent is not None
+
+
+@contextmanager
+def gradients_recorded() -> Iterator[None]:
+    """Switches reverse and forward mode back on, for a derivative that is itself to be differentiated."""
+    with torch.enable_grad(), forward_mode_enabled(True):
+        yield
+
+
+def require_gradient(tensor: Tensor) -> Tensor:
+    """`requires_grad_()`, also where functorch refuses it because the tensor might escape: ours does not."""
+    before = _C._functorch.get_inplace_requires_grad_allowed() if is_transforming() else True
+    if before:
+        return tensor.requires_grad_()
+    _C._functorch.set_inplace_requires_grad_allowed(True)
+    try:
+        return tensor.requires_grad_()
+    finally:
+        _C._functorch.set_inplace_requires_grad_allowed(before)
+
+
+class VmapLevel:
+    """The `torch.vmap` in progress, seen from a kernel at the FuncTorchBatched key.
+
+    Attributes:
+        info: `batch_size` and `randomness`, as batching rules get them.
+    """
+
+    def __init__(self) -> None:
+        interpreter = retrieve_current_functorch_interpreter()
+        self.level = interpreter.level()
+        self.info = VmapInfo(batch_size=interpreter.batch_size(), randomness=interpreter.randomness())  # type: ignore[attr-defined]  # it is a VmapInterpreter here
+
+    def unwrap(self, values: Any) -> tuple[Any, Any]:  # Any: a pytree of arguments, and the same of dimensions
+        """Plain values and, in the same structure, the dimension each is batched over (or None)."""
+        return unwrap_batched(values, self.level)
+
+    def wrap(self, values: Any, dims: Any) -> Any:  # Any: as in `unwrap`
+        """The inverse of `unwrap`."""
+        return wrap_batched(values, dims, self.level)
