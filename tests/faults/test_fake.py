@@ -52,8 +52,11 @@ def test_untrue_fake_fails(name):
     assert FAULTS[name][1] in message_of(OPS[name])
 
 
-def test_missing_fake_fails():
-    assert "as given: the fake kernel raises" in message_of(MISSING)
+def test_missing_fake_is_skipped_with_its_reason():
+    (result,) = check(MISSING, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
+
+    assert "skipped" == result.status
+    assert "no fake impl" in result.message
 
 
 def test_size_that_depends_on_data_is_compared_by_dimensions():
