@@ -21,6 +21,7 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
 RUNNER = """
 import contextlib, io, json, linecache, sys, warnings
 warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")  # torch's own, at the first use of forward mode
 path, blocks = json.load(sys.stdin)
 names, printed = {"__name__": "__main__"}, []
 for line, code in blocks:
