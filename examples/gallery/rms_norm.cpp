@@ -43,36 +43,36 @@ std::tuple<Tensor, Tensor> rms_norm(const Tensor& x, const Tensor& weight, doubl
   return {out, rstd};
 }
 
-// grad_x_i = rstd g_i - rstd^3 x_i / features * (sum_j g_j x_j + grad_rstd), with g = grad_out * weight.
+// x_grad_i = rstd g_i - rstd^3 x_i / features * (sum_j g_j x_j + rstd_grad), with g = out_grad * weight.
 Tensor rms_norm_grad(
-    const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd, const Tensor& grad_rstd) {
-  check_contiguous(grad_out, "grad_out");
+    const Tensor& out_grad, const Tensor& x, const Tensor& weight, const Tensor& rstd, const Tensor& rstd_grad) {
+  check_contiguous(out_grad, "out_grad");
   check_contiguous(x, "x");
   check_contiguous(weight, "weight");
   check_contiguous(rstd, "rstd");
-  check_contiguous(grad_rstd, "grad_rstd");
+  check_contiguous(rstd_grad, "rstd_grad");
   STD_TORCH_CHECK(x.dim() > 0 && weight.numel() == x.size(-1), "'weight' must have one element per feature of 'x'");
-  STD_TORCH_CHECK(grad_out.numel() == x.numel(), "'grad_out' must have the shape of 'x'");
-  STD_TORCH_CHECK(grad_out.scalar_type() == x.scalar_type(), "'grad_out' must have the dtype of 'x'");
+  STD_TORCH_CHECK(out_grad.numel() == x.numel(), "'out_grad' must have the shape of 'x'");
+  STD_TORCH_CHECK(out_grad.scalar_type() == x.scalar_type(), "'out_grad' must have the dtype of 'x'");
   int64_t features = x.size(-1);
   int64_t rows = row_count(x);
-  STD_TORCH_CHECK(rstd.numel() == rows && grad_rstd.numel() == rows, "'rstd' must have one element per row of 'x'");
-  Tensor grad_x = torch::stable::empty_like(x);
+  STD_TORCH_CHECK(rstd.numel() == rows && rstd_grad.numel() == rows, "'rstd' must have one element per row of 'x'");
+  Tensor x_grad = torch::stable::empty_like(x);
   for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
     check_type(weight, statistic_type<T>, "weight");
     check_type(rstd, statistic_type<T>, "rstd");
-    check_type(grad_rstd, statistic_type<T>, "grad_rstd");
-    const T *grad_data = read<T>(grad_out), *x_data = read<T>(x);
-    const S *w = read<S>(weight), *rstd_data = read<S>(rstd), *grad_rstd_data = read<S>(grad_rstd);
-    T* result_data = write<T>(grad_x);
+    check_type(rstd_grad, statistic_type<T>, "rstd_grad");
+    const T *grad_data = read<T>(out_grad), *x_data = read<T>(x);
+    const S *w = read<S>(weight), *rstd_data = read<S>(rstd), *rstd_grad_data = read<S>(rstd_grad);
+    T* result_data = write<T>(x_grad);
     for_rows(rows, features, [=](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         const T *grad = grad_data + row * features, *in = x_data + row * features;
         T* result = result_data + row * features;
         S scale = rstd_data[row];
-        S total = grad_rstd_data[row];
+        S total = rstd_grad_data[row];
 #pragma omp simd reduction(+ : total)
         for (int64_t i = 0; i < features; ++i) total += widen(grad[i]) * w[i] * widen(in[i]);
         S pull = scale * scale * scale * total / S(features);
@@ -83,12 +83,12 @@ Tensor rms_norm_grad(
       }
     });
   });
-  return grad_x;
+  return x_grad;
 }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
   m.def("rms_norm(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)");
-  m.def("rms_norm_grad(Tensor grad_out, Tensor x, Tensor weight, Tensor rstd, Tensor grad_rstd) -> Tensor");
+  m.def("rms_norm_grad(Tensor out_grad, Tensor x, Tensor weight, Tensor rstd, Tensor rstd_grad) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {

@@ -30,14 +30,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tens
 # The gradient of x passes three times over x in PyTorch operations and once in C++. As an op of its own the C++ stays
 # differentiable: nothing else is registered for it, so its derivatives come from this reference.
 #
-# With g = grad_out · weight and drstd/dx_i = -rstd³ x_i / features:
-#     grad_x_i = rstd g_i  -  rstd³ x_i / features · (Σ_j g_j x_j + grad_rstd)
-@custom_op("gallery::rms_norm_grad", outputs=("grad_x",), reference=True)
-def rms_norm_grad(grad_out: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, grad_rstd: Tensor) -> Tensor:
+# With g = out_grad · weight and drstd/dx_i = -rstd³ x_i / features:
+#     x_grad_i = rstd g_i  -  rstd³ x_i / features · (Σ_j g_j x_j + rstd_grad)
+@custom_op("gallery::rms_norm_grad", outputs=("x_grad",), reference=True)
+def rms_norm_grad(out_grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, rstd_grad: Tensor) -> Tensor:
     """The gradient of rms_norm with respect to x."""
     wide = x.contiguous().to(torch.promote_types(x.dtype, torch.float32))
-    g = grad_out * weight.to(wide.dtype)
-    total = (g * wide).sum(-1, keepdim=True) + grad_rstd
+    g = out_grad.contiguous() * weight.to(wide.dtype)
+    total = (g * wide).sum(-1, keepdim=True) + rstd_grad
     return (rstd * g - wide * (rstd**3 * total / x.shape[-1])).to(x.dtype)
 
 
@@ -55,11 +55,11 @@ def rms_norm_cpu(x, weight, eps) -> tuple[Tensor, Tensor]:
 
 
 @rms_norm_grad.register_kernel("cpu")
-def rms_norm_grad_cpu(grad_out, x, weight, rstd, grad_rstd) -> Tensor:
+def rms_norm_grad_cpu(out_grad, x, weight, rstd, rstd_grad) -> Tensor:
     """C++: one pass for the sum over j, one for the gradient."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    small = (tensor.to(wide).contiguous() for tensor in (weight, rstd, grad_rstd))
-    return rms_norm_grad_cpp(grad_out.contiguous(), x.contiguous(), *small)
+    small = (tensor.to(wide).contiguous() for tensor in (weight, rstd, rstd_grad))
+    return rms_norm_grad_cpp(out_grad.contiguous(), x.contiguous(), *small)
 
 
 @triton_kernel
@@ -117,8 +117,8 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
 @rms_norm_grad.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     for *rows, features in ((4, 8), (2, 3, 19), (0, 8)):
-        x, grad_out = make(*rows, features), make(*rows, features)
-        yield Sample(grad_out, x, make(features), make(*rows, 1, low=0.5, high=2.0), make(*rows, 1))
+        x, out_grad = make(*rows, features), make(*rows, features)
+        yield Sample(out_grad, x, make(features), make(*rows, 1, low=0.5, high=2.0), make(*rows, 1))
 
 
 if __name__ == "__main__":

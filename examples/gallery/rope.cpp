@@ -24,6 +24,7 @@ void rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, const Tensor&
   int64_t dims = x.dim() - 1, features = x.size(dims), half = features / 2, positions = x.size(dims - 1);
   for (int64_t dim = 0; dim <= dims; ++dim) {
     STD_TORCH_CHECK(x.size(dim) == out.size(dim), "'out' must have the shape of 'x'");
+    STD_TORCH_CHECK(out.stride(dim) != 0 || out.size(dim) < 2, "'x' is expanded, so its elements share memory: clone it");
   }
   STD_TORCH_CHECK(features % 2 == 0, "the last dimension of 'x' must be even, not ", features);
   STD_TORCH_CHECK(cos.dim() == 2 && cos.size(0) == positions && cos.size(1) == half && sin.dim() == 2 &&

@@ -52,7 +52,7 @@ std::tuple<Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& lab
   return {losses, lse};
 }
 
-// grad_logits = exp(logits - lse) * on_softmax, minus on_label at the label.
+// logits_grad = exp(logits - lse) * on_softmax, minus on_label at the label.
 Tensor cross_entropy_grad(const Tensor& logits, const Tensor& labels, const Tensor& lse, const Tensor& on_softmax,
     const Tensor& on_label) {
   if (logits.numel() == 0) return torch::stable::empty_like(logits);  // labels of ignored rows are 0, also of no class
@@ -63,7 +63,7 @@ Tensor cross_entropy_grad(const Tensor& logits, const Tensor& labels, const Tens
   int64_t rows = logits.size(0), classes = logits.size(1);
   STD_TORCH_CHECK(lse.numel() == rows && on_softmax.numel() == rows && on_label.numel() == rows,
       "'lse', 'on_softmax' and 'on_label' must have one element per row of 'logits'");
-  Tensor grad_logits = torch::stable::empty_like(logits);
+  Tensor logits_grad = torch::stable::empty_like(logits);
   for_element_type(logits, "logits", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
@@ -73,7 +73,7 @@ Tensor cross_entropy_grad(const Tensor& logits, const Tensor& labels, const Tens
     const T* logits_data = read<T>(logits);
     const int64_t* label = read<int64_t>(labels);
     const S *lse_data = read<S>(lse), *softmax_data = read<S>(on_softmax), *label_data = read<S>(on_label);
-    T* result_data = write<T>(grad_logits);
+    T* result_data = write<T>(logits_grad);
     for_rows(rows, classes, [=](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         const T* in = logits_data + row * classes;
@@ -89,7 +89,7 @@ Tensor cross_entropy_grad(const Tensor& logits, const Tensor& labels, const Tens
       }
     });
   });
-  return grad_logits;
+  return logits_grad;
 }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {

@@ -47,13 +47,13 @@ def softmax_cross_entropy(
 
 
 # The gradient is the largest tensor of all: one pass in C++, and differentiable, as an op of its own with a reference.
-@custom_op("gallery::cross_entropy_grad", outputs=("grad_logits",), reference=True)
+@custom_op("gallery::cross_entropy_grad", outputs=("logits_grad",), reference=True)
 def cross_entropy_grad(logits: Tensor, labels: Tensor, lse: Tensor, on_softmax: Tensor, on_label: Tensor) -> Tensor:
     """The softmax of each row times on_softmax, minus on_label at the row's label."""
     wide = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32))
     softmax = torch.exp(wide - lse.unsqueeze(1))
-    grad_logits = (softmax * on_softmax.unsqueeze(1)).scatter_add(1, labels.unsqueeze(1), -on_label.unsqueeze(1))
-    return grad_logits.to(logits.dtype)
+    logits_grad = (softmax * on_softmax.unsqueeze(1)).scatter_add(1, labels.unsqueeze(1), -on_label.unsqueeze(1))
+    return logits_grad.to(logits.dtype)
 
 
 SOURCE = Path(__file__).with_suffix(".cpp")

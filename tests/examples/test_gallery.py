@@ -1,0 +1,367 @@
+"""The gallery's kernels and gradients, by value, against PyTorch in float64: every dtype, layout and size."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from custom_autograd.kernels import KernelWarning
+
+GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
+
+# What one rounding of the result allows: half a unit in the last place, and twice that for the sums inside.
+BUDGETS = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+
+needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+dtypes = pytest.mark.parametrize("dtype", BUDGETS, ids=str)
+
+
+def load(name: str) -> ModuleType:
+    """A file of the gallery, once for this process: ops are declared once."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, GALLERY / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+norm, entropy, rotary = load("rms_norm"), load("softmax_cross_entropy"), load("rope")
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    """The same values, the strides in reverse order."""
+    dims = tuple(reversed(range(tensor.dim())))
+    return tensor.permute(dims).contiguous().permute(dims)
+
+
+def strided(tensor: Tensor) -> Tensor:
+    """The same values, every second element of a wider tensor, from its second on."""
+    wide = torch.zeros(*tensor.shape[:-1], 2 * tensor.shape[-1] + 1, dtype=tensor.dtype)[..., 1::2]
+    return wide.copy_(tensor)
+
+
+def expanded(tensor: Tensor) -> Tensor:
+    """The first of the leading dimension, everywhere."""
+    return tensor[:1].expand(tensor.shape) if tensor.dim() > 1 else tensor
+
+
+layouts = pytest.mark.parametrize(
+    "layout", [Tensor.contiguous, transposed, strided, expanded], ids=lambda f: f.__name__
+)
+
+
+def assert_near(found: Tensor, exact: Tensor, dtype: torch.dtype, budget: float | None = None) -> None:
+    """Compares with the float64 result, as far as one rounding to dtype allows."""
+    tolerance = BUDGETS[dtype] if budget is None else budget
+    torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def statistic(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+NORM_SHAPES = [(4, 8), (2, 3, 19), (5,), (3, 1), (0, 8), (4, 0), (300, 257)]
+ENTROPY_SHAPES = [(4, 7), (3, 19), (1, 1), (0, 5), (3, 5000)]
+ROPE_SHAPES = [(2, 3, 4, 8), (5, 6), (2, 1, 38), (1, 2), (2, 0, 4), (3, 2, 0), (2, 4, 64, 128)]
+
+
+@needs_compiler
+@dtypes
+@layouts
+@pytest.mark.parametrize("shape", NORM_SHAPES, ids=str)
+def test_rms_norm(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    x, weight = layout(random(*shape, dtype=dtype)), random(shape[-1], dtype=dtype, seed=1)
+    out, rstd = norm.rms_norm_cpu(x, weight, 1e-5)
+    exact, exact_rstd = norm.rms_norm.__wrapped__(x.double(), weight.double(), 1e-5)
+
+    assert (dtype, statistic(dtype)) == (out.dtype, rstd.dtype)
+    assert out.is_contiguous()
+    assert_near(out, exact, dtype)
+    assert_near(rstd, exact_rstd, statistic(dtype))
+
+
+@needs_compiler
+@dtypes
+@layouts
+@pytest.mark.parametrize("shape", NORM_SHAPES[:-2], ids=str)
+def test_rms_norm_grad(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    out_grad, x = layout(random(*shape, dtype=dtype)), layout(random(*shape, dtype=dtype, seed=1))
+    weight, rstd, rstd_grad = (
+        random(*s, dtype=dtype, seed=2) for s in (shape[-1:], (*shape[:-1], 1), (*shape[:-1], 1))
+    )
+    arguments = (out_grad, x, weight, rstd, rstd_grad)
+
+    found = norm.rms_norm_grad_cpu(*arguments)
+
+    assert_near(found, norm.rms_norm_grad.__wrapped__(*(a.double() for a in arguments)), dtype)
+
+
+@needs_compiler
+@dtypes
+@layouts
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", ENTROPY_SHAPES, ids=str)
+def test_softmax_cross_entropy(
+    shape: tuple[int, int], reduction: str, layout: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    """As F.cross_entropy, with rows ignored, and impossible classes of logit minus infinity."""
+    rows, classes = shape
+    logits = 3 * random(rows, classes, dtype=dtype)
+    logits[:, classes // 2 + 1 :: 2] = -torch.inf
+    logits = layout(logits)
+    labels = torch.arange(rows) % (classes // 2 + 1)
+    labels[rows // 2 :: 2] = -100
+    loss, lse = entropy.softmax_cross_entropy_cpu(logits, labels, -100, reduction)
+
+    assert (statistic(dtype), statistic(dtype)) == (loss.dtype, lse.dtype)
+    assert_near(loss, F.cross_entropy(logits.double(), labels, reduction=reduction), statistic(dtype))
+    assert_near(lse, logits.double().logsumexp(-1), statistic(dtype))
+
+
+@needs_compiler
+@dtypes
+@layouts
+@pytest.mark.parametrize("shape", ENTROPY_SHAPES, ids=str)
+def test_cross_entropy_grad(shape: tuple[int, int], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    rows, classes = shape
+    logits, labels = layout(3 * random(rows, classes, dtype=dtype)), torch.arange(rows) % classes
+    lse = logits.to(statistic(dtype)).logsumexp(-1)
+    on_softmax, on_label = (random(rows, dtype=dtype, seed=seed) for seed in (1, 2))
+
+    found = entropy.cross_entropy_grad_cpu(logits, labels, lse, on_softmax, on_label)
+
+    arguments = (lse.double(), on_softmax.double(), on_label.double())
+    assert_near(found, entropy.cross_entropy_grad.__wrapped__(logits.double(), labels, *arguments), dtype)
+
+
+def test_cross_entropy_of_ignored_rows_only() -> None:
+    """The mean over nothing is NaN and its gradient zero, as in PyTorch."""
+    logits, labels = random(3, 4, dtype=torch.float64).requires_grad_(), torch.full((3,), -100)
+    loss = entropy.softmax_cross_entropy(logits, labels)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    (expected,) = torch.autograd.grad(F.cross_entropy(logits, labels), logits)
+
+    assert loss.isnan()
+    assert torch.equal(expected, gradient)
+
+
+@needs_compiler
+@pytest.mark.parametrize("label", [4, -1, 2**40])
+def test_label_out_of_range(label: int) -> None:
+    """A label that is no class is said, with its row, and nothing is read there."""
+    with pytest.raises(RuntimeError, match=rf"label {label} in row 1 is neither a class in \[0, 4\) nor ignore_index"):
+        entropy.softmax_cross_entropy(torch.zeros(2, 4), torch.tensor([0, label]))
+
+
+@needs_compiler
+@dtypes
+@pytest.mark.parametrize("layout", [Tensor.contiguous, transposed, strided], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("shape", ROPE_SHAPES, ids=str)
+def test_rope(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    """Out of place and in place."""
+    x = layout(random(*shape, dtype=dtype))
+    cos, sin = (random(shape[-2], shape[-1] // 2, dtype=dtype, seed=seed) for seed in (1, 2))
+    exact = rotary.rope.__wrapped__(x.double(), cos.double(), sin.double())
+    out = rotary.rope_cpu(x, cos, sin)
+    rotary.rope_cpu_(x, cos, sin)
+
+    assert out.is_contiguous()
+    assert_near(out, exact, dtype)
+    assert torch.equal(out, x)
+
+
+@needs_compiler
+def test_rope_in_place_refuses_shared_memory() -> None:
+    """An expanded tensor has fewer places than elements: it cannot be turned in place."""
+    with pytest.raises(RuntimeError, match="'x' is expanded"):
+        rotary.rope_(torch.ones(1, 3, 4).expand(2, 3, 4), torch.ones(3, 2), torch.ones(3, 2))
+
+
+def test_rope_is_the_rotation_of_the_paper() -> None:
+    """A pair of features as a complex number turns by its angle."""
+    angle = random(5, 3, dtype=torch.float64)
+    x = random(2, 5, 6, dtype=torch.float64, seed=1)
+    turned = torch.complex(x[..., :3], x[..., 3:]) * torch.polar(torch.ones_like(angle), angle)
+
+    found = rotary.rope(x, angle.cos(), angle.sin())
+
+    torch.testing.assert_close(found, torch.cat((turned.real, turned.imag), -1))
+
+
+def in_place(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """rope_ on a copy."""
+    turned = x.clone()
+    rotary.rope_(turned, cos, sin)
+    return turned
+
+
+LABELS = torch.tensor([1, -100, 0, 3])
+TABLES = tuple(random(3, 4, dtype=torch.float64, seed=seed) for seed in (1, 2))
+GRADIENTS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "rms_norm": (norm.rms_norm, lambda x, w: norm.rms_norm.__wrapped__(x, w)[0], ((2, 3, 5), (5,))),
+    "rms_norm_one_row": (norm.rms_norm, lambda x, w: norm.rms_norm.__wrapped__(x, w)[0], ((5,), (5,))),
+    "rope": (rotary.rope, rotary.rope.__wrapped__, ((2, 3, 8), (3, 4), (3, 4))),
+    "rope_": (
+        lambda x: in_place(x, *TABLES),
+        lambda x: rotary.rope.__wrapped__(x, *TABLES),
+        ((2, 3, 8),),
+    ),
+} | {
+    f"softmax_cross_entropy_{reduction}": (
+        lambda logits, reduction=reduction: entropy.softmax_cross_entropy(logits, LABELS, reduction=reduction),
+        lambda logits, reduction=reduction: F.cross_entropy(logits, LABELS, reduction=reduction),
+        ((4, 6),),
+    )
+    for reduction in ("mean", "sum", "none")
+}
+gradients = pytest.mark.parametrize(("op", "reference", "shapes"), GRADIENTS.values(), ids=GRADIENTS)
+
+
+def squares(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """A scalar with first and second derivatives."""
+    return function(*inputs).square().sum()
+
+
+def made(shapes: tuple[tuple[int, ...], ...]) -> tuple[Tensor, ...]:
+    return tuple(random(*shape, dtype=torch.float64, seed=3 + n) for n, shape in enumerate(shapes))
+
+
+@gradients
+def test_gradients(op, reference, shapes) -> None:
+    inputs = [tensor.requires_grad_() for tensor in made(shapes)]
+    found = torch.autograd.grad(squares(op, *inputs), inputs)
+
+    torch.testing.assert_close(found, torch.autograd.grad(squares(reference, *inputs), inputs))
+
+
+@gradients
+def test_second_derivatives(op, reference, shapes) -> None:
+    """The hidden statistic depends on the input: its share is in every block of the Hessian."""
+    inputs = made(shapes)
+    which = tuple(range(len(inputs)))
+
+    found = torch.func.hessian(partial(squares, op), argnums=which)(*inputs)
+
+    torch.testing.assert_close(found, torch.func.hessian(partial(squares, reference), argnums=which)(*inputs))
+
+
+@gradients
+def test_tangents(op, reference, shapes) -> None:
+    """Forward mode, with a tangent for every input."""
+    inputs, tangents = made(shapes), made(shapes)[::-1]
+    tangents = tuple(tangent.new_ones(value.shape) for tangent, value in zip(tangents, inputs, strict=True))
+
+    found = torch.func.jvp(op, inputs, tangents)
+
+    torch.testing.assert_close(found, torch.func.jvp(reference, inputs, tangents))
+
+
+@gradients
+def test_compiled(op, reference, shapes) -> None:
+    inputs = [tensor.requires_grad_() for tensor in made(shapes)]
+    torch.compiler.reset()
+    compiled = torch.compile(partial(squares, op), fullgraph=True, backend="aot_eager")
+
+    found = torch.autograd.grad(compiled(*inputs), inputs)
+
+    torch.testing.assert_close(found, torch.autograd.grad(squares(reference, *inputs), inputs))
+
+
+def test_rope_saves_x_only_for_learned_angles() -> None:
+    """With constant tables the backward turns the gradient back, and needs no x."""
+    x = random(2, 3, 8, dtype=torch.float64).requires_grad_()
+    kept: list[tuple[int, ...]] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(tuple(t.shape)) or t, lambda t: t):
+        rotary.rope(x, *TABLES)
+
+    assert tuple(x.shape) not in kept
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "softmax_cross_entropy", "rope"])
+def test_gallery_without_a_compiler_runs_in_pytorch(name: str, tmp_path: Path) -> None:
+    """A fresh process that can build nothing warns, and computes the same."""
+    environment = os.environ | {
+        "CUSTOM_AUTOGRAD_CACHE": str(tmp_path),
+        "CXX": "no-such-compiler",
+        "PYTHONPATH": str(GALLERY.parents[1]),
+    }
+    command = [sys.executable, "-c", WITHOUT_COMPILER, str(GALLERY), name]
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert "same\n" == result.stdout, result.stderr
+    assert f"{KernelWarning.__name__}: {name}.cpp: no C++ compiler" in result.stderr
+
+
+def test_triton_kernels_interpreted() -> None:
+    """The CUDA kernels, run by Triton's interpreter on CPU tensors."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(GALLERY.parents[1])}
+    command = [sys.executable, "-W", "ignore", __file__]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert 0 == result.returncode, result.stdout + result.stderr
+
+
+def interpreted() -> None:
+    """Every Triton kernel against float64; the interpreter truncates bfloat16, hence two roundings."""
+    for dtype, budget in BUDGETS.items():
+        near = partial(assert_near, dtype=dtype, budget=max(2 * budget, 1e-9))
+        for shape in NORM_SHAPES[:-1]:
+            x, weight = random(*shape, dtype=dtype), random(shape[-1], dtype=dtype, seed=1)
+            for found, exact in zip(
+                norm.rms_norm_cuda(x, weight, 1e-5),
+                norm.rms_norm.__wrapped__(x.double(), weight.double(), 1e-5),
+                strict=True,
+            ):
+                near(found, exact)
+        for rows, classes in ENTROPY_SHAPES:
+            logits, labels = transposed(3 * random(rows, classes, dtype=dtype)), torch.arange(rows) % classes
+            labels[rows // 2 :: 2] = -100
+            logits[:, classes // 2 + 1 :: 2] = -torch.inf
+            loss, lse = entropy.softmax_cross_entropy_cuda(logits, labels, -100, "none")
+            near(loss, F.cross_entropy(logits.double(), labels, reduction="none"))
+            near(lse, logits.double().logsumexp(-1))
+        for shape in ROPE_SHAPES[:-1]:
+            x = strided(random(*shape, dtype=dtype))
+            cos, sin = (random(shape[-2], shape[-1] // 2, dtype=dtype, seed=seed) for seed in (1, 2))
+            near(rotary.rope_cuda(x, cos, sin), rotary.rope.__wrapped__(x.double(), cos.double(), sin.double()))
+    loss, _ = entropy.softmax_cross_entropy_cuda(torch.zeros(1, 4), torch.tensor([4]), -100, "none")
+    assert loss.isnan().all()
+
+
+WITHOUT_COMPILER = """
+import sys
+import torch
+sys.path.insert(0, sys.argv[1])
+module = __import__(sys.argv[2])
+op = getattr(module, sys.argv[2])
+inputs = {
+    "rms_norm": (torch.randn(3, 5), torch.randn(5)),
+    "softmax_cross_entropy": (torch.randn(3, 5), torch.tensor([0, 4, -100])),
+    "rope": (torch.randn(3, 4), torch.randn(3, 2), torch.randn(3, 2)),
+}[sys.argv[2]]
+expected = op.__wrapped__(*inputs)
+torch.testing.assert_close(op(*inputs), expected[0] if isinstance(expected, tuple) else expected)
+print("same")
+"""
+
+if __name__ == "__main__":
+    with warnings.catch_warnings():
+        interpreted()
