@@ -12,6 +12,7 @@ import torch
 from custom_autograd import checking, declaring
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.call import call_source
 from custom_autograd.runtime.program import program_of
 
 if TYPE_CHECKING:
@@ -112,11 +113,7 @@ class CustomOp(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op; hidden outputs are dropped."""
-        program = self.entry.program
-        if program is None:
-            program = program_of(self.entry)
-        result: R = program.call(*args, **kwargs)
-        return result
+        return self.entry.call(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
 
     def __repr__(self) -> str:
         return f"<CustomOp {self.name}{self.entry.declaration.schema.text}>"
@@ -164,7 +161,7 @@ class CustomOp(Generic[P, R]):
     @property
     def source(self) -> str:
         """The generated Python source of the wrapper, the Function and the kernels' frame."""
-        return program_of(self.entry).source
+        return call_source(self.entry) + program_of(self.entry).source
 
     @property
     def kernels(self) -> dict[str, str]:

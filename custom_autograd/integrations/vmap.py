@@ -109,6 +109,8 @@ def _by_rule(entry: Entry, rule: Rule, bind: Binder, level: VmapLevel, values: d
 def _handed_back(entry: Entry, arguments: dict[str, Any], result: Any) -> Any:
     """A mutated argument that is also a result is handed back as the caller's own tensor."""
     outputs = entry.declaration.schema.outputs
+    if not outputs:
+        return None
     if not any(output.alias_of and not output.is_view for output in outputs):
         return result
     results = list(result) if isinstance(result, (tuple, list)) and len(outputs) > 1 else [result]

@@ -21,7 +21,7 @@ def define(entry: Entry, home: Name) -> None:
     entry.library, entry.home = library, home
     entry.overload = getattr(getattr(torch.ops, home.namespace), home.name).default
     entry.attached = set()
-    entry.program = None
+    entry.program = entry.call = None
 
 
 def undefine(entry: Entry) -> None:

@@ -27,8 +27,10 @@ class Entry:
         home: the name under which the dispatcher knows it; its own, until a replacement takes that.
         overload: the dispatcher's op.
         library: the handle through which everything was registered with the dispatcher.
+        call: what calling the op runs, generated from the schema; None until it is defined.
         program: what was generated from the schema and the rules; None when it is to be generated anew.
-        reattach: registers with the dispatcher what a new rule makes necessary.
+        attached: the dispatch keys and rules that the dispatcher knows of.
+        rules: what is registered, by slot.
         lock: held while something is registered or generated.
     """
 
@@ -38,6 +40,7 @@ class Entry:
         self.home = declaration.name
         self.overload: torch._ops.OpOverload | None = None
         self.library: torch.library.Library | None = None
+        self.call: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
         self.program: Any = None  # Any: runtime's Program, a layer above
         self.attached: set[str] = set()
         self.lock = threading.RLock()

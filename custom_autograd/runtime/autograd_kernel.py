@@ -14,13 +14,15 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
+from custom_autograd.runtime.call import make_call
 from custom_autograd.runtime.program import program_of
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.compiler import outside_compilation
 
 
 def attach(entry: Entry) -> None:
-    """Registers the op's kernels and its autograd with the dispatcher."""
+    """Registers the op's kernels and its autograd with the dispatcher, and makes what a call runs."""
+    entry.call = entry.call or make_call(entry)
     implement(entry, "CompositeExplicitAutograd", _backend(entry, None))
     for device_type in entry.kernels:
         if device_type is not None:

@@ -11,7 +11,7 @@ from custom_autograd.runtime.drop_in import DropIn
 from custom_autograd.runtime.lists import restore
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.tangents import Gradients, Jvp
-from custom_autograd.runtime.tensors import first_tensor
+from custom_autograd.runtime.tensors import filled, first_tensor
 from custom_autograd.runtime.vjp import Vjp
 from custom_autograd.torch_private import transforms
 
@@ -76,7 +76,8 @@ class Derivatives:
             found = self.tangents(tangents, values, results, ctx.known, self._differentiable(ctx, values))
             if any(ctx.needs_input_grad):
                 self.tangents.check_hidden(tuple(self.saved_tensors))
-            return {name: self._written(name, tangent, tangents) for name, tangent in found.items()}
+            complete = {name: filled(found.get(name), results[name]) for name in self.tangents.results}
+            return {name: self._written(name, tangent, tangents) for name, tangent in complete.items()}
 
     def _differentiable(self, ctx: Any, values: ByName) -> Gradients:
         """The backward as a function of needs and incoming gradients."""

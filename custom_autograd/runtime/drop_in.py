@@ -16,7 +16,7 @@ from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message, quote, show
 from custom_autograd.registration.rules import Rule, differentiable_results
 from custom_autograd.runtime.plan import Plan
-from custom_autograd.runtime.tensors import first_tensor, materialize, plain
+from custom_autograd.runtime.tensors import first_tensor, materialize, plain, tensors_in
 from custom_autograd.runtime.user_code import noted
 from custom_autograd.torch_private import transforms
 
@@ -103,7 +103,7 @@ class DropIn:
             context._materializes,  # noqa: SLF001 - as above
         )
         ctx.save_for_backward(*context.saved_tensors, *parked)
-        if transforms.is_forward_mode():
+        if transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors_in(inputs))):
             ctx.forward_saved = (*context.saved_tensors, *parked)
         if context._non_differentiable:  # noqa: SLF001 - as above
             ctx.mark_non_differentiable(*context._non_differentiable)  # noqa: SLF001 - as above

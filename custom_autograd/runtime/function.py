@@ -96,7 +96,7 @@ class FunctionWriter:
                 self._save_drop_in()
             else:
                 self._save_by_name()
-            with source.block("if $is_forward_mode()"):
+            with source.block(f"if $has_tangent({', '.join(self.differentiable)})"):
                 results = self._dict([result.name for result in self.plan.results if result.holds_tensors])
                 source.line(f"$keep_for_jvp($ctx, {self._dict(list(self.plan.saved))}, {results})")
 

@@ -84,6 +84,10 @@ class Jvp:
         if not self.plan.has_reverse:
             self._fail("has neither a jvp nor a backward rule, and a tangent is asked for",
                        do="register one with register_jvp, or a differentiable register_backward")  # fmt: skip
+        once = next((rule for rule in self.plan.rules if rule.is_once_differentiable), None)
+        if once is not None:
+            self._fail("cannot derive forward mode from a backward that is once-differentiable", once,
+                       do="register_jvp, or write the backward in differentiable operations")  # fmt: skip
         needs = {name: _has(tangent) for name, tangent in tangents.items()}
         grads: dict[str, Any] = dict.fromkeys(self.results)
         grads.update({name: _seed(result) for name, result in results.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,12 @@ from custom_autograd.core.metadata import Metadata, metadata_of
 
 
 def plain(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
-    """Resolves lazy conjugation and negation, so that user code sees the memory it reads."""
+    """Resolves lazy conjugation and negation, so that user code sees the memory it reads.
+
+    Under a compiler there is no memory to be read, and the question itself cannot be traced.
+    """
+    if torch.compiler.is_compiling():
+        return value
     if isinstance(value, Tensor):
         if value.is_conj() or value.is_neg():
             return value.resolve_conj().resolve_neg()
@@ -52,6 +58,16 @@ def materialize(gradient: Any, metadata: Any, like: Tensor | None) -> Any:  # An
     return zeros_of(metadata, like)
 
 
+def filled(tangent: Any, result: Any) -> Any:  # Any: tensors, lists of tensors, or values that have no tangent
+    """Zeros in place of a tangent that is None, which autograd refuses for a floating-point result."""
+    if isinstance(result, (list, tuple)):
+        tangents = [None] * len(result) if tangent is None else tangent
+        return [filled(one, its) for one, its in zip(tangents, result, strict=True)]
+    if tangent is None and isinstance(result, Tensor) and (result.is_floating_point() or result.is_complex()):
+        return torch.zeros_like(result)
+    return tangent
+
+
 def first_tensor(values: Any) -> Tensor | None:  # Any: gradients, with lists among them
     """The first tensor there is, looking into lists."""
     for value in values:
@@ -67,3 +83,14 @@ def first_tensor(values: Any) -> Tensor | None:  # Any: gradients, with lists am
 def is_wanted(need: Any) -> bool:  # Any: a bool or a list of bools
     """Whether a gradient is wanted, of any element of a list."""
     return any(need) if isinstance(need, (list, tuple)) else bool(need)
+
+
+def tensors_in(values: Sequence[Any]) -> list[Tensor]:  # Any: tensors, lists of tensors, or None
+    """The tensors among values, looking into lists."""
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+    return found

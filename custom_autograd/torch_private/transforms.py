@@ -45,11 +45,17 @@ def primal_of(value: Any) -> Any:  # Any: a tensor or anything else that was sav
     return forward_ad.unpack_dual(value, level=0).primal if isinstance(value, Tensor) else value
 
 
+def has_tangent(tensor: Tensor) -> bool:
+    """Whether a tensor has a tangent at the level in progress."""
+    with forward_mode_enabled(True):
+        return forward_ad.unpack_dual(tensor, level=0).tangent is not None
+
+
 def is_tracked(tensor: Tensor) -> bool:
     """Whether a tensor requires a gradient, or has a tangent, at the level in progress."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
-    return is_forward_mode() and forward_ad.unpack_dual(tensor, level=0).tangent is not None
+    return is_forward_mode() and has_tangent(tensor)
 
 
 @contextmanager
