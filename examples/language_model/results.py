@@ -45,7 +45,7 @@ def write_json(path: Path, runs: list[Run], findings: list[Finding]) -> None:
                 "losses": run.losses,
                 "tokens_per_second": run.tokens_per_second,
                 "first_step_seconds": run.seconds[0],
-                "total_seconds": sum(run.seconds),
+                "seconds": run.seconds,
             }
             for run in runs
         ],
