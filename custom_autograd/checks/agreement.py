@@ -12,13 +12,13 @@ from custom_autograd.core.samples import Sample
 def compare_values(target: Target, other: Function, sample: Sample, label: str, name: str) -> Finding:
     """The target's values on one variant of a sample against those of another function."""
     with torch.no_grad():
-        expected = values_of(target, other, sample)
         try:
+            expected = values_of(target, other, sample)
             found = values_of(target, target.full, sample)
         except Exception as error:
             if label == "as given":
                 raise
-            return skipped(f"{label}: the op refuses it ({first_line(error)})")
+            return skipped(f"{label}: it is refused ({first_line(error)})")
     difference = find_difference(found, expected)
     return PASSED if difference is None else failed(f"{label}: {difference}, by {name}")
 

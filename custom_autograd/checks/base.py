@@ -86,9 +86,12 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def first_line(error: BaseException) -> str:
-    """The class and the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    """The class and the first line of an error, and the next one where the first only announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(error).__name__}: {text}"
 
 
 REFUSALS = (

@@ -141,10 +141,12 @@ def _call_once(function: TensorFunction, original: Sample) -> None:
     """Raises NothingToCheckError if the target takes the sample as it is, but not in float64."""
     with torch.no_grad():
         try:
-            function(*function.inputs)
+            outputs = function(*function.inputs)
         except Exception as error:
             call_on(function.call, original.map(lambda tensor: tensor.detach().clone()))
             raise NothingToCheckError(f"the op does not take float64: {first_line(error)}") from error
+    if not outputs:
+        raise NothingToCheckError("no result of the op can have a gradient")
 
 
 def _is_in(tensor: Tensor, outputs: Sequence[Tensor]) -> bool:

@@ -50,12 +50,12 @@ def push_forward(function: TensorFunction, tangents: Sequence[Tensor]) -> tuple[
 
 
 def _dual(value: Tensor, tangent: Tensor) -> Tensor:
-    dual: Tensor = forward_ad.make_dual(value, tangent)  # type: ignore[no-untyped-call]  # torch does not annotate it
+    dual: Tensor = forward_ad.make_dual(value, tangent)
     return dual
 
 
 def _tangent(output: Tensor) -> Tensor:
-    primal, tangent = forward_ad.unpack_dual(output)  # type: ignore[no-untyped-call]  # torch does not annotate it
+    primal, tangent = forward_ad.unpack_dual(output)
     return torch.zeros_like(primal) if tangent is None else tangent.detach().clone()
 
 

@@ -36,7 +36,7 @@ class Kernels(Check):
                 yield skipped(f"there is no {device} device here")
                 continue
             moved = sample.map(operator.methodcaller("to", device))
-            for label, variant in layouts(moved):
+            for label, variant in layouts(moved, written=target.written_places(sample)):
                 yield compare_values(
                     target, target.kernels[""], variant, f"{device} kernel, {label}", "the default kernel"
                 )

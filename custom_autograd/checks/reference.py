@@ -27,5 +27,5 @@ class Reference(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per layout."""
         assert target.reference is not None
-        for label, variant in layouts(sample):
+        for label, variant in layouts(sample, written=target.written_places(sample)):
             yield compare_values(target, target.reference, variant, label, "the reference")

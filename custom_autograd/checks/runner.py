@@ -70,7 +70,7 @@ def isolated_randomness(seed: int) -> Iterator[None]:
 
 
 def _is_cuda_in_use() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch does not annotate it
+    return bool(torch.cuda.is_initialized())
 
 
 def label_of(sample: Sample, position: int) -> str:
@@ -107,10 +107,10 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
     except NothingToCheckError as reason:
         findings.append(Finding("skipped", str(reason)))
     except Exception as error:  # noqa: BLE001 - isolation: what a check raises is a result, not the end of the run
-        finding = _finding_of(error)
-        if finding is None:
+        known = _finding_of(error)
+        if known is None:
             return Result(target.name, check.name, label, "error", _describe(error), time.perf_counter() - start)
-        findings.append(finding)
+        findings.append(known)
     status, message = _summarise(findings)
     return Result(target.name, check.name, label, status, message, time.perf_counter() - start)
 

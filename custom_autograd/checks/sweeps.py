@@ -1,8 +1,7 @@
 """One sample -> its variants: the same call in other memory layouts, and subsets of inputs that need a gradient."""
 
-import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -10,16 +9,25 @@ from torch import Tensor
 from custom_autograd.core.samples import Sample
 
 
-def layouts(sample: Sample) -> Iterator[tuple[str, Sample]]:
+def layouts(sample: Sample, *, written: Collection[int] = ()) -> Iterator[tuple[str, Sample]]:
     """The sample as it is, then with its tensors transposed, sliced out of larger memory, and expanded.
+
+    Args:
+        sample: what to vary.
+        written: places of tensors, in the order of `leaves`, that the op writes to; they are never expanded, because
+            memory that overlaps itself cannot be written to.
 
     Yields:
         What to call the variant, and the variant; its tensors are copies that do not require grad.
     """
     yield "as given", copy(sample)
+    tensors = sample.tensors()
     for label, change in LAYOUTS:
-        if any(change(tensor) is not None for tensor in sample.tensors()):
-            yield label, sample.map(functools.partial(_changed, change=change))
+        kept = written if change is expanded else ()
+        changed = [None if place in kept else change(tensor) for place, tensor in enumerate(tensors)]
+        if any(tensor is not None for tensor in changed):
+            pairs = zip(changed, tensors, strict=True)
+            yield label, sample.with_tensors([_copy(old) if new is None else new for new, old in pairs])
 
 
 def subsets(size: int) -> Iterator[tuple[int, ...]]:
@@ -60,11 +68,6 @@ def expanded(tensor: Tensor) -> Tensor | None:
     if tensor.layout != torch.strided or tensor.dim() == 0 or tensor.shape[0] < 2:
         return None
     return tensor.detach()[:1].clone().expand(tensor.shape)
-
-
-def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor | None]) -> Tensor:
-    result = change(tensor)
-    return _copy(tensor) if result is None else result
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -84,6 +84,10 @@ class Target:
         """What a message calls a tensor of a sample: 'weight', or 'tensors[1]'."""
         return f"{self.argument_of(leaf).name}{leaf.path}"
 
+    def written_places(self, sample: Sample) -> frozenset[int]:
+        """Which tensors of a sample the target writes to, by their place among its leaves."""
+        return frozenset(place for place, leaf in enumerate(sample.leaves()) if self.argument_of(leaf).is_mutated)
+
     @property
     def is_mutating(self) -> bool:
         """Whether an argument is declared to be written to."""

@@ -44,4 +44,4 @@ def coverage_of(value: object) -> Mapping[str, str]:
 
 def _word(source: str) -> str:
     """registered, derived or missing, without the details that `show` gives."""
-    return source.split(maxsplit=1)[0] if source else "missing"
+    return source.split(maxsplit=1)[0].rstrip(":") if source else "missing"

@@ -50,7 +50,9 @@ def _schema(value: object) -> list[str]:
     from custom_autograd.checks.targets import target_of  # imports torch
     from custom_autograd.torch_private.verification import schema_text  # imports torch
 
-    overload = target_of(value).overload
+    entry, overload = getattr(value, "entry", None), target_of(value).overload
+    if entry is not None:
+        return [f"{entry.name}{entry.declaration.schema}"]
     return [] if overload is None else [schema_text(overload)]
 
 

@@ -86,7 +86,7 @@ def version_of(tensor: Tensor) -> int | None:
 
 def name_of_overload(overload: Overload) -> str:
     """The name of an overload, "namespace::name", with ".overload" unless it is the default one."""
-    name: str = overload.name()  # type: ignore[no-untyped-call]  # torch does not annotate it
+    name: str = overload.name()
     return name.removesuffix(".default")
 
 

@@ -47,7 +47,22 @@ def _(x):
 
 @numpy_cube.register_backward(once_differentiable=True)
 def _(grad, x):
-    return torch.from_numpy(3 * grad.numpy() * x.numpy() ** 2)
+    return 3 * grad * x**2
+
+
+@custom_op("checks::numpy_backward")
+def numpy_backward(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@numpy_backward.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@numpy_backward.register_backward(once_differentiable=True)
+def _(grad):
+    return torch.from_numpy(2 * grad.numpy())
 
 
 @custom_op("checks::scale_", mutates_args=("x",))
@@ -129,10 +144,20 @@ def test_numpy_op_has_no_findings_and_says_what_it_cannot_do():
     assert ("skipped", "skipped") == (statuses["second_order"], statuses["forward_mode"])
 
 
-def test_in_place_op_has_no_findings():
-    checks = [name for name in ALL if name != "vmap"]
+def test_numpy_in_a_backward_is_found_where_it_is_compiled():
+    statuses, report = statuses_of(numpy_backward, vector)
 
-    assert check(scale_, lambda make: [Sample(make(3), 2.0)], checks=checks).ok
+    assert {"opcheck", "compile"} == {name for name, status in statuses.items() if status == "failed"}
+    assert (
+        "static shapes: compiling raises BackendCompilerFailed: backend='aot_eager' raised: RuntimeError: .numpy()"
+        in str(report)
+    )
+
+
+def test_in_place_op_has_no_findings():
+    report = check(scale_, lambda make: [Sample(make(3), 2.0)])
+
+    assert report.ok, str(report)
 
 
 def test_list_op_has_no_findings():
@@ -174,6 +199,3 @@ def test_wrong_jvp_is_found():
 def test_method_raises_on_failure():
     with pytest.raises(CheckError, match="checks::wrong_jvp: forward_mode"):
         wrong_jvp.check([Sample(torch.ones(2))])
-
-
-ALL = [result.check for result in check(bare, vector).results]

@@ -40,6 +40,16 @@ def test_layouts_name_what_they_changed_and_leave_out_what_cannot_be():
     assert ["as given"] == [label for label, _ in layouts(Sample(torch.zeros(())))]
 
 
+def test_layouts_never_expand_what_is_written_to():
+    expanded_ones = [
+        [0 in tensor.stride() for tensor in variant.tensors()]
+        for label, variant in layouts(Sample(torch.zeros(4), torch.zeros(4)), written={0})
+        if label == "expanded"
+    ]
+
+    assert [[False, True]] == expanded_ones
+
+
 def test_layouts_leave_the_sample_alone():
     sample = Sample(torch.ones(2, 2))
     for _, variant in layouts(sample):

@@ -163,6 +163,12 @@ def test_integer_arguments_alone_are_skipped_with_the_reason():
     assert ("skipped", "no tensor of the sample can have a gradient") == (result.status, result.message)
 
 
+def test_integer_results_are_skipped_with_the_reason():
+    result = result_of(torch.argsort, lambda make: [Sample(make(3))])
+
+    assert ("skipped", "no result of the op can have a gradient") == (result.status, result.message)
+
+
 def test_complex_backward_without_conjugate_fails():
     class NoConjugate(Function):
         @staticmethod

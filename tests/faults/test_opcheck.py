@@ -46,6 +46,13 @@ def test_callable_that_is_no_op_is_skipped():
     assert ("skipped", "opcheck needs an op of the dispatcher") == (result.status, result.message)
 
 
+def test_size_that_depends_on_data_is_skipped_in_the_static_test():
+    result = result_of(torch.ops.aten.nonzero.default)
+
+    assert "failed" != result.status
+    assert "test_aot_dispatch_static: the size of its results depends on the data" in result.message
+
+
 def test_sample_without_tensors_is_skipped_with_the_reason():
     result = result_of(torch.ops.aten.ones.default, [Sample([2])])
 
