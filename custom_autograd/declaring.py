@@ -15,9 +15,8 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import format_message, quote, show, suggest
 from custom_autograd.core.names import Name, parse_name
 from custom_autograd.core.wish import Wish
-from custom_autograd.integrations import INTEGRATIONS
+from custom_autograd.integrations import INTEGRATIONS, subclasses
 from custom_autograd.integrations import autocast as autocast_policy
-from custom_autograd.integrations import subclasses
 from custom_autograd.registration import library, registry, rules
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernel
@@ -29,8 +28,15 @@ from custom_autograd.torch_private.dispatch import key_of_device
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def wish_of(name: str, mutates_args: str | Iterable[str], schema: str | None, outputs: Sequence[str] | None,
-            hidden: Sequence[str], non_differentiable: Sequence[str], tags: Sequence[torch.Tag] | None) -> Wish:  # fmt: skip
+def wish_of(
+    name: str,
+    mutates_args: str | Iterable[str],
+    schema: str | None,
+    outputs: Sequence[str] | None,
+    hidden: Sequence[str],
+    non_differentiable: Sequence[str],
+    tags: Sequence[torch.Tag] | None,
+) -> Wish:
     """The arguments of `custom_op`, normalised."""
     mutates: str | tuple[str, ...] = "unknown" if mutates_args == "unknown" else _names(mutates_args)
     return Wish(
@@ -48,8 +54,14 @@ def _names(names: str | Iterable[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def declare(function: Callable[..., Any], wish: Wish, device_types: str | Sequence[str] | None, *, is_reference: bool,
-            replace: bool) -> Entry:  # fmt: skip
+def declare(
+    function: Callable[..., Any],
+    wish: Wish,
+    device_types: str | Sequence[str] | None,
+    *,
+    is_reference: bool,
+    replace: bool,
+) -> Entry:
     """Declares an op: schema, registry, dispatcher, integrations.
 
     Raises:
@@ -59,8 +71,9 @@ def declare(function: Callable[..., Any], wish: Wish, device_types: str | Sequen
     if not callable(function):
         raise DeclarationError(format_message(wish.op, "the declared object is not callable", found=show(function)))
     devices = None if device_types is None else _names(device_types)
-    declaration = Declaration(name, schema_of(function, wish), function, location_of(function), devices, wish.tags,
-                              is_reference)  # fmt: skip
+    declaration = Declaration(
+        name, schema_of(function, wish), function, location_of(function), devices, wish.tags, is_reference
+    )
     entry, replaced = registry.claim(declaration, replace=replace)
     for device_type in devices or (None,):
         entry.kernels.add(Kernel(device_type, function, declaration.location), replace=False)
@@ -75,8 +88,12 @@ def declare(function: Callable[..., Any], wish: Wish, device_types: str | Sequen
             library.undefine(replaced)
             _attach(replaced, name)
         raise DeclarationError(
-            format_message(str(name), f"the dispatcher refuses the op: {error}", found=declaration.schema.text,
-                           declared=declaration.location)  # fmt: skip
+            format_message(
+                str(name),
+                f"the dispatcher refuses the op: {error}",
+                found=declaration.schema.text,
+                declared=declaration.location,
+            )
         ) from error
     return entry
 
@@ -129,13 +146,22 @@ def _check_device(entry: Entry, device_type: str, function: Callable[..., Any]) 
         key_of_device(device_type)
         torch.device(device_type)
     except RuntimeError as error:
-        raise _refusal(entry, f"torch knows no device type {device_type!r}", function,
-                       expected="'cpu', 'cuda', 'mps', 'xpu', ...", found=repr(device_type)) from error  # fmt: skip
+        raise _refusal(
+            entry,
+            f"torch knows no device type {device_type!r}",
+            function,
+            expected="'cpu', 'cuda', 'mps', 'xpu', ...",
+            found=repr(device_type),
+        ) from error
     schema = entry.declaration.schema
     if not schema.tensor_arguments and not any(a.type.startswith("Device") for a in schema.arguments):
-        raise _refusal(entry, "an op without tensors cannot choose between devices", function,
-                       expected="an argument 'device: torch.device'",
-                       do="add one, or declare the op with device_types=None")  # fmt: skip
+        raise _refusal(
+            entry,
+            "an op without tensors cannot choose between devices",
+            function,
+            expected="an argument 'device: torch.device'",
+            do="add one, or declare the op with device_types=None",
+        )
 
 
 def add_by_position(entry: Entry, slot: str, function: F, *, replace: bool) -> F:
@@ -148,19 +174,45 @@ def check_inputs(entry: Entry, inputs: Sequence[str]) -> None:
     """Checks names given to `register_grad`."""
     valid = tuple(argument.name for argument in entry.declaration.schema.differentiable_arguments)
     if not inputs or not all(isinstance(name, str) for name in inputs):
-        raise _refusal(entry, "register_grad takes names of inputs", None, expected=quote(valid),
-                       found=quote(map(show, inputs)), do=f"write @op.register_grad({show(next(iter(valid), 'x'))})")  # fmt: skip
+        raise _refusal(
+            entry,
+            "register_grad takes names of inputs",
+            None,
+            expected=quote(valid),
+            found=quote(map(show, inputs)),
+            do=f"write @op.register_grad({show(next(iter(valid), 'x'))})",
+        )
     for name in inputs:
         if name not in valid:
-            raise _refusal(entry, f"register_grad names {name!r}, which is no differentiable input", None,
-                           expected=quote(valid), found=repr(name), do=suggest(name, valid))  # fmt: skip
+            raise _refusal(
+                entry,
+                f"register_grad names {name!r}, which is no differentiable input",
+                None,
+                expected=quote(valid),
+                found=repr(name),
+                do=suggest(name, valid),
+            )
 
 
-def add_gradient(entry: Entry, slot: str, function: F, inputs: tuple[str, ...], *, once_differentiable: bool,
-                 materialize_grads: bool, replace: bool) -> F:  # fmt: skip
+def add_gradient(
+    entry: Entry,
+    slot: str,
+    function: F,
+    inputs: tuple[str, ...],
+    *,
+    once_differentiable: bool,
+    materialize_grads: bool,
+    replace: bool,
+) -> F:
     """Registers a gradient rule bound by name."""
-    rule = rules.bind_gradient_rule(entry.declaration, slot, function, inputs, once_differentiable=once_differentiable,
-                                    materialize_grads=materialize_grads)  # fmt: skip
+    rule = rules.bind_gradient_rule(
+        entry.declaration,
+        slot,
+        function,
+        inputs,
+        once_differentiable=once_differentiable,
+        materialize_grads=materialize_grads,
+    )
     _add(entry, rule, replace=replace)
     return function
 
@@ -171,20 +223,29 @@ def add_jvp(entry: Entry, function: F, *, replace: bool) -> F:
     return function
 
 
-def add_drop_in(entry: Entry, backward: Callable[..., Any], setup_context: Callable[..., Any] | None, *,
-                replace: bool) -> None:  # fmt: skip
+def add_drop_in(
+    entry: Entry, backward: Callable[..., Any], setup_context: Callable[..., Any] | None, *, replace: bool
+) -> None:
     """Registers a backward and a setup_context as `torch.library` takes them."""
     schema = entry.declaration.schema
     if schema.mutated_arguments:
-        raise _refusal(entry, "register_autograd cannot express an op that mutates", backward,
-                       do="use register_backward: there, grad_<input> is the gradient after the call")  # fmt: skip
-    rules.check_signature(entry.declaration, "backward", backward,
-                          ["ctx", *(f"grad_{output.name}" for output in schema.outputs)])  # fmt: skip
+        raise _refusal(
+            entry,
+            "register_autograd cannot express an op that mutates",
+            backward,
+            do="use register_backward: there, grad_<input> is the gradient after the call",
+        )
+    rules.check_signature(
+        entry.declaration, "backward", backward, ["ctx", *(f"grad_{output.name}" for output in schema.outputs)]
+    )
     extra = {"takes_keywords": False, "by_keyword": False}
     if setup_context is not None:
         extra = _setup_style(entry, setup_context)
-    _add(entry, Rule("autograd", backward, location_of(backward), setup_context=setup_context, extra=extra),
-         replace=replace)  # fmt: skip
+    _add(
+        entry,
+        Rule("autograd", backward, location_of(backward), setup_context=setup_context, extra=extra),
+        replace=replace,
+    )
 
 
 def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> dict[str, bool]:
@@ -195,8 +256,13 @@ def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> dict[str, b
     takes_keywords = has_keywords and ("keyword_only_inputs" in names or is_catch_all)
     by_keyword = is_catch_all or {"ctx", "inputs", "output"} <= set(names)
     keywords = ["ctx", "inputs", "output"] + (["keyword_only_inputs"] if takes_keywords else [])
-    rules.check_signature(entry.declaration, "setup_context", setup_context, [] if by_keyword else keywords,
-                          keywords if by_keyword else [])  # fmt: skip
+    rules.check_signature(
+        entry.declaration,
+        "setup_context",
+        setup_context,
+        [] if by_keyword else keywords,
+        keywords if by_keyword else [],
+    )
     return {"takes_keywords": takes_keywords, "by_keyword": by_keyword}
 
 
@@ -213,11 +279,13 @@ def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
 def add_autocast(entry: Entry, device_type: str, dtype: torch.dtype, *, replace: bool) -> None:
     """Registers an autocast policy."""
     if not isinstance(device_type, str) or not torch.amp.is_autocast_available(device_type):
-        raise _refusal(entry, "the device type has no autocast", None, expected="'cpu', 'cuda', ...",
-                       found=show(device_type))  # fmt: skip
+        raise _refusal(
+            entry, "the device type has no autocast", None, expected="'cpu', 'cuda', ...", found=show(device_type)
+        )
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise _refusal(entry, "autocast casts to a floating-point dtype", None, expected="torch.bfloat16, ...",
-                       found=show(dtype))  # fmt: skip
+        raise _refusal(
+            entry, "autocast casts to a floating-point dtype", None, expected="torch.bfloat16, ...", found=show(dtype)
+        )
     slot = autocast_policy.slot_of(device_type)
     _add(entry, Rule(slot, _no_function, "register_autocast", extra={"dtype": dtype}), replace=replace)
 
@@ -270,8 +338,12 @@ def find_or_import(name: str, module: str) -> Entry:
     entry = registry.find_entry(name)
     if entry is None:
         raise DeclarationError(
-            format_message(name, "the op is not declared in this process", found=f"module {module!r} without it",
-                           do="import the module that declares it before unpickling")  # fmt: skip
+            format_message(
+                name,
+                "the op is not declared in this process",
+                found=f"module {module!r} without it",
+                do="import the module that declares it before unpickling",
+            )
         )
     return entry
 

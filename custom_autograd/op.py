@@ -14,6 +14,7 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.call import call_source
 from custom_autograd.runtime.program import program_of
+from custom_autograd.torch_private.dispatch import OpOverload
 
 if TYPE_CHECKING:
     from custom_autograd.core.samples import Sample
@@ -27,22 +28,52 @@ DeviceTypes = str | Sequence[str] | None
 
 @overload
 def custom_op(
-    name: str, fn: None = None, /, *, mutates_args: str | Iterable[str] = (), device_types: DeviceTypes = None,
-    schema: str | None = None, tags: Sequence[torch.Tag] | None = None, outputs: Sequence[str] | None = None,
-    hidden: tuple[()] = (), non_differentiable: Sequence[str] = (), reference: bool = False, replace: bool = False,
-) -> Callable[[Callable[P, R]], CustomOp[P, R]]: ...  # fmt: skip
+    name: str,
+    fn: None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str] = (),
+    device_types: DeviceTypes = None,
+    schema: str | None = None,
+    tags: Sequence[torch.Tag] | None = None,
+    outputs: Sequence[str] | None = None,
+    hidden: tuple[()] = (),
+    non_differentiable: Sequence[str] = (),
+    reference: bool = False,
+    replace: bool = False,
+) -> Callable[[Callable[P, R]], CustomOp[P, R]]: ...
 @overload
 def custom_op(
-    name: str, fn: None = None, /, *, mutates_args: str | Iterable[str] = (), device_types: DeviceTypes = None,
-    schema: str | None = None, tags: Sequence[torch.Tag] | None = None, outputs: Sequence[str] | None = None,
-    hidden: Sequence[str], non_differentiable: Sequence[str] = (), reference: bool = False, replace: bool = False,
-) -> Callable[[Callable[P, Any]], CustomOp[P, Any]]: ...  # fmt: skip
+    name: str,
+    fn: None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str] = (),
+    device_types: DeviceTypes = None,
+    schema: str | None = None,
+    tags: Sequence[torch.Tag] | None = None,
+    outputs: Sequence[str] | None = None,
+    hidden: Sequence[str],
+    non_differentiable: Sequence[str] = (),
+    reference: bool = False,
+    replace: bool = False,
+) -> Callable[[Callable[P, Any]], CustomOp[P, Any]]: ...
 @overload
 def custom_op(
-    name: str, fn: Callable[P, R], /, *, mutates_args: str | Iterable[str] = (), device_types: DeviceTypes = None,
-    schema: str | None = None, tags: Sequence[torch.Tag] | None = None, outputs: Sequence[str] | None = None,
-    hidden: Sequence[str] = (), non_differentiable: Sequence[str] = (), reference: bool = False, replace: bool = False,
-) -> CustomOp[P, R]: ...  # fmt: skip
+    name: str,
+    fn: Callable[P, R],
+    /,
+    *,
+    mutates_args: str | Iterable[str] = (),
+    device_types: DeviceTypes = None,
+    schema: str | None = None,
+    tags: Sequence[torch.Tag] | None = None,
+    outputs: Sequence[str] | None = None,
+    hidden: Sequence[str] = (),
+    non_differentiable: Sequence[str] = (),
+    reference: bool = False,
+    replace: bool = False,
+) -> CustomOp[P, R]: ...
 def custom_op(
     name: str,
     fn: Callable[..., Any] | None = None,
@@ -138,13 +169,13 @@ class CustomOp(Generic[P, R]):
         return self.entry.declaration.schema
 
     @property
-    def overload(self) -> torch._ops.OpOverload:
+    def overload(self) -> OpOverload:
         """The dispatcher's op, `torch.ops.namespace.name.default`; it returns hidden outputs too."""
         assert self.entry.overload is not None
         return self.entry.overload
 
     @property
-    def _opoverload(self) -> torch._ops.OpOverload:
+    def _opoverload(self) -> OpOverload:
         """The name that `torch.library.CustomOpDef` has for `overload`."""
         return self.overload
 
@@ -206,8 +237,15 @@ class CustomOp(Generic[P, R]):
         """
         return _decorator(fn, lambda f: declaring.add_by_position(self.entry, "reference", f, replace=replace))
 
-    def register_backward(self, fn: F | None = None, /, *, once_differentiable: bool = False,
-                          materialize_grads: bool = True, replace: bool = False) -> Any:  # fmt: skip
+    def register_backward(
+        self,
+        fn: F | None = None,
+        /,
+        *,
+        once_differentiable: bool = False,
+        materialize_grads: bool = True,
+        replace: bool = False,
+    ) -> Any:
         """Registers the whole backward, bound by the names of its parameters.
 
         Args:
@@ -221,12 +259,22 @@ class CustomOp(Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a backward is registered.
         """
-        return _decorator(fn, lambda f: declaring.add_gradient(
-            self.entry, "backward", f, (), once_differentiable=once_differentiable,
-            materialize_grads=materialize_grads, replace=replace))  # fmt: skip
+        return _decorator(
+            fn,
+            lambda f: declaring.add_gradient(
+                self.entry,
+                "backward",
+                f,
+                (),
+                once_differentiable=once_differentiable,
+                materialize_grads=materialize_grads,
+                replace=replace,
+            ),
+        )
 
-    def register_grad(self, *inputs: str, once_differentiable: bool = False, materialize_grads: bool = True,
-                      replace: bool = False) -> Callable[[F], F]:  # fmt: skip
+    def register_grad(
+        self, *inputs: str, once_differentiable: bool = False, materialize_grads: bool = True, replace: bool = False
+    ) -> Callable[[F], F]:
         """Registers the gradient of one input, or of several that are returned as a tuple.
 
         It runs only if one of them is needed, and only then is saved what it names.
@@ -243,8 +291,14 @@ class CustomOp(Generic[P, R]):
         declaring.check_inputs(self.entry, inputs)
         slot = f"grad {', '.join(inputs)}"
         return lambda fn: declaring.add_gradient(
-            self.entry, slot, fn, inputs, once_differentiable=once_differentiable,
-            materialize_grads=materialize_grads, replace=replace)  # fmt: skip
+            self.entry,
+            slot,
+            fn,
+            inputs,
+            once_differentiable=once_differentiable,
+            materialize_grads=materialize_grads,
+            replace=replace,
+        )
 
     def register_jvp(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
         """Registers forward mode, bound by the names of its parameters.
@@ -259,8 +313,9 @@ class CustomOp(Generic[P, R]):
         """
         return _decorator(fn, lambda f: declaring.add_jvp(self.entry, f, replace=replace))
 
-    def register_autograd(self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None,
-                          replace: bool = False) -> None:  # fmt: skip
+    def register_autograd(
+        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, replace: bool = False
+    ) -> None:
         """Registers a backward as `torch.library` takes it.
 
         Args:
@@ -287,18 +342,21 @@ class CustomOp(Generic[P, R]):
         """Registers the dtype that floating-point tensors on a device type are cast to under autocast.
 
         Raises:
-            RegistrationError: the device type has no autocast, `cast_inputs` is no floating dtype, or the place is taken.
+            RegistrationError: the device type has no autocast or has a policy, or `cast_inputs` is no floating dtype.
         """
         declaring.add_autocast(self.entry, device_type, cast_inputs, replace=replace)
 
-    def register_torch_dispatch(self, torch_dispatch_class: type, fn: F | None = None, /, *,
-                                replace: bool = False) -> Any:  # fmt: skip
+    def register_torch_dispatch(
+        self, torch_dispatch_class: type, fn: F | None = None, /, *, replace: bool = False
+    ) -> Any:
         """Registers what the op does for a tensor subclass or a mode: `(cls_or_mode, func, types, args, kwargs)`.
 
         Raises:
             RegistrationError: the parameters do not fit, or the class has a rule.
         """
-        return _decorator(fn, lambda f: declaring.add_torch_dispatch(self.entry, torch_dispatch_class, f, replace=replace))
+        return _decorator(
+            fn, lambda f: declaring.add_torch_dispatch(self.entry, torch_dispatch_class, f, replace=replace)
+        )
 
     def register_samples(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
         """Registers a generator of `Sample`s: `(make)`, where `make(*shape)` makes tensors for the check at hand.
@@ -312,22 +370,28 @@ class CustomOp(Generic[P, R]):
         """Switches the kernel of a device type on or off while the context is open."""
         return self.entry.kernels.enabled(device_type, enabled)
 
-    def check(self, samples: Iterable[Sample] | None = None, *, checks: Sequence[str] | None = None,
-              device: str | torch.device | None = None, dtype: torch.dtype | None = None, seed: int = 0,
-              raise_on_failure: bool = True) -> Report:  # fmt: skip
+    def check(
+        self,
+        samples: Iterable[Sample] | None = None,
+        *,
+        checks: Sequence[str] | None = None,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        seed: int = 0,
+        raise_on_failure: bool = True,
+    ) -> Report:
         """Runs every check there is on this op; see `custom_autograd.check`.
 
         Raises:
             CheckError: a check failed, or there are no samples.
         """
-        return checking.check(self, samples, checks=checks, device=device, dtype=dtype, seed=seed,
-                              raise_on_failure=raise_on_failure)  # fmt: skip
+        return checking.check(
+            self, samples, checks=checks, device=device, dtype=dtype, seed=seed, raise_on_failure=raise_on_failure
+        )
 
 
 def _decorator(fn: F | None, register: Callable[[F], F]) -> Any:  # Any: the function, or a decorator for one
     return register if fn is None else register(fn)
-
-
 
 
 def _restore(name: str, module: str) -> CustomOp[..., Any]:

@@ -32,8 +32,11 @@ def _evaluate(name: str, annotation: Any, scope: dict[str, Any], refuse: Refusal
     if not isinstance(annotation, str):
         return annotation
     try:
-        return eval(annotation, scope)  # noqa: S307 - the author's own annotation, as typing.get_type_hints does
+        return eval(annotation, scope)
     except Exception as error:
-        raise refuse(f"the annotation of '{name}' cannot be read", found=repr(annotation),
-                     do="import the type at the top of the module; a type local to a function is not seen from "
-                        "a string annotation") from error  # fmt: skip
+        raise refuse(
+            f"the annotation of '{name}' cannot be read",
+            found=repr(annotation),
+            do="import the type at the top of the module; a type local to a function is not seen from "
+            "a string annotation",
+        ) from error

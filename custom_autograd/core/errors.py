@@ -1,11 +1,11 @@
 """Every exception this package raises on purpose.
 
-    CustomAutogradError (RuntimeError)
-      DeclarationError (also ValueError)     the declaration of an op cannot stand: change the declaration
-      RegistrationError                      a rule, kernel or fake does not fit the op: change what is registered
-      KernelError                            a kernel, or the lack of one: change the kernel or the arguments
-      GradientError                          a derivative is wrong, missing or impossible: change or add a rule
-      CheckError (also AssertionError)       verification found something, or could not start
+CustomAutogradError (RuntimeError)
+  DeclarationError (also ValueError)     the declaration of an op cannot stand: change the declaration
+  RegistrationError                      a rule, kernel or fake does not fit the op: change what is registered
+  KernelError                            a kernel, or the lack of one: change the kernel or the arguments
+  GradientError                          a derivative is wrong, missing or impossible: change or add a rule
+  CheckError (also AssertionError)       verification found something, or could not start
 """
 
 

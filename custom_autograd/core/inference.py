@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from custom_autograd.core.annotations import annotations_of
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
@@ -34,8 +35,9 @@ def _signature(function: Callable[..., Any], refuse: Refusal) -> inspect.Signatu
     try:
         return inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise refuse("the decorated object has no signature", expected="a Python function",
-                     found=show(function)) from error  # fmt: skip
+        raise refuse(
+            "the decorated object has no signature", expected="a Python function", found=show(function)
+        ) from error
 
 
 class _Inference:
@@ -64,9 +66,12 @@ class _Inference:
         spelling = found.spelling
         if self._is_mutated(parameter.name):
             if not spelling.startswith("Tensor"):
-                raise self.refuse(f"argument '{parameter.name}' stands in mutates_args but holds no tensor",
-                                  expected="a Tensor or a list of Tensors", found=show(parameter.annotation),
-                                  do="take it out of mutates_args")  # fmt: skip
+                raise self.refuse(
+                    f"argument '{parameter.name}' stands in mutates_args but holds no tensor",
+                    expected="a Tensor or a list of Tensors",
+                    found=show(parameter.annotation),
+                    do="take it out of mutates_args",
+                )
             spelling = spelling.replace("Tensor", f"Tensor(a{position}!)", 1)
         if parameter.default is parameter.empty:
             return f"{spelling} {parameter.name}"
@@ -74,17 +79,26 @@ class _Inference:
 
     def _type(self, parameter: inspect.Parameter) -> ArgumentType:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise self.refuse(f"parameter '{parameter}' cannot be passed by name",
-                              expected="parameters without '/', '*args' and '**kwargs'",
-                              do="give each argument a name of its own")  # fmt: skip
+            raise self.refuse(
+                f"parameter '{parameter}' cannot be passed by name",
+                expected="parameters without '/', '*args' and '**kwargs'",
+                do="give each argument a name of its own",
+            )
         if parameter.annotation is parameter.empty:
-            raise self.refuse(f"argument '{parameter.name}' has no type annotation",
-                              expected=describe_supported(), do="annotate it, or pass schema=")  # fmt: skip
+            raise self.refuse(
+                f"argument '{parameter.name}' has no type annotation",
+                expected=describe_supported(),
+                do="annotate it, or pass schema=",
+            )
         annotation = self.types[parameter.name]
         found = find_argument_type(annotation)
         if found is None:
-            raise self.refuse(f"argument '{parameter.name}' has an annotation that is not supported",
-                              expected=describe_supported(), found=show(annotation), do=_advice(annotation))  # fmt: skip
+            raise self.refuse(
+                f"argument '{parameter.name}' has an annotation that is not supported",
+                expected=describe_supported(),
+                found=show(annotation),
+                do=_advice(annotation),
+            )
         return found
 
     def _is_mutated(self, name: str) -> bool:
@@ -98,8 +112,12 @@ class _Inference:
         names = [parameter.name for parameter in parameters]
         for name in self.wish.mutates:
             if name not in names:
-                raise self.refuse(f"mutates_args names '{name}', which is no argument", expected=quote(names),
-                                  found=repr(name), do=suggest(name, names))  # fmt: skip
+                raise self.refuse(
+                    f"mutates_args names '{name}', which is no argument",
+                    expected=quote(names),
+                    found=repr(name),
+                    do=suggest(name, names),
+                )
 
     def _default(self, parameter: inspect.Parameter, found: ArgumentType) -> str:
         value = parameter.default
@@ -107,23 +125,30 @@ class _Inference:
             value = found.to_dispatcher(value)
         text = _spell_default(value)
         if text is None:
-            raise self.refuse(f"argument '{parameter.name}' has a default that a schema cannot hold",
-                              expected="None, a finite number, bool, str, dtype, device, layout, or a list of numbers",
-                              found=show(value), do="use None as the default, and replace it in the kernel")  # fmt: skip
+            raise self.refuse(
+                f"argument '{parameter.name}' has a default that a schema cannot hold",
+                expected="None, a finite number, bool, str, dtype, device, layout, or a list of numbers",
+                found=show(value),
+                do="use None as the default, and replace it in the kernel",
+            )
         return text
 
     def _results(self, parameters: list[inspect.Parameter]) -> str:
         if self.signature.return_annotation is inspect.Signature.empty:
-            raise self.refuse("the return value has no type annotation",
-                              expected="'-> Tensor', '-> tuple[Tensor, Tensor]', '-> None', ...")  # fmt: skip
+            raise self.refuse(
+                "the return value has no type annotation",
+                expected="'-> Tensor', '-> tuple[Tensor, Tensor]', '-> None', ...",
+            )
         annotation = self.types["return"]
         parts = _return_parts(annotation)
         spelled = [find_return_spelling(part) for part in parts]
         for part, spelling in zip(parts, spelled, strict=True):
             if spelling is None:
-                raise self.refuse("the return annotation is not supported",
-                                  expected="Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those",
-                                  found=show(part))  # fmt: skip
+                raise self.refuse(
+                    "the return annotation is not supported",
+                    expected="Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those",
+                    found=show(part),
+                )
         spelled = self._alias_results(spelled, parameters)
         body = ", ".join(str(spelling) for spelling in spelled)
         return body if len(parts) == 1 and not _is_tuple(annotation) else f"({body})"
@@ -134,8 +159,11 @@ class _Inference:
             return spelled
         written = [index for index, parameter in enumerate(parameters) if self._is_mutated(parameter.name)]
         if len(written) != len(spelled) or any(spelling != "Tensor" for spelling in spelled):
-            raise self.refuse("an op tagged inplace or out returns each tensor it writes to, in order",
-                              expected=f"{len(written)} tensors", found=f"{len(spelled)} results")  # fmt: skip
+            raise self.refuse(
+                "an op tagged inplace or out returns each tensor it writes to, in order",
+                expected=f"{len(written)} tensors",
+                found=f"{len(spelled)} results",
+            )
         return [f"Tensor(a{index}!)" for index in written]
 
 

@@ -28,5 +28,5 @@ def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
             break
         function = inner
     if not inspect.isroutine(function) and not isinstance(function, type):
-        return getattr(type(function), "__call__", function)
+        return type(function).__call__  # a callable object: its class says what it does
     return function

@@ -29,18 +29,43 @@ def parse_name(text: str) -> Name:
     """
     namespace, separator, name = text.partition("::")
     if not separator:
-        raise DeclarationError(format_message(text, "the name has no namespace", expected="'namespace::name'",
-                                              found=repr(text), do=f"name it, say, 'mylib::{text}'"))  # fmt: skip
+        raise DeclarationError(
+            format_message(
+                text,
+                "the name has no namespace",
+                expected="'namespace::name'",
+                found=repr(text),
+                do=f"name it, say, 'mylib::{text}'",
+            )
+        )
     if "." in name:
-        raise DeclarationError(format_message(text, "the name contains a '.', which marks an overload",
-                                              expected="'namespace::name'", found=repr(text),
-                                              do="declare each overload under a name of its own"))  # fmt: skip
+        raise DeclarationError(
+            format_message(
+                text,
+                "the name contains a '.', which marks an overload",
+                expected="'namespace::name'",
+                found=repr(text),
+                do="declare each overload under a name of its own",
+            )
+        )
     if not (namespace.isidentifier() and name.isidentifier()):
-        raise DeclarationError(format_message(text, "namespace and name must be Python identifiers",
-                                              expected="'namespace::name'", found=repr(text),
-                                              do="use letters, digits and underscores"))  # fmt: skip
+        raise DeclarationError(
+            format_message(
+                text,
+                "namespace and name must be Python identifiers",
+                expected="'namespace::name'",
+                found=repr(text),
+                do="use letters, digits and underscores",
+            )
+        )
     if namespace in RESERVED_NAMESPACES:
-        raise DeclarationError(format_message(text, f"the namespace '{namespace}' is reserved for PyTorch",
-                                              expected=f"a namespace other than {quote(sorted(RESERVED_NAMESPACES))}",
-                                              found=repr(namespace), do="use the name of your library"))  # fmt: skip
+        raise DeclarationError(
+            format_message(
+                text,
+                f"the namespace '{namespace}' is reserved for PyTorch",
+                expected=f"a namespace other than {quote(sorted(RESERVED_NAMESPACES))}",
+                found=repr(namespace),
+                do="use the name of your library",
+            )
+        )
     return Name(namespace, name)

@@ -19,8 +19,7 @@ TAKEN_NAMES = frozenset({"needs", "meta", "grad"})
 TAKEN_PREFIXES = ("grad_", "tangent_")
 
 
-def parse(text: str, signature: inspect.Signature, function: Callable[..., Any], wish: Wish,
-            refuse: Refusal) -> Schema:  # fmt: skip
+def parse(text: str, signature: inspect.Signature, function: Callable[..., Any], wish: Wish, refuse: Refusal) -> Schema:
     """Parses the schema text, and adds what the text cannot say: names, hidden outputs, conversions."""
     try:
         arguments, results = parse_schema("op" + text)
@@ -35,8 +34,9 @@ def parse(text: str, signature: inspect.Signature, function: Callable[..., Any],
     return schema
 
 
-def _argument(value: ParsedValue, signature: inspect.Signature, function: Callable[..., Any], wish: Wish,
-              refuse: Refusal) -> Argument:  # fmt: skip
+def _argument(
+    value: ParsedValue, signature: inspect.Signature, function: Callable[..., Any], wish: Wish, refuse: Refusal
+) -> Argument:
     argument = Argument(
         name=value.name,
         type=value.type,
@@ -54,16 +54,23 @@ def _argument(value: ParsedValue, signature: inspect.Signature, function: Callab
     return replace(argument, default=default, to_dispatcher=found.to_dispatcher, from_dispatcher=found.from_dispatcher)
 
 
-def _named_tuple(function: Callable[..., Any], signature: inspect.Signature, wish: Wish,
-                 refuse: Refusal) -> type | None:  # fmt: skip
+def _named_tuple(
+    function: Callable[..., Any], signature: inspect.Signature, wish: Wish, refuse: Refusal
+) -> type | None:
     if wish.schema is not None or signature.return_annotation is inspect.Signature.empty:
         return None
     annotation = annotations_of(function, signature, refuse)["return"]
     return annotation if isinstance(annotation, type) and hasattr(annotation, "_fields") else None
 
 
-def _outputs(results: tuple[ParsedValue, ...], built: tuple[Argument, ...], arguments: tuple[ParsedValue, ...],
-             named_tuple: type | None, wish: Wish, refuse: Refusal) -> tuple[Output, ...]:  # fmt: skip
+def _outputs(
+    results: tuple[ParsedValue, ...],
+    built: tuple[Argument, ...],
+    arguments: tuple[ParsedValue, ...],
+    named_tuple: type | None,
+    wish: Wish,
+    refuse: Refusal,
+) -> tuple[Output, ...]:
     names = _output_names(results, named_tuple, wish, refuse)
     outputs = []
     for name, result in zip(names, results, strict=True):
@@ -82,13 +89,17 @@ def _outputs(results: tuple[ParsedValue, ...], built: tuple[Argument, ...], argu
     return tuple(outputs)
 
 
-def _output_names(results: tuple[ParsedValue, ...], named_tuple: type | None, wish: Wish,
-                  refuse: Refusal) -> tuple[str, ...]:  # fmt: skip
+def _output_names(
+    results: tuple[ParsedValue, ...], named_tuple: type | None, wish: Wish, refuse: Refusal
+) -> tuple[str, ...]:
     written = tuple(result.name for result in results)
     if wish.outputs is not None:
         if len(wish.outputs) != len(results):
-            raise refuse("outputs= does not have one name per output", expected=f"{len(results)} names",
-                         found=f"{len(wish.outputs)}: {quote(wish.outputs)}")  # fmt: skip
+            raise refuse(
+                "outputs= does not have one name per output",
+                expected=f"{len(results)} names",
+                found=f"{len(wish.outputs)}: {quote(wish.outputs)}",
+            )
         return wish.outputs
     if all(written) and written:
         return written
@@ -105,32 +116,44 @@ def _check_against_function(schema: Schema, signature: inspect.Signature, wish: 
         return
     written = {argument.name for argument in schema.mutated_arguments}
     if not isinstance(wish.mutates, str) and written != set(wish.mutates):
-        raise refuse("mutates_args and the schema do not agree on what is written to",
-                     expected=f"mutates_args=({', '.join(map(repr, sorted(written)))})",
-                     found=f"mutates_args={wish.mutates!r}",
-                     do="mark written arguments in the schema as 'Tensor(a!)', and name the same ones")  # fmt: skip
+        raise refuse(
+            "mutates_args and the schema do not agree on what is written to",
+            expected=f"mutates_args=({', '.join(map(repr, sorted(written)))})",
+            found=f"mutates_args={wish.mutates!r}",
+            do="mark written arguments in the schema as 'Tensor(a!)', and name the same ones",
+        )
     try:
         positional = [None for a in schema.arguments if not a.is_keyword_only]
         signature.bind(*positional, **{a.name: None for a in schema.arguments if a.is_keyword_only})
     except TypeError as error:
-        raise refuse(f"the function cannot be called with the schema's arguments: {error}",
-                     expected=f"parameters {quote(schema.argument_names)}", found=str(signature)) from error  # fmt: skip
+        raise refuse(
+            f"the function cannot be called with the schema's arguments: {error}",
+            expected=f"parameters {quote(schema.argument_names)}",
+            found=str(signature),
+        ) from error
 
 
 def _check_names(schema: Schema, wish: Wish, refuse: Refusal) -> None:
     names = [*schema.argument_names, *schema.output_names]
     for name in names:
         if name in TAKEN_NAMES or name.startswith(TAKEN_PREFIXES):
-            raise refuse(f"'{name}' is a name that rules use for something else",
-                         expected="names other than 'grad', 'needs', 'meta', 'grad_...' and 'tangent_...'",
-                         found=repr(name), do="rename the argument or the output")  # fmt: skip
+            raise refuse(
+                f"'{name}' is a name that rules use for something else",
+                expected="names other than 'grad', 'needs', 'meta', 'grad_...' and 'tangent_...'",
+                found=repr(name),
+                do="rename the argument or the output",
+            )
     _check_unique(schema, names, refuse)
     for label, wanted in (("hidden", wish.hidden), ("non_differentiable", wish.non_differentiable)):
         valid = schema.output_names if label == "hidden" else names
         for name in wanted:
             if name not in valid:
-                raise refuse(f"{label}= names '{name}', which is no {'output' if label == 'hidden' else 'name'}",
-                             expected=quote(valid), found=repr(name), do=suggest(name, valid))  # fmt: skip
+                raise refuse(
+                    f"{label}= names '{name}', which is no {'output' if label == 'hidden' else 'name'}",
+                    expected=quote(valid),
+                    found=repr(name),
+                    do=suggest(name, valid),
+                )
     if schema.hidden_outputs and not schema.visible_outputs and not schema.mutated_arguments:
         raise refuse("every output is hidden", do="leave at least one output visible")
 
@@ -140,6 +163,9 @@ def _check_unique(schema: Schema, names: Iterable[str], refuse: Refusal) -> None
     seen: set[str] = set()
     for name in names:
         if name in seen and name not in aliased:
-            raise refuse(f"the name '{name}' stands twice among inputs and outputs", found=quote(names),
-                         do="give the output another name through outputs=")  # fmt: skip
+            raise refuse(
+                f"the name '{name}' stands twice among inputs and outputs",
+                found=quote(names),
+                do="give the output another name through outputs=",
+            )
         seen.add(name)

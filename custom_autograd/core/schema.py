@@ -152,6 +152,11 @@ class Schema:
         """Whether an output shares memory with an input that is not written to."""
         return any(output.is_view for output in self.outputs)
 
+    @property
+    def values(self) -> tuple[Argument | Output, ...]:
+        """All arguments, then all outputs."""
+        return (*self.arguments, *self.outputs)
+
     def argument(self, name: str) -> Argument:
         """The argument of that name; KeyError where there is none."""
         return {argument.name: argument for argument in self.arguments}[name]

@@ -129,7 +129,7 @@ def _optional(annotation: object) -> object | None:
     """X of `Optional[X]` or `X | None`, where Number (itself a union) may be X."""
     if typing.get_origin(annotation) not in (Union, types.UnionType):
         return None
-    members = typing.get_args(annotation)
+    members: tuple[object, ...] = typing.get_args(annotation)
     rest = tuple(member for member in members if member is not type(None))
     if len(rest) == len(members):
         return None
@@ -138,7 +138,8 @@ def _optional(annotation: object) -> object | None:
 
 def _element(annotation: object) -> object | None:
     """X of `list[X]`, `Sequence[X]` or `tuple[X, ...]`."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    arguments: tuple[object, ...] = typing.get_args(annotation)
     if origin in (list, Sequence) and len(arguments) == 1:
         return arguments[0]
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:

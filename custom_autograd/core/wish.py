@@ -31,4 +31,5 @@ class Refusal:
     location: str
 
     def __call__(self, problem: str, **facts: str | None) -> DeclarationError:
+        """The error that says so."""
         return DeclarationError(format_message(self.op, problem, declared=self.location, **facts))

@@ -9,5 +9,12 @@ from custom_autograd.integrations.subclasses import Subclasses
 from custom_autograd.integrations.vmap import Vmap
 
 INTEGRATIONS: tuple[Integration, ...] = (
-    Kernels(), Fake(), Backward(), ForwardMode(), Vmap(), Autocast(), Subclasses(), CompileCache(),
-)  # fmt: skip
+    Kernels(),
+    Fake(),
+    Backward(),
+    ForwardMode(),
+    Vmap(),
+    Autocast(),
+    Subclasses(),
+    CompileCache(),
+)

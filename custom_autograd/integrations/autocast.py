@@ -35,8 +35,11 @@ class Autocast:
 
     def describe(self, entry: Entry) -> str:
         """The policies, or that autocast leaves the op alone."""
-        policies = [f"{slot.removeprefix(SLOT)}: {rule.extra['dtype']}" for slot, rule in entry.rules.items()
-                    if slot.startswith(SLOT)]  # fmt: skip
+        policies = [
+            f"{slot.removeprefix(SLOT)}: {rule.extra['dtype']}"
+            for slot, rule in entry.rules.items()
+            if slot.startswith(SLOT)
+        ]
         return f"registered: {', '.join(policies)}" if policies else "none: inputs keep their dtype"
 
 

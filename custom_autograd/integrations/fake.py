@@ -62,8 +62,8 @@ def _find_rule(entry: Entry) -> Rule | None:
             entry.name,
             "the op meets fake tensors, and no fake is registered",
             declared=entry.declaration.location,
-            do="register_fake a function that returns empty tensors of the right shape, dtype and device; torch.compile, "
-            "export and meta tensors need it",
+            do="register_fake a function that returns empty tensors of the right shape, dtype and device; "
+            "torch.compile, export and meta tensors need it",
         )
     )
 

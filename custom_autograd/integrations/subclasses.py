@@ -36,7 +36,9 @@ class Subclasses:
 
 
 def _dispatch(entry: Entry, slot: str) -> Callable[..., Any]:
-    def dispatch(*args: Any, **kwargs: Any) -> Any:  # Any: (mode or class, func, types, args, kwargs), as torch passes it
+    def dispatch(
+        *args: Any, **kwargs: Any
+    ) -> Any:  # Any: (mode or class, func, types, args, kwargs), as torch passes it
         return entry.rules[slot].function(*args, **kwargs)
 
     return dispatch

@@ -82,8 +82,9 @@ def _by_reference(entry: Entry, bind: Binder, arguments: dict[str, Any]) -> Any:
     return tuple(result) if isinstance(result, tuple) else result
 
 
-def _by_rule(entry: Entry, rule: Rule, bind: Binder, level: VmapLevel, values: dict[str, Any],
-             dims: dict[str, Any]) -> tuple[Any, Any]:  # fmt: skip
+def _by_rule(
+    entry: Entry, rule: Rule, bind: Binder, level: VmapLevel, values: dict[str, Any], dims: dict[str, Any]
+) -> tuple[Any, Any]:
     """Runs the user's rule: (info, in_dims, *args, **kwargs) -> (output, out_dims)."""
     schema = entry.declaration.schema
     positional, keywords = bind.call(values)
@@ -114,6 +115,8 @@ def _handed_back(entry: Entry, arguments: dict[str, Any], result: Any) -> Any:
     if not any(output.alias_of and not output.is_view for output in outputs):
         return result
     results = list(result) if isinstance(result, (tuple, list)) and len(outputs) > 1 else [result]
-    found = [arguments[output.alias_of] if output.alias_of and not output.is_view else one
-             for output, one in zip(outputs, results, strict=True)]  # fmt: skip
+    found = [
+        arguments[output.alias_of] if output.alias_of and not output.is_view else one
+        for output, one in zip(outputs, results, strict=True)
+    ]
     return found[0] if len(found) == 1 else tuple(found)

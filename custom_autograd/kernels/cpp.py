@@ -142,7 +142,7 @@ class Refusal:
 def load_library(path: Path) -> None:
     """Loads a built library into this process."""
     try:
-        torch.ops.load_library(path)  # type: ignore[no-untyped-call]  # torch has no annotations here
+        torch.ops.load_library(path)
     except OSError as error:
         advice = "delete the file; the next process builds it again"
         message = format_message(path.name, "the library cannot be loaded", found=str(error), rule=str(path), do=advice)

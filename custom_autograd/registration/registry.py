@@ -14,6 +14,7 @@ from custom_autograd.core.names import Name
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
 from custom_autograd.registration.rules import Rule
+from custom_autograd.torch_private.dispatch import OpOverload
 
 GRADIENT_SLOTS = ("autograd", "backward")
 
@@ -38,7 +39,7 @@ class Entry:
         self.declaration = declaration
         self.kernels = Kernels(declaration)
         self.home = declaration.name
-        self.overload: torch._ops.OpOverload | None = None
+        self.overload: OpOverload | None = None
         self.library: torch.library.Library | None = None
         self.call: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
         self.program: Any = None  # Any: runtime's Program, a layer above

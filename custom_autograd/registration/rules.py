@@ -88,12 +88,18 @@ def nameable(schema: Schema, *, with_grads: bool, with_tangents: bool) -> tuple[
     return tuple(names)
 
 
-def bind_gradient_rule(declaration: Declaration, slot: str, function: Callable[..., Any], inputs: tuple[str, ...], *,
-                       once_differentiable: bool, materialize_grads: bool) -> Rule:  # fmt: skip
+def bind_gradient_rule(
+    declaration: Declaration,
+    slot: str,
+    function: Callable[..., Any],
+    inputs: tuple[str, ...],
+    *,
+    once_differentiable: bool,
+    materialize_grads: bool,
+) -> Rule:
     """Binds a backward rule, for all inputs or for some, by the names of its parameters."""
     names = _bind(declaration, slot, function, nameable(declaration.schema, with_grads=True, with_tangents=False))
-    return Rule(slot, function, location_of(function), names, inputs,
-                once_differentiable, materialize_grads)  # fmt: skip
+    return Rule(slot, function, location_of(function), names, inputs, once_differentiable, materialize_grads)
 
 
 def bind_jvp_rule(declaration: Declaration, function: Callable[..., Any]) -> Rule:
@@ -121,13 +127,24 @@ def check_call(declaration: Declaration, slot: str, function: Callable[..., Any]
     signature = _signature_of(function)
     parameters = [] if signature is None else list(signature.parameters)[: len(expected)]
     if parameters != expected and sorted(parameters) == sorted(expected):
-        raise _refusal(declaration, slot, function, "takes the op's arguments in another order",
-                       expected=f"({', '.join(expected)})", found=f"({', '.join(parameters)})",
-                       do="put the parameters in the order of the schema")  # fmt: skip
+        raise _refusal(
+            declaration,
+            slot,
+            function,
+            "takes the op's arguments in another order",
+            expected=f"({', '.join(expected)})",
+            found=f"({', '.join(parameters)})",
+            do="put the parameters in the order of the schema",
+        )
 
 
-def check_signature(declaration: Declaration, slot: str, function: Callable[..., Any], positional: Iterable[str],
-                    keywords: Iterable[str] = ()) -> None:  # fmt: skip
+def check_signature(
+    declaration: Declaration,
+    slot: str,
+    function: Callable[..., Any],
+    positional: Iterable[str],
+    keywords: Iterable[str] = (),
+) -> None:
     """Checks that a function accepts these positional arguments and keywords.
 
     Raises:
@@ -143,9 +160,15 @@ def check_signature(declaration: Declaration, slot: str, function: Callable[...,
         signature.bind(*positional, **dict.fromkeys(keywords))
     except TypeError as error:
         star = ["*", *keywords] if keywords else []
-        raise _refusal(declaration, slot, function, f"does not fit the schema: {error}",
-                       expected=f"({', '.join([*positional, *star])})", found=str(signature),
-                       do="give it these parameters") from error  # fmt: skip
+        raise _refusal(
+            declaration,
+            slot,
+            function,
+            f"does not fit the schema: {error}",
+            expected=f"({', '.join([*positional, *star])})",
+            found=str(signature),
+            do="give it these parameters",
+        ) from error
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
@@ -155,8 +178,7 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _bind(declaration: Declaration, slot: str, function: Callable[..., Any],
-          valid: tuple[str, ...]) -> tuple[str, ...]:  # fmt: skip
+def _bind(declaration: Declaration, slot: str, function: Callable[..., Any], valid: tuple[str, ...]) -> tuple[str, ...]:
     """The names a rule is to be called with; an error for each parameter that names nothing."""
     if not callable(function):
         raise _refusal(declaration, slot, function, "is not callable", expected="a function", found=repr(function))
@@ -166,9 +188,15 @@ def _bind(declaration: Declaration, slot: str, function: Callable[..., Any],
             _check_nameable_kind(declaration, slot, function, parameter)
             names.append(parameter.name)
         elif parameter.default is parameter.empty:
-            raise _refusal(declaration, slot, function, f"has a parameter '{parameter}' that names nothing",
-                           expected=quote(valid), found=repr(str(parameter)),
-                           do=_advise(declaration, parameter.name, valid))  # fmt: skip
+            raise _refusal(
+                declaration,
+                slot,
+                function,
+                f"has a parameter '{parameter}' that names nothing",
+                expected=quote(valid),
+                found=repr(str(parameter)),
+                do=_advise(declaration, parameter.name, valid),
+            )
     return tuple(names)
 
 
@@ -181,15 +209,29 @@ def _advise(declaration: Declaration, name: str, valid: tuple[str, ...]) -> str:
     return suggest(name, valid) or "name an input, an output, or what else is listed"
 
 
-def _check_nameable_kind(declaration: Declaration, slot: str, function: Callable[..., Any],
-                         parameter: inspect.Parameter) -> None:  # fmt: skip
+def _check_nameable_kind(
+    declaration: Declaration, slot: str, function: Callable[..., Any], parameter: inspect.Parameter
+) -> None:
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise _refusal(declaration, slot, function, f"has a positional-only parameter '{parameter.name}'",
-                       expected="parameters that can be given by name", do="remove the '/'")  # fmt: skip
+        raise _refusal(
+            declaration,
+            slot,
+            function,
+            f"has a positional-only parameter '{parameter.name}'",
+            expected="parameters that can be given by name",
+            do="remove the '/'",
+        )
 
 
-def _refusal(declaration: Declaration, slot: str, function: Callable[..., Any], problem: str,
-             **facts: str | None) -> RegistrationError:  # fmt: skip
-    return RegistrationError(format_message(str(declaration.name), f"the {slot} {problem}", declared=declaration.location,
-                                            rule=location_of(function) if callable(function) else None,
-                                            **facts))  # fmt: skip
+def _refusal(
+    declaration: Declaration, slot: str, function: Callable[..., Any], problem: str, **facts: str | None
+) -> RegistrationError:
+    return RegistrationError(
+        format_message(
+            str(declaration.name),
+            f"the {slot} {problem}",
+            declared=declaration.location,
+            rule=location_of(function) if callable(function) else None,
+            **facts,
+        )
+    )

@@ -46,8 +46,10 @@ def loop_over_batch(entry: Entry, bind: Binder, info: Any, values: ByName, dims:
     is_empty = info.batch_size == 0
     calls = [_one_call(entry, bind, info, values, dims, index) for index in range(max(info.batch_size, is_empty))]
     columns = list(zip(*calls, strict=True))
-    results = [_stack(entry, output.name, column, is_empty=is_empty)
-               for output, column in zip(entry.declaration.schema.outputs, columns, strict=True)]  # fmt: skip
+    results = [
+        _stack(entry, output.name, column, is_empty=is_empty)
+        for output, column in zip(entry.declaration.schema.outputs, columns, strict=True)
+    ]
     out_dims = [_dims_of(result) for result in results]
     if len(results) == 1:
         return results[0], out_dims[0]
@@ -59,12 +61,20 @@ def _check(entry: Entry, info: Any, dims: ByName) -> None:
     for argument in schema.mutated_arguments:
         if not is_batched(dims[argument.name]):
             others = quote(name for name, dim in dims.items() if is_batched(dim))
-            raise _error(entry, f"vmap would write one tensor once per sample: '{argument.name}' is not batched",
-                         found=f"{others} batched",
-                         do=f"batch '{argument.name}' as well: expand and clone it before the call")  # fmt: skip
+            raise _error(
+                entry,
+                f"vmap would write one tensor once per sample: '{argument.name}' is not batched",
+                found=f"{others} batched",
+                do=f"batch '{argument.name}' as well: expand and clone it before the call",
+            )
     if torch.Tag.nondeterministic_seeded in entry.declaration.tags and info.randomness == "error":
-        raise _error(entry, "vmap met an op that draws random numbers", expected="randomness='different' or 'same'",
-                     found="randomness='error'", do="pass randomness= to torch.vmap")  # fmt: skip
+        raise _error(
+            entry,
+            "vmap met an op that draws random numbers",
+            expected="randomness='different' or 'same'",
+            found="randomness='error'",
+            do="pass randomness= to torch.vmap",
+        )
 
 
 def _one_call(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByName, index: int) -> tuple[Any, ...]:
@@ -102,8 +112,12 @@ def _stack(entry: Entry, name: str, column: Sequence[Any], *, is_empty: bool) ->
     if isinstance(first, (list, tuple)) and first and isinstance(first[0], Tensor):
         return [_stack(entry, name, items, is_empty=is_empty) for items in zip(*column, strict=True)]
     if any(value != first for value in column):
-        raise _error(entry, f"the output '{name}' is no tensor and differs between the samples of a vmap",
-                     found=", ".join(map(str, column[:4])), do="register_vmap a rule that says what it means")  # fmt: skip
+        raise _error(
+            entry,
+            f"the output '{name}' is no tensor and differs between the samples of a vmap",
+            found=", ".join(map(str, column[:4])),
+            do="register_vmap a rule that says what it means",
+        )
     return first
 
 

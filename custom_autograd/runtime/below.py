@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from custom_autograd.torch_private import dispatch, transforms
+from custom_autograd.torch_private.dispatch import OpOverload
 
 
-def below(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:  # Any: what the op takes and returns
+def below(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:  # Any: what the op takes and returns
     """Calls the op as if it had no Autograd kernel."""
     with dispatch.below_autograd():
         if not transforms.is_transforming():

@@ -28,8 +28,7 @@ class Derivatives:
         self.drop_in = None if plan.drop_in is None else DropIn(plan, plan.drop_in)
         schema = plan.declaration.schema
         self.mutated = tuple(argument.name for argument in schema.mutated_arguments)
-        values = (*schema.arguments, *schema.fresh_outputs)
-        tensors = {value.name for value in values if value.holds_tensors}
+        tensors = {value.name for value in schema.values if value.holds_tensors}
         self.saved_tensors = [name for name in plan.saved if name in tensors]
         self.saved_values = [name for name in plan.saved if name not in tensors]
 
@@ -110,5 +109,3 @@ class Derivatives:
 
 def _primal(value: Any) -> Any:
     return [_primal(item) for item in value] if isinstance(value, (list, tuple)) else transforms.primal_of(value)
-
-

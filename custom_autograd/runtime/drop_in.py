@@ -1,4 +1,4 @@
-"""Rules in the style of `torch.library.register_autograd`: `setup_context(ctx, inputs, output)`, `backward(ctx, *grads)`.
+"""Rules in the style of `torch.library`: `setup_context(ctx, inputs, output)` and `backward(ctx, *grads)`.
 
 Their author sees a ctx with torch's names. Behind it every tensor goes through `save_for_backward`, also one that was
 parked on ctx as an attribute, so that hooks, version checks and checkpointing see it.
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from torch import Tensor
-from torch.utils import _pytree as pytree  # the one pytree that torch itself uses; there is no public one
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message, quote, show
@@ -19,6 +18,7 @@ from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.tensors import first_tensor, materialize, plain, tensors_in
 from custom_autograd.runtime.user_code import noted
 from custom_autograd.torch_private import transforms
+from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, by name
 
@@ -46,8 +46,8 @@ class Context:
         for index, tensor in enumerate(tensors):
             if tensor is not None and not isinstance(tensor, Tensor):
                 raise TypeError(
-                    f"save_for_backward can only save tensors, but argument {index} is of type {type(tensor).__name__}: "
-                    "keep other values as attributes of ctx"
+                    f"save_for_backward can only save tensors, but argument {index} is of type "
+                    f"{type(tensor).__name__}: keep other values as attributes of ctx"
                 )
         self._saved = tensors
 
@@ -93,7 +93,7 @@ class DropIn:
         if self.setup_context is not None:
             self._call_setup(context, inputs, output)
         attributes = {name: value for name, value in vars(context).items() if name not in OWN}
-        leaves, spec = pytree.tree_flatten(attributes)
+        leaves, spec = flatten_tree(attributes)
         parked = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         ctx.parcel = (
             [None if isinstance(leaf, Tensor) else leaf for leaf in leaves],
@@ -120,8 +120,9 @@ class DropIn:
         else:
             self.setup_context(context, positional, output)
 
-    def gradients(self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName, grads: ByName,
-                  metadata: ByName) -> dict[str, Any]:  # fmt: skip
+    def gradients(
+        self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName, grads: ByName, metadata: ByName
+    ) -> dict[str, Any]:
         """Runs the user's backward.
 
         Args:
@@ -151,36 +152,48 @@ class DropIn:
         context._materializes = materializes  # noqa: SLF001 - as above
         parked = iter(saved[count:])
         filled = [plain(next(parked)) if is_one else leaf for leaf, is_one in zip(leaves, are_tensors, strict=True)]
-        for name, value in pytree.tree_unflatten(filled, spec).items():
+        for name, value in unflatten_tree(filled, spec).items():
             setattr(context, name, value)
         return context
 
     def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
         """One gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""
         is_sole_list = len(self.names) == 1 and self.are_lists[0]
-        results = list(result) if isinstance(result, tuple) or (isinstance(result, list) and not is_sole_list) else [result]
+        results = (
+            list(result) if isinstance(result, tuple) or (isinstance(result, list) and not is_sole_list) else [result]
+        )
         while len(results) > len(self.names) and results[-1] is None:
             results.pop()
         if len(results) == self.positional:
             results += [None] * (len(self.names) - self.positional)
         if len(results) != len(self.names):
-            self._fail("the backward returns the wrong number of gradients",
-                       expected=f"{len(self.names)}: {quote(self.names)}", found=str(len(results)),
-                       do="return one per positional argument and keyword-only tensor, None for what is no tensor")  # fmt: skip
+            self._fail(
+                "the backward returns the wrong number of gradients",
+                expected=f"{len(self.names)}: {quote(self.names)}",
+                found=str(len(results)),
+                do="return one per positional argument and keyword-only tensor, None for what is no tensor",
+            )
         valid = {argument.name for argument in self.plan.declaration.schema.differentiable_arguments}
         found = {}
         for name, is_list, gradient in zip(self.names, self.are_lists, results, strict=True):
             if name in valid:
                 found[name] = self._list(name, gradient, needs[name]) if is_list else self._one(name, gradient)
             elif gradient is not None:
-                self._fail(f"the backward returns a gradient for '{name}', which carries none", expected="None",
-                           found=show(type(gradient).__name__), do="return None in its place")  # fmt: skip
+                self._fail(
+                    f"the backward returns a gradient for '{name}', which carries none",
+                    expected="None",
+                    found=show(type(gradient).__name__),
+                    do="return None in its place",
+                )
         return found
 
     def _one(self, name: str, gradient: Any) -> Tensor | None:
         if gradient is not None and not isinstance(gradient, Tensor):
-            self._fail(f"the gradient of '{name}' is no tensor", expected="a tensor or None",
-                       found=f"{type(gradient).__name__}: {show(gradient)}")  # fmt: skip
+            self._fail(
+                f"the gradient of '{name}' is no tensor",
+                expected="a tensor or None",
+                found=f"{type(gradient).__name__}: {show(gradient)}",
+            )
         return gradient
 
     def _list(self, name: str, gradients: Any, need: list[bool]) -> list[Tensor | None]:
@@ -188,14 +201,21 @@ class DropIn:
             return [None] * len(need)
         if not isinstance(gradients, (list, tuple)) or len(gradients) != len(need):
             found = f"{len(gradients)}" if isinstance(gradients, (list, tuple)) else type(gradients).__name__
-            self._fail(f"the gradient of the list '{name}' does not fit it", expected=f"a list of {len(need)}",
-                       found=found, do="return one gradient (or None) per tensor of the list")  # fmt: skip
+            self._fail(
+                f"the gradient of the list '{name}' does not fit it",
+                expected=f"a list of {len(need)}",
+                found=found,
+                do="return one gradient (or None) per tensor of the list",
+            )
         return [self._one(f"{name}[{index}]", gradient) for index, gradient in enumerate(gradients)]
 
     def _fail(self, problem: str, **facts: str | None) -> NoReturn:
         raise GradientError(
-            format_message(str(self.plan.declaration.name), problem, rule=f"{self.rule.location}, backward",
-                           declared=self.plan.declaration.location, **facts)  # fmt: skip
+            format_message(
+                str(self.plan.declaration.name),
+                problem,
+                rule=f"{self.rule.location}, backward",
+                declared=self.plan.declaration.location,
+                **facts,
+            )
         )
-
-

@@ -28,14 +28,16 @@ class FunctionWriter:
         self.name = plan.declaration.name
         self.inputs = [argument.name for argument in self.schema.arguments]
         self.results = [result.name for result in plan.results]
-        self.has_lists = any(a.is_tensor_list for a in (*self.schema.arguments, *self.schema.outputs))
+        self.has_lists = any(a.is_tensor_list for a in self.schema.values)
         self.differentiable = [argument.name for argument in self.schema.differentiable_arguments]
         self.is_differentiable = bool(self.differentiable) and any(r.is_differentiable for r in plan.results)
         self.saved_tensors = [n for n in plan.saved if self._holds_tensors(n)]
         self.saved_values = [n for n in plan.saved if not self._holds_tensors(n)]
 
     def _holds_tensors(self, name: str) -> bool:
-        return any(value.name == name and value.holds_tensors for value in (*self.schema.arguments, *self.schema.outputs))
+        return any(
+            value.name == name and value.holds_tensors for value in self.schema.values
+        )
 
     def write(self) -> None:
         """Writes the class and the kernel."""
@@ -124,7 +126,9 @@ class FunctionWriter:
     def _save_drop_in(self) -> None:
         outputs = [output.name for output in self.schema.outputs]
         output = outputs[0] if len(outputs) == 1 else tuple_of(outputs)
-        converted = [f"from_dispatcher_{a.name}({a.name})" if a.from_dispatcher else a.name for a in self.schema.arguments]
+        converted = [
+            f"from_dispatcher_{a.name}({a.name})" if a.from_dispatcher else a.name for a in self.schema.arguments
+        ]
         self.source.line(f"$drop_in.setup($ctx, {self._needs_dict()}, {tuple_of(converted)}, {output})")
 
     def _save_by_name(self) -> None:
@@ -150,7 +154,7 @@ class FunctionWriter:
         return any(self._is_list(name) for name in self.saved_tensors)
 
     def _is_list(self, name: str) -> bool:
-        return any(v.name == name and v.is_tensor_list for v in (*self.schema.arguments, *self.schema.outputs))
+        return any(v.name == name and v.is_tensor_list for v in self.schema.values)
 
     def _if_needed(self, name: str) -> str:
         users = self.plan.saved[name]
@@ -168,7 +172,8 @@ class FunctionWriter:
         parameters = "*$grads" if self.has_lists else ", ".join(f"grad_{name}" for name in self.results)
         with source.block(f"def backward($ctx, {parameters})"):
             if self.has_lists:
-                source.line(f"{', '.join(f'grad_{name}' for name in self.results)}, = $restore_lists($grads, $ctx.layout.outputs)")
+                targets = ", ".join(f"grad_{name}" for name in self.results)
+                source.line(f"{targets}, = $restore_lists($grads, $ctx.layout.outputs)")
                 source.line(f"{self._needs()}, = $restore_lists($ctx.needs_input_grad[1:], $ctx.layout.inputs)")
             else:
                 source.line(f"{self._needs()}, = $ctx.needs_input_grad")
@@ -207,8 +212,10 @@ class FunctionWriter:
             if not self.is_differentiable:
                 source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
                 return
-            with source.block(f"if not ($is_transforming() or $is_forward_mode() or "
-                              f"($torch.is_grad_enabled() and $any_requires_grad({', '.join(tensors)})))"):  # fmt: skip
+            with source.block(
+                f"if not ($is_transforming() or $is_forward_mode() or "
+                f"($torch.is_grad_enabled() and $any_requires_grad({', '.join(tensors)})))"
+            ):
                 source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
             if self._refuses():
                 source.line(f"$refuse_if_tracked({self._dict(tensors)})")
@@ -241,7 +248,8 @@ class FunctionWriter:
             source.line(f"{', '.join(self.results)}, = $restore_lists($results, $layout.outputs)")
         else:
             source.line(f"{', '.join(self.results)} = $apply({', '.join(self.inputs)})")
-        returned = [output.alias_of if output.alias_of and not output.is_view else output.name
-                    for output in self.schema.outputs]  # fmt: skip
+        returned = [
+            output.alias_of if output.alias_of and not output.is_view else output.name for output in self.schema.outputs
+        ]
         if returned:
             source.line(f"return {returned[0] if len(returned) == 1 else tuple_of([str(name) for name in returned])}")

@@ -58,38 +58,52 @@ class GradientReader:
             return result
         if isinstance(result, tuple) or (isinstance(result, list) and not self._is_sole_list()):
             if len(result) != len(self.inputs):
-                self._fail("the backward returns the wrong number of gradients",
-                           expected=f"{len(self.inputs)}: {quote(self.inputs)}", found=str(len(result)),
-                           do="return one per differentiable input, in order, or a dict by name")  # fmt: skip
+                self._fail(
+                    "the backward returns the wrong number of gradients",
+                    expected=f"{len(self.inputs)}: {quote(self.inputs)}",
+                    found=str(len(result)),
+                    do="return one per differentiable input, in order, or a dict by name",
+                )
             return dict(zip(self.inputs, result, strict=True))
         if len(self.inputs) == 1:
             return {self.inputs[0]: result}
         if result is None and not any(_is_needed(needs[name]) for name in self.inputs):
             return {}
-        self._fail("the backward returns one value for several inputs",
-                   expected=f"a dict or a tuple for {quote(self.inputs)}", found=_kind(result),
-                   do="return a dict by input name")  # fmt: skip
+        return self._fail(
+            "the backward returns one value for several inputs",
+            expected=f"a dict or a tuple for {quote(self.inputs)}",
+            found=_kind(result),
+            do="return a dict by input name",
+        )
 
     def _is_sole_list(self) -> bool:
         return len(self.arguments) == 1 and self.arguments[0].is_tensor_list
 
     def _refuse_name(self, name: Any) -> NoReturn:
         if name in self.declaration.schema.argument_names:
-            self._fail(f"the backward returns a gradient for '{name}', which carries none",
-                       expected=f"gradients for {quote(self.inputs)}",
-                       do=f"leave '{name}' out of the result")  # fmt: skip
-        self._fail(f"the backward returns a gradient for {name!r}, which is no input",
-                   expected=f"gradients for {quote(self.inputs)}", found=repr(name),
-                   do=suggest(str(name), self.inputs))  # fmt: skip
+            self._fail(
+                f"the backward returns a gradient for '{name}', which carries none",
+                expected=f"gradients for {quote(self.inputs)}",
+                do=f"leave '{name}' out of the result",
+            )
+        self._fail(
+            f"the backward returns a gradient for {name!r}, which is no input",
+            expected=f"gradients for {quote(self.inputs)}",
+            found=repr(name),
+            do=suggest(str(name), self.inputs),
+        )
 
     def _one(self, argument: Argument, by_name: Mapping[str, Gradient], need: Needs, metadata: Any) -> Gradient:
         name = argument.name
         if not _is_needed(need):
             return [None] * len(need) if isinstance(need, list) else None
         if name not in by_name:
-            self._fail(f"the gradient of '{name}' is missing", expected=f"an entry '{name}'",
-                       found=f"entries {quote(map(str, by_name))}",
-                       do=f"return one; where it is zero, return '{name}': None")  # fmt: skip
+            self._fail(
+                f"the gradient of '{name}' is missing",
+                expected=f"an entry '{name}'",
+                found=f"entries {quote(map(str, by_name))}",
+                do=f"return one; where it is zero, return '{name}': None",
+            )
         gradient = by_name[name]
         if callable(gradient) and not isinstance(gradient, Tensor):
             gradient = gradient()
@@ -101,11 +115,19 @@ class GradientReader:
         if gradients is None:
             return [None] * len(need)
         if not isinstance(gradients, (list, tuple)):
-            self._fail(f"the gradient of the list '{name}' is no list", expected=f"a list of {len(need)}",
-                       found=_kind(gradients), do="return one gradient (or None) per tensor of the list")  # fmt: skip
+            self._fail(
+                f"the gradient of the list '{name}' is no list",
+                expected=f"a list of {len(need)}",
+                found=_kind(gradients),
+                do="return one gradient (or None) per tensor of the list",
+            )
         if len(gradients) != len(need):
-            self._fail(f"the gradient of the list '{name}' has the wrong length", expected=str(len(need)),
-                       found=str(len(gradients)), do="return one gradient (or None) per tensor of the list")  # fmt: skip
+            self._fail(
+                f"the gradient of the list '{name}' has the wrong length",
+                expected=str(len(need)),
+                found=str(len(gradients)),
+                do="return one gradient (or None) per tensor of the list",
+            )
         return [
             self._checked(f"'{name}[{index}]'", gradient, known) if needed else None
             for index, (gradient, needed, known) in enumerate(zip(gradients, need, metadata, strict=True))
@@ -119,26 +141,42 @@ class GradientReader:
         if gradient is None:
             return None
         if not isinstance(gradient, Tensor):
-            self._fail(f"the gradient of {label} is no tensor", expected="a tensor, None, or a callable that returns one",
-                       found=_kind(gradient))  # fmt: skip
+            self._fail(
+                f"the gradient of {label} is no tensor",
+                expected="a tensor, None, or a callable that returns one",
+                found=_kind(gradient),
+            )
         if gradient.shape != metadata.shape:
-            self._fail(f"the gradient of {label} has the wrong shape",
-                       expected=f"{tuple(metadata.shape)}, the shape of {label}", found=str(tuple(gradient.shape)),
-                       do=_advise_shape(label, tuple(gradient.shape), tuple(metadata.shape)))  # fmt: skip
+            self._fail(
+                f"the gradient of {label} has the wrong shape",
+                expected=f"{tuple(metadata.shape)}, the shape of {label}",
+                found=str(tuple(gradient.shape)),
+                do=_advise_shape(label, tuple(gradient.shape), tuple(metadata.shape)),
+            )
         self._check_kind(label, gradient, metadata)
         return gradient
 
     def _check_kind(self, label: str, gradient: Tensor, metadata: Metadata) -> None:
         if gradient.dtype != metadata.dtype:
-            self._fail(f"the gradient of {label} has the wrong dtype", expected=f"{metadata.dtype}, the dtype of {label}",
-                       found=str(gradient.dtype), do=f"convert it: grad.to({metadata.dtype})")  # fmt: skip
+            self._fail(
+                f"the gradient of {label} has the wrong dtype",
+                expected=f"{metadata.dtype}, the dtype of {label}",
+                found=str(gradient.dtype),
+                do=f"convert it: grad.to({metadata.dtype})",
+            )
         if gradient.device != metadata.device:
-            self._fail(f"the gradient of {label} is on the wrong device",
-                       expected=f"{metadata.device}, the device of {label}", found=str(gradient.device),
-                       do="compute it where the input is")  # fmt: skip
+            self._fail(
+                f"the gradient of {label} is on the wrong device",
+                expected=f"{metadata.device}, the device of {label}",
+                found=str(gradient.device),
+                do="compute it where the input is",
+            )
         if gradient.layout != metadata.layout and metadata.layout != torch.strided:
-            self._fail(f"the gradient of {label} has the wrong layout", expected=f"{metadata.layout}",
-                       found=str(gradient.layout))  # fmt: skip
+            self._fail(
+                f"the gradient of {label} has the wrong layout",
+                expected=f"{metadata.layout}",
+                found=str(gradient.layout),
+            )
 
     def _fail(self, problem: str, **facts: str | None) -> NoReturn:
         raise GradientError(

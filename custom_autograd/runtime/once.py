@@ -1,12 +1,12 @@
 """A backward that must not be differentiated again: its result raises when a second derivative is really asked for.
 
-Grad mode says nothing about that (`torch.func.grad` always has it on), and an error tied to the incoming gradients alone
-misses `create_graph=True` with a constant one. So the result is tied to everything the backward depended on.
+Grad mode says nothing about that (`torch.func.grad` always has it on), and an error tied to the incoming gradients
+alone misses `create_graph=True` with a constant one. So the result is tied to everything the backward depended on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -58,7 +58,8 @@ def forbid_second_derivative(gradient: Any, message: str, dependencies: Sequence
     if gradient is None:
         return None
     tensors = [d for d in _flat(dependencies) if d.is_floating_point() or d.is_complex()]
-    return OnceDifferentiable.apply(gradient.detach(), message, *tensors)
+    apply: Callable[..., Tensor] = OnceDifferentiable.apply
+    return apply(gradient.detach(), message, *tensors)
 
 
 def _flat(values: Sequence[Any]) -> list[Tensor]:

@@ -47,7 +47,7 @@ class Program:
         self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
         namespace[source.own("apply")] = functions.direct_apply(self.function)
         self.function.__module__ = declaration.function.__module__
-        self.function.__new__ = _refuse_instance  # type: ignore[method-assign,assignment]  # a Function has no instances
+        self.function.__new__ = _refuse_instance
 
 
 def program_of(entry: Entry) -> Program:
@@ -84,7 +84,9 @@ def _helpers(entry: Entry, plan: Plan) -> dict[str, Any]:
         "overload": entry.overload,
         "no_grad": torch.no_grad,
         "choose": entry.kernels.choose,
-        "read_result": lambda result, arguments, function: reader.read(result, arguments, entry.kernels.describe(function)),
+        "read_result": lambda result, arguments, function: reader.read(
+            result, arguments, entry.kernels.describe(function)
+        ),
         "below": below,
         "redispatch": dispatch.redispatch,
         "BELOW_AUTOGRAD": dispatch.BELOW_AUTOGRAD,
@@ -142,8 +144,8 @@ def _refuse_if_tracked(entry: Entry, inputs: Mapping[str, Any]) -> None:
     raise GradientError(
         format_message(
             entry.name,
-            f"the op writes to {quote(a.name for a in entry.declaration.schema.mutated_arguments)} and has no backward, "
-            f"and {quote(names)} requires a gradient: it would be wrong",
+            f"the op writes to {quote(a.name for a in entry.declaration.schema.mutated_arguments)} and has no "
+            f"backward, and {quote(names)} requires a gradient: it would be wrong",
             declared=entry.declaration.location,
             do="register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under "
             "torch.no_grad()",

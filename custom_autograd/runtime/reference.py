@@ -18,8 +18,9 @@ from custom_autograd.torch_private.transforms import gradients_recorded, require
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, by name
 
 
-def reference_gradients(plan: Plan, reference: Callable[..., Any], needs: ByName, grads: ByName,
-                        values: ByName) -> dict[str, Any]:  # fmt: skip
+def reference_gradients(
+    plan: Plan, reference: Callable[..., Any], needs: ByName, grads: ByName, values: ByName
+) -> dict[str, Any]:
     """The gradients of some inputs, from a recomputation by the reference.
 
     Args:

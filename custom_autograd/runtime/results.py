@@ -16,8 +16,12 @@ from custom_autograd.core.messages import format_message, quote
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.declaration import Declaration
 
-NUMBERS = {"int": (int, torch.SymInt), "float": (float, int, torch.SymFloat), "bool": (bool, torch.SymBool),
-           "Scalar": (int, float, complex, bool, torch.SymInt, torch.SymFloat)}  # fmt: skip
+NUMBERS = {
+    "int": (int, torch.SymInt),
+    "float": (float, int, torch.SymFloat),
+    "bool": (bool, torch.SymBool),
+    "Scalar": (int, float, complex, bool, torch.SymInt, torch.SymFloat),
+}
 ACCESSIBLE = (Tensor, torch.nn.Parameter)
 
 
@@ -44,8 +48,9 @@ class ResultReader:
             KernelError: something does not fit; the message names the output, and the input it aliases.
         """
         values = self._values(result, source)
-        values = [self._one(output, value, arguments, source)
-                  for output, value in zip(self.outputs, values, strict=True)]  # fmt: skip
+        values = [
+            self._one(output, value, arguments, source) for output, value in zip(self.outputs, values, strict=True)
+        ]
         if not self.is_view:
             self._check_aliasing(values, arguments, source)
         if not values:
@@ -61,26 +66,39 @@ class ResultReader:
         if not isinstance(result, (tuple, list)) or len(result) != count:
             found = str(len(result)) if isinstance(result, (tuple, list)) else type(result).__name__
             names = quote(output.name for output in self.outputs)
-            self._fail(source, "returns the wrong number of outputs", expected=f"{count}: {names}", found=found,
-                       do="return one value per output of the schema, in order")  # fmt: skip
+            self._fail(
+                source,
+                "returns the wrong number of outputs",
+                expected=f"{count}: {names}",
+                found=found,
+                do="return one value per output of the schema, in order",
+            )
         return list(result)
 
     def _one(self, output: Output, value: Any, arguments: Mapping[str, Any], source: str) -> Any:
         if output.alias_of is not None and not output.is_view:
             written = arguments[output.alias_of]
             if value is not None and value is not written:
-                self._fail(source, f"returns something other than '{output.alias_of}' as output '{output.name}'",
-                           expected=f"the tensor that was given as '{output.alias_of}', or None")  # fmt: skip
+                self._fail(
+                    source,
+                    f"returns something other than '{output.alias_of}' as output '{output.name}'",
+                    expected=f"the tensor that was given as '{output.alias_of}', or None",
+                )
             return written
         if output.is_tensor_list:
             if not isinstance(value, (list, tuple)) or not all(isinstance(item, Tensor) for item in value):
-                self._fail(source, f"returns no list of tensors as output '{output.name}'", expected="a list of tensors",
-                           found=_kind(value))  # fmt: skip
+                self._fail(
+                    source,
+                    f"returns no list of tensors as output '{output.name}'",
+                    expected="a list of tensors",
+                    found=_kind(value),
+                )
             return list(value)
         expected = (Tensor, type(None)) if output.type == "Tensor?" else NUMBERS.get(output.type, (Tensor,))
         if not isinstance(value, expected):
-            self._fail(source, f"returns the wrong type as output '{output.name}'", expected=output.type,
-                       found=_kind(value))  # fmt: skip
+            self._fail(
+                source, f"returns the wrong type as output '{output.name}'", expected=output.type, found=_kind(value)
+            )
         return value
 
     def _check_aliasing(self, values: list[Any], arguments: Mapping[str, Any], source: str) -> None:
@@ -92,16 +110,21 @@ class ResultReader:
             for start, end in _spans(value):
                 for label, other_start, other_end in seen:
                     if start < other_end and other_start < end:
-                        self._fail(source, f"returns an output '{output.name}' that shares memory with {label}",
-                                   expected="new memory",
-                                   do=f"return a copy (.clone()), or declare the op as mutating {label}"
-                                   if label.startswith("input") else "return a copy of one of them")  # fmt: skip
+                        self._fail(
+                            source,
+                            f"returns an output '{output.name}' that shares memory with {label}",
+                            expected="new memory",
+                            do=f"return a copy (.clone()), or declare the op as mutating {label}"
+                            if label.startswith("input")
+                            else "return a copy of one of them",
+                        )
                 seen.append((f"output '{output.name}'", start, end))
 
     def _fail(self, source: str, problem: str, **facts: str | None) -> NoReturn:
         raise KernelError(
-            format_message(str(self.declaration.name), f"the {source} {problem}", declared=self.declaration.location,
-                           **facts)  # fmt: skip
+            format_message(
+                str(self.declaration.name), f"the {source} {problem}", declared=self.declaration.location, **facts
+            )
         )
 
 

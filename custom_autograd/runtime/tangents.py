@@ -40,8 +40,9 @@ class Jvp:
         self.hidden = [name for name in self.results if name not in self.visible]
         self.missing: tuple[str, ...] = ()
 
-    def __call__(self, tangents: ByName, values: ByName, results: ByName, metadata: ByName,
-                 gradients: Gradients) -> dict[str, Any]:  # fmt: skip
+    def __call__(
+        self, tangents: ByName, values: ByName, results: ByName, metadata: ByName, gradients: Gradients
+    ) -> dict[str, Any]:
         """The tangent of each differentiable result.
 
         Args:
@@ -82,19 +83,24 @@ class Jvp:
             GradientError: there is no backward, or it cannot be differentiated.
         """
         if not self.plan.has_reverse:
-            self._fail("has neither a jvp nor a backward rule, and a tangent is asked for",
-                       do="register one with register_jvp, or a differentiable register_backward")  # fmt: skip
+            self._fail(
+                "has neither a jvp nor a backward rule, and a tangent is asked for",
+                do="register one with register_jvp, or a differentiable register_backward",
+            )
         once = next((rule for rule in self.plan.rules if rule.is_once_differentiable), None)
         if once is not None:
-            self._fail("cannot derive forward mode from a backward that is once-differentiable", once,
-                       do="register_jvp, or write the backward in differentiable operations")  # fmt: skip
+            self._fail(
+                "cannot derive forward mode from a backward that is once-differentiable",
+                once,
+                do="register_jvp, or write the backward in differentiable operations",
+            )
         needs = {name: _has(tangent) for name, tangent in tangents.items()}
         grads: dict[str, Any] = dict.fromkeys(self.results)
         grads.update({name: _seed(result) for name, result in results.items()})
         seeds = [seed for name in results for seed in _flat(grads[name])]
         products = self._products(gradients(needs, grads), tangents, metadata)
         if not products or not seeds:
-            return {name: None for name in results}
+            return dict.fromkeys(results)
         outputs, weights = zip(*products, strict=True)
         found = torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True)
         remaining = iter(found)
@@ -109,8 +115,10 @@ class Jvp:
                 if gradient is None or one is None:
                     continue
                 if not gradient.requires_grad:
-                    self._fail(f"cannot derive forward mode: the gradient of '{name}' is not differentiable",
-                               do="register_jvp, or write the backward in differentiable operations")  # fmt: skip
+                    self._fail(
+                        f"cannot derive forward mode: the gradient of '{name}' is not differentiable",
+                        do="register_jvp, or write the backward in differentiable operations",
+                    )
                 products.append((sum_to_shape(gradient, one.shape), one))
         del metadata
         return products
@@ -139,33 +147,53 @@ class Jvp:
                 if not isinstance(one, Tensor):
                     self._fail(f"the tangent of '{name}' is no tensor", rule, found=type(one).__name__)
                 if one.shape != known.shape or one.dtype != known.dtype:
-                    self._fail(f"the tangent of '{name}' does not match the output", rule,
-                               expected=f"{tuple(known.shape)}, {known.dtype}",
-                               found=f"{tuple(one.shape)}, {one.dtype}")  # fmt: skip
+                    self._fail(
+                        f"the tangent of '{name}' does not match the output",
+                        rule,
+                        expected=f"{tuple(known.shape)}, {known.dtype}",
+                        found=f"{tuple(one.shape)}, {one.dtype}",
+                    )
         return found
 
     def _by_name(self, rule: Rule, result: Any) -> dict[str, Any]:
         if isinstance(result, Mapping):
             return self._checked_names(rule, dict(result))
         if isinstance(result, tuple) and len(result) != len(self.visible):
-            self._fail("the jvp returns the wrong number of tangents", rule,
-                       expected=f"{len(self.visible)}: {quote(self.visible)}", found=str(len(result)))  # fmt: skip
+            self._fail(
+                "the jvp returns the wrong number of tangents",
+                rule,
+                expected=f"{len(self.visible)}: {quote(self.visible)}",
+                found=str(len(result)),
+            )
         if isinstance(result, tuple):
             return dict(zip(self.visible, result, strict=True))
         if len(self.visible) != 1:
-            self._fail("the jvp returns one tangent for several outputs", rule,
-                       expected=f"a dict or a tuple for {quote(self.visible)}", found=type(result).__name__)  # fmt: skip
+            self._fail(
+                "the jvp returns one tangent for several outputs",
+                rule,
+                expected=f"a dict or a tuple for {quote(self.visible)}",
+                found=type(result).__name__,
+            )
         return {self.visible[0]: result}
 
     def _checked_names(self, rule: Rule, found: dict[str, Any]) -> dict[str, Any]:
         for name in found:
             if name not in self.results:
-                self._fail(f"the jvp returns a tangent for {name!r}, which is no differentiable output", rule,
-                           expected=quote(self.results), do=suggest(str(name), self.results))  # fmt: skip
+                self._fail(
+                    f"the jvp returns a tangent for {name!r}, which is no differentiable output",
+                    rule,
+                    expected=quote(self.results),
+                    do=suggest(str(name), self.results),
+                )
         for name in self.visible:
             if name not in found:
-                self._fail(f"the tangent of '{name}' is missing", rule, expected=f"an entry '{name}'",
-                           found=f"entries {quote(found)}", do=f"where it is zero, return '{name}': None")  # fmt: skip
+                self._fail(
+                    f"the tangent of '{name}' is missing",
+                    rule,
+                    expected=f"an entry '{name}'",
+                    found=f"entries {quote(found)}",
+                    do=f"where it is zero, return '{name}': None",
+                )
         return found
 
     def check_hidden(self, saved: tuple[str, ...]) -> None:
@@ -176,16 +204,23 @@ class Jvp:
         """
         unknown = [name for name in self.missing if name in saved]
         if unknown:
-            self._fail(f"the tangent of the hidden output {quote(unknown)} is not known, and a gradient depends on it",
-                       self.plan.jvp,
-                       do=f"return it from the jvp rule by name, take {quote(f'grad_{n}' for n in unknown)} in the "
-                          "backward, or register a differentiable reference")  # fmt: skip
+            self._fail(
+                f"the tangent of the hidden output {quote(unknown)} is not known, and a gradient depends on it",
+                self.plan.jvp,
+                do=f"return it from the jvp rule by name, take {quote(f'grad_{n}' for n in unknown)} in the "
+                "backward, or register a differentiable reference",
+            )
 
     def _fail(self, problem: str, rule: Rule | None = None, **facts: str | None) -> NoReturn:
         location = None if rule is None else f"{rule.location}, {rule.slot}"
         raise GradientError(
-            format_message(str(self.plan.declaration.name), problem, rule=location,
-                           declared=self.plan.declaration.location, **facts)  # fmt: skip
+            format_message(
+                str(self.plan.declaration.name),
+                problem,
+                rule=location,
+                declared=self.plan.declaration.location,
+                **facts,
+            )
         )
 
 
@@ -215,5 +250,3 @@ def _refill(seed: Any, found: Any) -> Any:
     if isinstance(seed, list):
         return [_refill(one, found) for one in seed]
     return None if seed is None else next(found)
-
-

@@ -60,8 +60,9 @@ class Vjp:
         unnamed = self.plan.unnamed_results
         return {name: grads[name] for name in unnamed if first_tensor([grads[name]]) is not None}
 
-    def _add_from_reference(self, found: dict[str, Any], silent: ByName, needs: ByName, grads: ByName,
-                            values: ByName) -> None:  # fmt: skip
+    def _add_from_reference(
+        self, found: dict[str, Any], silent: ByName, needs: ByName, grads: ByName, values: ByName
+    ) -> None:
         uncovered = {name: needs[name] for name in self.plan.uncovered if is_wanted(needs[name])}
         if not uncovered and not silent:
             return
@@ -80,13 +81,16 @@ class Vjp:
             problem = f"there is no rule for the gradient of {quote(uncovered)}"
             do = "register one with register_backward or register_grad, or a differentiable register_reference"
         else:
-            problem = f"a second derivative needs the gradient of the hidden output {quote(silent)}, which no rule names"
+            problem = (
+                f"a second derivative needs the gradient of the hidden output {quote(silent)}, which no rule names"
+            )
             names = quote(self.grad_names[name] for name in silent)
             do = f"take {names} in the backward rule and add its share, or register a differentiable reference"
         rules = ", ".join(rule.location for rule in self.plan.rules) or None
         return GradientError(
-            format_message(str(self.plan.declaration.name), problem, rule=rules,
-                           declared=self.plan.declaration.location, do=do)  # fmt: skip
+            format_message(
+                str(self.plan.declaration.name), problem, rule=rules, declared=self.plan.declaration.location, do=do
+            )
         )
 
 
@@ -148,5 +152,3 @@ def _sum(first: Any, second: Any) -> Any:  # Any: tensors, None, or lists of tho
     if isinstance(first, list):
         return [_sum(one, other) for one, other in zip(first, second, strict=True)]
     return first + second
-
-

@@ -5,7 +5,7 @@
 - `_C._ExcludeDispatchKeyGuard`, `_C.DispatchKeySet`: `torch.library` has no public "call me without this key".
 - `_C._dispatch_key_for_device`: the name of a device type's key; also what says that a device type does not exist.
 - `Library._register_torch_dispatch_rule`, `OpOverload.redispatch`: what `torch.library.CustomOpDef` itself uses.
-- `OpOverload._schema`-free lookup: `torch.ops` is public, `OpOverloadPacket.default` too.
+- `OpOverload`: the type of `torch.ops.ns.name.default`, which has no public name.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import _C
+from torch._ops import OpOverload as OpOverload
 
 BELOW_AUTOGRAD = _C._after_autograd_keyset
 BELOW_VERSIONING = _C._after_ADInplaceOrView_keyset
@@ -44,7 +45,7 @@ def key_set(key: str) -> Any:  # Any: DispatchKeySet has no public type
     return KeySet(getattr(_C.DispatchKey, key))
 
 
-def redispatch(overload: torch._ops.OpOverload, keys: Any, *args: Any, **kwargs: Any) -> Any:  # Any: any op's call
+def redispatch(overload: OpOverload, keys: Any, *args: Any, **kwargs: Any) -> Any:  # Any: any op's call
     """Calls an op at the highest of the given keys."""
     return overload.redispatch(keys, *args, **kwargs)
 

@@ -18,7 +18,7 @@ from custom_autograd.torch_private.transforms import is_transforming, single_lev
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply takes whatever the op takes
     """The `apply` that records one node at the level in progress, without the Python layer of `Function.apply`."""
-    apply: Callable[..., Any] = super(Function, function).apply
+    apply: Callable[..., Any] = super(Function, function).apply  # type: ignore[misc]  # C++ defines it, stubs do not
 
     def apply_at_this_level(*args: Any) -> Any:
         if not is_transforming():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import typing
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,12 +85,12 @@ _ENUMERATIONS = {"ScalarType": torch.dtype, "Layout": torch.layout, "MemoryForma
 @functools.cache
 def _numbers_of(kind: str) -> dict[int, Any]:  # Any: dtype, layout or memory_format
     """The dispatcher's number of each dtype (or layout, or memory format), asked from its own parser."""
-    numbers = {}
+    numbers: dict[int, Any] = {}
     for name, value in vars(torch).items():
         if isinstance(value, _ENUMERATIONS[kind]):
             try:
                 argument = torch._C.parse_schema(f"f({kind} a={name}) -> ()").arguments[0]
             except RuntimeError:
                 continue  # a dtype that schemas cannot spell
-            numbers[argument.default_value] = value
+            numbers[typing.cast(int, argument.default_value)] = value
     return numbers

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 from torch import _C, Tensor
-from torch._functorch.autograd_function import VmapInfo, unwrap_batched, wrap_batched
+from torch._functorch.autograd_function import VmapInfo
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch._functorch.vmap import unwrap_batched, wrap_batched
 from torch.autograd import forward_ad
 
 is_transforming = _C._are_functorch_transforms_active
