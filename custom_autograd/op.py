@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import torch
 
@@ -26,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 DeviceTypes = str | Sequence[str] | None
 
 
-@overload
+@typing.overload
 def custom_op(
     name: str,
     fn: None = None,
@@ -42,7 +43,7 @@ def custom_op(
     reference: bool = False,
     replace: bool = False,
 ) -> Callable[[Callable[P, R]], CustomOp[P, R]]: ...
-@overload
+@typing.overload
 def custom_op(
     name: str,
     fn: None = None,
@@ -58,7 +59,7 @@ def custom_op(
     reference: bool = False,
     replace: bool = False,
 ) -> Callable[[Callable[P, Any]], CustomOp[P, Any]]: ...
-@overload
+@typing.overload
 def custom_op(
     name: str,
     fn: Callable[P, R],
@@ -203,7 +204,15 @@ class CustomOp(Generic[P, R]):
         """Where each capability comes from: registered, derived (from what), or missing."""
         return declaring.coverage(self.entry)
 
-    def register_kernel(self, device_types: DeviceTypes, fn: F | None = None, /, *, replace: bool = False) -> Any:
+    @typing.overload
+    def register_kernel(
+        self, device_types: DeviceTypes, fn: None = None, /, *, replace: bool = False
+    ) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_kernel(self, device_types: DeviceTypes, fn: F, /, *, replace: bool = False) -> F: ...
+    def register_kernel(
+        self, device_types: DeviceTypes, fn: Callable[..., Any] | None = None, /, *, replace: bool = False
+    ) -> Any:
         """Registers a kernel for one or several device types.
 
         Args:
@@ -219,7 +228,11 @@ class CustomOp(Generic[P, R]):
         """
         return _decorator(fn, lambda f: declaring.add_kernel(self.entry, device_types, f, replace=replace))
 
-    def register_fake(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
+    @typing.overload
+    def register_fake(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_fake(self, fn: F, /, *, replace: bool = False) -> F: ...
+    def register_fake(self, fn: Callable[..., Any] | None = None, /, *, replace: bool = False) -> Any:
         """Registers what the op returns for fake tensors: empty tensors of the right shape, dtype and device.
 
         Raises:
@@ -227,7 +240,11 @@ class CustomOp(Generic[P, R]):
         """
         return _decorator(fn, lambda f: declaring.add_by_position(self.entry, "fake", f, replace=replace))
 
-    def register_reference(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
+    @typing.overload
+    def register_reference(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_reference(self, fn: F, /, *, replace: bool = False) -> F: ...
+    def register_reference(self, fn: Callable[..., Any] | None = None, /, *, replace: bool = False) -> Any:
         """Registers the same computation in differentiable PyTorch operations.
 
         It serves as default for whatever is not registered (kernel, fake, backward, jvp, vmap), and as an oracle.
@@ -237,9 +254,23 @@ class CustomOp(Generic[P, R]):
         """
         return _decorator(fn, lambda f: declaring.add_by_position(self.entry, "reference", f, replace=replace))
 
+    @typing.overload
     def register_backward(
         self,
-        fn: F | None = None,
+        fn: None = None,
+        /,
+        *,
+        once_differentiable: bool = False,
+        materialize_grads: bool = True,
+        replace: bool = False,
+    ) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_backward(
+        self, fn: F, /, *, once_differentiable: bool = False, materialize_grads: bool = True, replace: bool = False
+    ) -> F: ...
+    def register_backward(
+        self,
+        fn: Callable[..., Any] | None = None,
         /,
         *,
         once_differentiable: bool = False,
@@ -300,7 +331,11 @@ class CustomOp(Generic[P, R]):
             replace=replace,
         )
 
-    def register_jvp(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
+    @typing.overload
+    def register_jvp(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_jvp(self, fn: F, /, *, replace: bool = False) -> F: ...
+    def register_jvp(self, fn: Callable[..., Any] | None = None, /, *, replace: bool = False) -> Any:
         """Registers forward mode, bound by the names of its parameters.
 
         Args:
@@ -328,7 +363,11 @@ class CustomOp(Generic[P, R]):
         """
         declaring.add_drop_in(self.entry, backward, setup_context, replace=replace)
 
-    def register_vmap(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
+    @typing.overload
+    def register_vmap(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_vmap(self, fn: F, /, *, replace: bool = False) -> F: ...
+    def register_vmap(self, fn: Callable[..., Any] | None = None, /, *, replace: bool = False) -> Any:
         """Registers a batching rule: `(info, in_dims, *args, **kwargs) -> (output, out_dims)`.
 
         `in_dims` has one entry per positional argument; where the op has keyword-only tensors, theirs follow.
@@ -346,8 +385,14 @@ class CustomOp(Generic[P, R]):
         """
         declaring.add_autocast(self.entry, device_type, cast_inputs, replace=replace)
 
+    @typing.overload
     def register_torch_dispatch(
-        self, torch_dispatch_class: type, fn: F | None = None, /, *, replace: bool = False
+        self, torch_dispatch_class: type, fn: None = None, /, *, replace: bool = False
+    ) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_torch_dispatch(self, torch_dispatch_class: type, fn: F, /, *, replace: bool = False) -> F: ...
+    def register_torch_dispatch(
+        self, torch_dispatch_class: type, fn: Callable[..., Any] | None = None, /, *, replace: bool = False
     ) -> Any:
         """Registers what the op does for a tensor subclass or a mode: `(cls_or_mode, func, types, args, kwargs)`.
 
@@ -358,7 +403,11 @@ class CustomOp(Generic[P, R]):
             fn, lambda f: declaring.add_torch_dispatch(self.entry, torch_dispatch_class, f, replace=replace)
         )
 
-    def register_samples(self, fn: F | None = None, /, *, replace: bool = False) -> Any:
+    @typing.overload
+    def register_samples(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_samples(self, fn: F, /, *, replace: bool = False) -> F: ...
+    def register_samples(self, fn: Callable[..., Any] | None = None, /, *, replace: bool = False) -> Any:
         """Registers a generator of `Sample`s: `(make)`, where `make(*shape)` makes tensors for the check at hand.
 
         Raises:
@@ -390,7 +439,9 @@ class CustomOp(Generic[P, R]):
         )
 
 
-def _decorator(fn: F | None, register: Callable[[F], F]) -> Any:  # Any: the function, or a decorator for one
+def _decorator(
+    fn: Callable[..., Any] | None, register: Callable[..., Any]
+) -> Any:  # Any: the function, or a decorator for one
     return register if fn is None else register(fn)
 
 

@@ -1,6 +1,7 @@
 """Targets x checks x samples -> Report: one check's exception does not stop the next, and every run repeats exactly."""
 
 import contextlib
+import logging
 import random
 import time
 import traceback
@@ -100,8 +101,7 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
     start = time.perf_counter()
     findings: list[Finding] = []
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of its own deprecations, which are no finding of the op
+        with _quiet():
             for finding in check.run(target, sample):
                 findings.append(finding)  # noqa: PERF402 - what was found before an exception is kept
     except NothingToCheckError as reason:
@@ -113,6 +113,19 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
         findings.append(known)
     status, message = _summarise(findings)
     return Result(target.name, check.name, label, status, message, time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences warnings and logging: torch warns of its own deprecations, and logs what it also raises."""
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.ERROR)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
 
 
 def _finding_of(error: Exception) -> Finding | None:

@@ -21,6 +21,7 @@ class Integration(Protocol):
 
     def describe(self, entry: Entry) -> str:
         """Where the capability comes from: "registered (file:line)", "derived from ...", or "missing: ..."."""
+        ...
 
 
 def registered(entry: Entry, slot: str) -> str | None:

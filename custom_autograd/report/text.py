@@ -14,8 +14,8 @@ def format_report(results: Sequence[Result]) -> str:
 
 
 def format_failures(results: Sequence[Result]) -> str:
-    """The counts and every finding: the text of the error that is raised."""
-    return "\n\n".join([format_counts(results), *_findings(results)])
+    """Every finding, then the counts: the text of the error that is raised."""
+    return "\n\n".join([*_findings(results), format_counts(results)])
 
 
 def format_counts(results: Sequence[Result]) -> str:

@@ -7,7 +7,7 @@ parked on ctx as an attribute, so that hooks, version checks and checkpointing s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
@@ -62,6 +62,57 @@ class Context:
         """Whether undefined incoming gradients reach the backward as zeros (the default) or as None."""
         self._materializes = value
 
+    @property
+    def materializes(self) -> bool:
+        """What `set_materialize_grads` was told."""
+        return self._materializes
+
+    @property
+    def non_differentiable(self) -> tuple[Tensor, ...]:
+        """What `mark_non_differentiable` got."""
+        return self._non_differentiable
+
+    def pack(self) -> tuple[tuple[Tensor | None, ...], Parcel]:
+        """All tensors there are, and a parcel of everything else."""
+        attributes = {name: value for name, value in vars(self).items() if name not in OWN}
+        leaves, structure = flatten_tree(attributes)
+        parked = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        are_tensors = [isinstance(leaf, Tensor) for leaf in leaves]
+        parcel = Parcel(others, are_tensors, structure, len(self._saved), self._materializes)
+        return (*self._saved, *parked), parcel
+
+    @classmethod
+    def unpack(cls, tensors: Sequence[Tensor | None], parcel: Parcel, needs_input_grad: tuple[Any, ...]) -> Context:
+        """The inverse of `pack`."""
+        context = cls(needs_input_grad)
+        context._saved = tuple(plain(tensor) for tensor in tensors[: parcel.saved_count])
+        context._materializes = parcel.materializes
+        parked = iter(tensors[parcel.saved_count :])
+        pairs = zip(parcel.leaves, parcel.are_tensors, strict=True)
+        filled = [plain(next(parked)) if is_tensor else leaf for leaf, is_tensor in pairs]
+        for name, value in unflatten_tree(filled, parcel.structure).items():
+            setattr(context, name, value)
+        return context
+
+
+class Parcel(NamedTuple):
+    """What a Context holds besides tensors.
+
+    Attributes:
+        leaves: of its attributes, with None in place of each tensor.
+        are_tensors: which leaves those are.
+        structure: of the attributes.
+        saved_count: how many of the tensors came through `save_for_backward`.
+        materializes: whether undefined gradients become zeros.
+    """
+
+    leaves: list[Any]
+    are_tensors: list[bool]
+    structure: Any  # Any: torch's TreeSpec
+    saved_count: int
+    materializes: bool
+
 
 OWN = ("needs_input_grad", "_saved", "_non_differentiable", "_materializes")
 
@@ -92,21 +143,12 @@ class DropIn:
         context = Context(tuple(needs.get(name, False) for name in self.names))
         if self.setup_context is not None:
             self._call_setup(context, inputs, output)
-        attributes = {name: value for name, value in vars(context).items() if name not in OWN}
-        leaves, spec = flatten_tree(attributes)
-        parked = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        ctx.parcel = (
-            [None if isinstance(leaf, Tensor) else leaf for leaf in leaves],
-            [isinstance(leaf, Tensor) for leaf in leaves],
-            spec,
-            len(context._saved),  # noqa: SLF001 - the two classes are one mechanism
-            context._materializes,  # noqa: SLF001 - as above
-        )
-        ctx.save_for_backward(*context.saved_tensors, *parked)
+        tensors, ctx.parcel = context.pack()
+        ctx.save_for_backward(*tensors)
         if transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors_in(inputs))):
-            ctx.forward_saved = (*context.saved_tensors, *parked)
-        if context._non_differentiable:  # noqa: SLF001 - as above
-            ctx.mark_non_differentiable(*context._non_differentiable)  # noqa: SLF001 - as above
+            ctx.forward_saved = tensors
+        if context.non_differentiable:
+            ctx.mark_non_differentiable(*context.non_differentiable)
 
     def _call_setup(self, context: Context, inputs: Sequence[Any], output: Any) -> None:
         assert self.setup_context is not None
@@ -135,26 +177,15 @@ class DropIn:
         Returns:
             By differentiable input, what the user's backward returned for it.
         """
-        context = self._reopen(ctx, saved, needs)
+        context = Context.unpack(saved, ctx.parcel, tuple(needs.get(name, False) for name in self.names))
         like = first_tensor(grads.values())
         incoming = []
         for output in self.plan.declaration.schema.outputs:
             gradient = plain(grads.get(output.name))
-            if context._materializes and output.holds_tensors:  # noqa: SLF001 - one mechanism
+            if context.materializes and output.holds_tensors:
                 gradient = materialize(gradient, metadata[output.name], like)
             incoming.append(gradient)
         return self._read(self.backward(context, *incoming), needs)
-
-    def _reopen(self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName) -> Context:
-        leaves, are_tensors, spec, count, materializes = ctx.parcel
-        context = Context(tuple(needs.get(name, False) for name in self.names))
-        context._saved = tuple(plain(tensor) for tensor in saved[:count])  # noqa: SLF001 - one mechanism
-        context._materializes = materializes  # noqa: SLF001 - as above
-        parked = iter(saved[count:])
-        filled = [plain(next(parked)) if is_one else leaf for leaf, is_one in zip(leaves, are_tensors, strict=True)]
-        for name, value in unflatten_tree(filled, spec).items():
-            setattr(context, name, value)
-        return context
 
     def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
         """One gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""

@@ -35,9 +35,7 @@ class FunctionWriter:
         self.saved_values = [n for n in plan.saved if not self._holds_tensors(n)]
 
     def _holds_tensors(self, name: str) -> bool:
-        return any(
-            value.name == name and value.holds_tensors for value in self.schema.values
-        )
+        return any(value.name == name and value.holds_tensors for value in self.schema.values)
 
     def write(self) -> None:
         """Writes the class and the kernel."""

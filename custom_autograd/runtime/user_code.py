@@ -28,9 +28,10 @@ def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Ca
 
 def add_note(error: BaseException, note: str) -> None:
     """Adds a note to an exception, once; on Python 3.10 as the end of its chain of causes."""
-    if hasattr(error, "add_note"):
+    attach: Callable[[str], None] | None = getattr(error, "add_note", None)
+    if attach is not None:
         if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
+            attach(note)
         return
     last = error
     while last.__cause__ is not None:
