@@ -1,6 +1,8 @@
 """The runner: isolation, seeds, skips that stay visible, and what `check` refuses."""
 
+import logging
 import random
+import warnings
 
 import pytest
 import torch
@@ -99,6 +101,32 @@ def test_random_numbers_repeat_with_the_seed_and_leave_the_global_state():
 
     assert first == same != drawing.drawn
     assert python_state == random.getstate()
+
+
+def test_warnings_and_logs_of_a_check_are_silent_and_both_are_as_before(caplog):
+    class Loud(Scripted):
+        def run(self, target, sample):
+            warnings.warn("deprecated", DeprecationWarning, stacklevel=1)
+            logging.getLogger("torch.anything").error("about to raise")
+            yield PASSED
+
+    before = logging.root.manager.disable
+
+    assert "passed" == run(Loud()).status
+    assert ("", before) == (caplog.text, logging.root.manager.disable)
+
+
+def test_check_that_needs_another_is_skipped_where_that_fails():
+    class Dependent(Scripted):
+        name = "dependent"
+        needs = ("scripted",)
+
+    samples = (Sample(torch.ones(2)).named("one"),)
+    case = runner.Case(target_of(identity), samples)
+    report = runner.run([case], [Scripted(failed("wrong")), Dependent(PASSED)])
+
+    assert ["failed", "skipped"] == [result.status for result in report.results]
+    assert "the check scripted fails first" == report.results[1].message
 
 
 def test_global_random_state_is_as_before():

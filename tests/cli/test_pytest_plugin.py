@@ -67,7 +67,7 @@ def test_one_item_per_op_and_check_skipped_where_nothing_was_checked(folder):
     code, out = run_pytest(folder, "--custom-ops", "plugin_ops:RIGHT")
 
     assert 0 == code, out
-    assert "PASSED plugin_ops.py::plugin_ops:RIGHT::plugin::right-gradients" in out or "plugin::right-gradients" in out
+    assert "PASSED plugin_ops:RIGHT::plugin::right-gradients" in out
     assert "no reference is registered (register_reference)" in out
 
 
@@ -77,6 +77,13 @@ def test_finding_fails_its_item_with_the_report(folder):
     assert 1 == code, out
     assert "output 0 depends on 'x' but carries no gradient: it is silently zero" in out
     assert "Traceback" not in out
+
+
+def test_op_without_samples_is_skipped(folder):
+    code, out = run_pytest(folder, "--custom-ops", "plugin_ops:right")
+
+    assert 0 == code, out
+    assert "no samples are registered (register_samples)" in out
 
 
 def test_unknown_target_is_a_usage_error(folder):

@@ -69,8 +69,6 @@ def test_failures_as_text():
     assert_expected_inline(
         str(caught.value),
         """\
-1 passed, 1 failed, 2 skipped, 1 error
-
 FAILED ns::f: fake, on sample 1
   says shape (3,)
   not <b>(4,)</b> | {{ 7 * 7 }}
@@ -78,7 +76,9 @@ FAILED ns::f: fake, on sample 1
 ERROR ns::g: schema, on sample 0
   ValueError: no
   last frames:
-    f.py:1 f: raise""",
+    f.py:1 f: raise
+
+1 passed, 1 failed, 2 skipped, 1 error""",
     )
 
 
