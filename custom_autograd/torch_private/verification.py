@@ -17,8 +17,6 @@ from typing import TypeAlias
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 Overload: TypeAlias = OpOverload
 """An op of the dispatcher; torch names the class in a private module only."""
@@ -40,6 +38,12 @@ class OverloadArgument:
 @contextlib.contextmanager
 def fake_mode() -> Iterator[Callable[[Tensor], Tensor]]:
     """Everything within runs on metadata; gives the function that turns a real tensor into a fake one."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    from torch._subclasses.fake_tensor import FakeTensorMode  # imports sympy, which only a check needs
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # likewise
+
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     with mode:
         yield lambda tensor: mode.from_tensor(tensor, static_shapes=True)
