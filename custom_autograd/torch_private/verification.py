@@ -41,9 +41,6 @@ def fake_mode() -> Iterator[Callable[[Tensor], Tensor]]:
     from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    from torch._subclasses.fake_tensor import FakeTensorMode  # imports sympy, which only a check needs
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # likewise
-
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     with mode:
         yield lambda tensor: mode.from_tensor(tensor, static_shapes=True)
