@@ -16,6 +16,7 @@ from custom_autograd.core.parsing import parse
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.types import ArgumentType, describe_supported, find_argument_type, find_return_spelling
 from custom_autograd.core.wish import Refusal, Wish
+from custom_autograd.torch_private.tags import HANDED_BACK
 
 
 def schema_of(function: Callable[..., Any], wish: Wish) -> Schema:
@@ -155,7 +156,7 @@ class _Inference:
 
     def _alias_results(self, spelled: list[str | None], parameters: list[inspect.Parameter]) -> list[str | None]:
         """An op tagged inplace or out hands back what it wrote to, as PyTorch's own do."""
-        if not {torch.Tag.inplace, torch.Tag.out} & set(self.wish.tags):
+        if not HANDED_BACK & set(self.wish.tags):
             return spelled
         written = [index for index, parameter in enumerate(parameters) if self._is_mutated(parameter.name)]
         if len(written) != len(spelled) or any(spelling != "Tensor" for spelling in spelled):

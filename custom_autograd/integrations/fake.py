@@ -22,7 +22,9 @@ class Fake:
     name = "fake"
 
     def attach(self, entry: Entry) -> None:
-        """Registers a fake that looks up which rule to run when it is called."""
+        """Registers a fake, once, that looks up which rule to run when it is called."""
+        if self.name in entry.attached:
+            return
         bind = Binder(entry.declaration.schema)
         reader = ResultReader(entry.declaration)
 
@@ -36,6 +38,7 @@ class Fake:
             return reader.read(result, arguments, f"fake, {rule.location},")
 
         torch.library.register_fake(str(entry.home), fake, lib=entry.library)
+        entry.attached.add(self.name)
 
     def describe(self, entry: Entry) -> str:
         """Where shapes come from."""
