@@ -1,17 +1,21 @@
 """Custom PyTorch operations that are right in every mode, fast to call, and verified."""
 
-from custom_autograd.checking import check
-from custom_autograd.core.errors import (
-    CheckError,
-    CustomAutogradError,
-    DeclarationError,
-    GradientError,
-    KernelError,
-    RegistrationError,
-)
-from custom_autograd.core.samples import Sample
-from custom_autograd.op import CustomOp, custom_op
-from custom_autograd.report import Report, Result
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from custom_autograd.checking import check
+    from custom_autograd.core.errors import (
+        CheckError,
+        CustomAutogradError,
+        DeclarationError,
+        GradientError,
+        KernelError,
+        RegistrationError,
+    )
+    from custom_autograd.core.samples import Sample
+    from custom_autograd.op import CustomOp, custom_op
+    from custom_autograd.report import Report, Result
 
 __version__ = "0.1.0"
 
@@ -29,3 +33,29 @@ __all__ = [
     "check",
     "custom_op",
 ]
+
+_HOMES = {
+    "CheckError": "core.errors",
+    "CustomAutogradError": "core.errors",
+    "CustomOp": "op",
+    "DeclarationError": "core.errors",
+    "GradientError": "core.errors",
+    "KernelError": "core.errors",
+    "RegistrationError": "core.errors",
+    "Report": "report",
+    "Result": "report",
+    "Sample": "core.samples",
+    "check": "checking",
+    "custom_op": "op",
+}
+"""Where each public name lives: loaded when it is first used, so that `custom-autograd --help` needs no torch."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,31 +1,26 @@
-"""What the public face does: declares ops, and registers rules with the right slot, checks and attachments."""
+"""Declares ops: from a function and its author's wishes to an entry that the dispatcher knows."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from custom_autograd.core.errors import DeclarationError, RegistrationError
+from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.inference import schema_of
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import format_message, quote, show, suggest
-from custom_autograd.core.names import Name, parse_name
+from custom_autograd.core.messages import format_message, show
+from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.wish import Wish
-from custom_autograd.integrations import INTEGRATIONS, subclasses
-from custom_autograd.integrations import autocast as autocast_policy
-from custom_autograd.registration import library, registry, rules
+from custom_autograd.integrations import INTEGRATIONS
+from custom_autograd.registering import attach_integrations
+from custom_autograd.registration import library, registry
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernel
 from custom_autograd.registration.registry import Entry
-from custom_autograd.registration.rules import Rule
-from custom_autograd.runtime import autograd_kernel
-from custom_autograd.torch_private.dispatch import key_of_device
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def wish_of(
@@ -38,20 +33,16 @@ def wish_of(
     tags: Sequence[torch.Tag] | None,
 ) -> Wish:
     """The arguments of `custom_op`, normalised."""
-    mutates: str | tuple[str, ...] = "unknown" if mutates_args == "unknown" else _names(mutates_args)
+    mutates: str | tuple[str, ...] = "unknown" if mutates_args == "unknown" else names_of(mutates_args)
     return Wish(
         op=name,
         mutates=mutates,
         schema=schema,
-        outputs=None if outputs is None else _names(outputs),
-        hidden=_names(hidden),
-        non_differentiable=_names(non_differentiable),
+        outputs=None if outputs is None else names_of(outputs),
+        hidden=names_of(hidden),
+        non_differentiable=names_of(non_differentiable),
         tags=(tags,) if isinstance(tags, torch.Tag) else tuple(tags or ()),
     )
-
-
-def _names(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def declare(
@@ -70,7 +61,7 @@ def declare(
     name = parse_name(wish.op)
     if not callable(function):
         raise DeclarationError(format_message(wish.op, "the declared object is not callable", found=show(function)))
-    devices = None if device_types is None else _names(device_types)
+    devices = None if device_types is None else names_of(device_types)
     declaration = Declaration(
         name, schema_of(function, wish), function, location_of(function), devices, wish.tags, is_reference
     )
@@ -100,12 +91,7 @@ def declare(
 
 def _attach(entry: Entry, home: Name) -> None:
     library.define(entry, home)
-    _attach_integrations(entry)
-
-
-def _attach_integrations(entry: Entry) -> None:
-    for integration in INTEGRATIONS:
-        integration.attach(entry)
+    attach_integrations(entry)
 
 
 def _move(entry: Entry) -> None:
@@ -115,200 +101,6 @@ def _move(entry: Entry) -> None:
         number += 1
     library.undefine(entry)
     _attach(entry, Name(name.namespace, f"{name.name}__replaced_{number}"))
-
-
-def _add(entry: Entry, rule: Rule, *, replace: bool) -> None:
-    """Fills a slot, and lets every subsystem see the change."""
-    with entry.lock:
-        entry.add(rule, replace=replace)
-        _attach_integrations(entry)
-
-
-def add_kernel(entry: Entry, device_types: str | Sequence[str] | None, function: F, *, replace: bool) -> F:
-    """Registers a kernel for each device type."""
-    declaration = entry.declaration
-    for device_type in (None,) if device_types is None else _names(device_types):
-        slot = f"{device_type or 'default'} kernel"
-        rules.check_call(declaration, slot, function)
-        kernel = Kernel(device_type, function, location_of(function))
-        if device_type is None:
-            entry.kernels.add(kernel, replace=replace)
-            continue
-        _check_device(entry, device_type, function)
-        with entry.lock:
-            entry.kernels.add(kernel, replace=replace)
-            autograd_kernel.attach_device(entry, device_type)
-    return function
-
-
-def _check_device(entry: Entry, device_type: str, function: Callable[..., Any]) -> None:
-    try:
-        key_of_device(device_type)
-        torch.device(device_type)
-    except RuntimeError as error:
-        raise _refusal(
-            entry,
-            f"torch knows no device type {device_type!r}",
-            function,
-            expected="'cpu', 'cuda', 'mps', 'xpu', ...",
-            found=repr(device_type),
-        ) from error
-    schema = entry.declaration.schema
-    if not schema.tensor_arguments and not any(a.type.startswith("Device") for a in schema.arguments):
-        raise _refusal(
-            entry,
-            "an op without tensors cannot choose between devices",
-            function,
-            expected="an argument 'device: torch.device'",
-            do="add one, or declare the op with device_types=None",
-        )
-
-
-def add_by_position(entry: Entry, slot: str, function: F, *, replace: bool) -> F:
-    """Registers what is called like the op itself."""
-    _add(entry, rules.bind_by_position(entry.declaration, slot, function), replace=replace)
-    return function
-
-
-def check_inputs(entry: Entry, inputs: Sequence[str]) -> None:
-    """Checks names given to `register_grad`."""
-    valid = tuple(argument.name for argument in entry.declaration.schema.differentiable_arguments)
-    if not inputs or not all(isinstance(name, str) for name in inputs):
-        raise _refusal(
-            entry,
-            "register_grad takes names of inputs",
-            None,
-            expected=quote(valid),
-            found=quote(map(show, inputs)),
-            do=f"write @op.register_grad({show(next(iter(valid), 'x'))})",
-        )
-    for name in inputs:
-        if name not in valid:
-            raise _refusal(
-                entry,
-                f"register_grad names {name!r}, which is no differentiable input",
-                None,
-                expected=quote(valid),
-                found=repr(name),
-                do=suggest(name, valid),
-            )
-
-
-def add_gradient(
-    entry: Entry,
-    slot: str,
-    function: F,
-    inputs: tuple[str, ...],
-    *,
-    once_differentiable: bool,
-    materialize_grads: bool,
-    replace: bool,
-) -> F:
-    """Registers a gradient rule bound by name."""
-    rule = rules.bind_gradient_rule(
-        entry.declaration,
-        slot,
-        function,
-        inputs,
-        once_differentiable=once_differentiable,
-        materialize_grads=materialize_grads,
-    )
-    _add(entry, rule, replace=replace)
-    return function
-
-
-def add_jvp(entry: Entry, function: F, *, replace: bool) -> F:
-    """Registers a forward-mode rule bound by name."""
-    _add(entry, rules.bind_jvp_rule(entry.declaration, function), replace=replace)
-    return function
-
-
-def add_drop_in(
-    entry: Entry, backward: Callable[..., Any], setup_context: Callable[..., Any] | None, *, replace: bool
-) -> None:
-    """Registers a backward and a setup_context as `torch.library` takes them."""
-    schema = entry.declaration.schema
-    if schema.mutated_arguments:
-        raise _refusal(
-            entry,
-            "register_autograd cannot express an op that mutates",
-            backward,
-            do="use register_backward: there, grad_<input> is the gradient after the call",
-        )
-    rules.check_signature(
-        entry.declaration, "backward", backward, ["ctx", *(f"grad_{output.name}" for output in schema.outputs)]
-    )
-    extra = {"takes_keywords": False, "by_keyword": False}
-    if setup_context is not None:
-        extra = _setup_style(entry, setup_context)
-    _add(
-        entry,
-        Rule("autograd", backward, location_of(backward), setup_context=setup_context, extra=extra),
-        replace=replace,
-    )
-
-
-def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> dict[str, bool]:
-    """How a setup_context is to be called: torch calls by keyword, and people name parameters as they like."""
-    names = list(inspect.signature(setup_context).parameters)
-    is_catch_all = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(setup_context).parameters.values())
-    has_keywords = any(argument.is_keyword_only for argument in entry.declaration.schema.arguments)
-    takes_keywords = has_keywords and ("keyword_only_inputs" in names or is_catch_all)
-    by_keyword = is_catch_all or {"ctx", "inputs", "output"} <= set(names)
-    keywords = ["ctx", "inputs", "output"] + (["keyword_only_inputs"] if takes_keywords else [])
-    rules.check_signature(
-        entry.declaration,
-        "setup_context",
-        setup_context,
-        [] if by_keyword else keywords,
-        keywords if by_keyword else [],
-    )
-    return {"takes_keywords": takes_keywords, "by_keyword": by_keyword}
-
-
-def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
-    """Registers a batching rule."""
-    arguments = entry.declaration.schema.arguments
-    positional = [argument.name for argument in arguments if not argument.is_keyword_only]
-    keywords = [argument.name for argument in arguments if argument.is_keyword_only]
-    rules.check_signature(entry.declaration, "vmap", function, ["info", "in_dims", *positional], keywords)
-    _add(entry, Rule("vmap", function, location_of(function)), replace=replace)
-    return function
-
-
-def add_autocast(entry: Entry, device_type: str, dtype: torch.dtype, *, replace: bool) -> None:
-    """Registers an autocast policy."""
-    if not isinstance(device_type, str) or not torch.amp.is_autocast_available(device_type):
-        raise _refusal(
-            entry, "the device type has no autocast", None, expected="'cpu', 'cuda', ...", found=show(device_type)
-        )
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise _refusal(
-            entry, "autocast casts to a floating-point dtype", None, expected="torch.bfloat16, ...", found=show(dtype)
-        )
-    slot = autocast_policy.slot_of(device_type)
-    _add(entry, Rule(slot, _no_function, "register_autocast", extra={"dtype": dtype}), replace=replace)
-
-
-def _no_function() -> None:
-    """Stands in rules that are data."""
-
-
-def add_torch_dispatch(entry: Entry, cls: type, function: F, *, replace: bool) -> F:
-    """Registers what the op does for a subclass or a mode."""
-    if not isinstance(cls, type):
-        raise _refusal(entry, "register_torch_dispatch takes a class", function, found=show(cls))
-    rules.check_signature(entry.declaration, "torch_dispatch", function, ["cls", "func", "types", "args", "kwargs"])
-    rule = Rule(subclasses.slot_of(cls), function, location_of(function), extra={"cls": cls})
-    _add(entry, rule, replace=replace)
-    return function
-
-
-def add_samples(entry: Entry, function: F, *, replace: bool) -> F:
-    """Registers a generator of samples."""
-    rules.check_signature(entry.declaration, "samples", function, ["make"])
-    entry.add(Rule("samples", function, location_of(function)), replace=replace)
-    return function
 
 
 def coverage(entry: Entry) -> dict[str, str]:
@@ -346,10 +138,3 @@ def find_or_import(name: str, module: str) -> Entry:
             )
         )
     return entry
-
-
-def _refusal(entry: Entry, problem: str, function: Callable[..., Any] | None, **facts: str | None) -> RegistrationError:
-    rule = None if function is None else location_of(function)
-    return RegistrationError(
-        format_message(entry.name, problem, rule=rule, declared=entry.declaration.location, **facts)
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import torch
 
-from custom_autograd import checking, declaring
+from custom_autograd import declaring, registering
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.call import call_source
@@ -226,7 +226,7 @@ class CustomOp(Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, the device type is unknown or taken.
         """
-        return _decorator(fn, lambda f: declaring.add_kernel(self.entry, device_types, f, replace=replace))
+        return _decorator(fn, lambda f: registering.add_kernel(self.entry, device_types, f, replace=replace))
 
     @typing.overload
     def register_fake(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
@@ -238,7 +238,7 @@ class CustomOp(Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a fake is registered.
         """
-        return _decorator(fn, lambda f: declaring.add_by_position(self.entry, "fake", f, replace=replace))
+        return _decorator(fn, lambda f: registering.add_by_position(self.entry, "fake", f, replace=replace))
 
     @typing.overload
     def register_reference(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
@@ -252,7 +252,7 @@ class CustomOp(Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a reference is registered.
         """
-        return _decorator(fn, lambda f: declaring.add_by_position(self.entry, "reference", f, replace=replace))
+        return _decorator(fn, lambda f: registering.add_by_position(self.entry, "reference", f, replace=replace))
 
     @typing.overload
     def register_backward(
@@ -292,7 +292,7 @@ class CustomOp(Generic[P, R]):
         """
         return _decorator(
             fn,
-            lambda f: declaring.add_gradient(
+            lambda f: registering.add_gradient(
                 self.entry,
                 "backward",
                 f,
@@ -319,9 +319,9 @@ class CustomOp(Generic[P, R]):
         Raises:
             RegistrationError: a name is no differentiable input, a parameter names nothing, or the place is taken.
         """
-        declaring.check_inputs(self.entry, inputs)
+        registering.check_inputs(self.entry, inputs)
         slot = f"grad {', '.join(inputs)}"
-        return lambda fn: declaring.add_gradient(
+        return lambda fn: registering.add_gradient(
             self.entry,
             slot,
             fn,
@@ -346,7 +346,7 @@ class CustomOp(Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a jvp is registered.
         """
-        return _decorator(fn, lambda f: declaring.add_jvp(self.entry, f, replace=replace))
+        return _decorator(fn, lambda f: registering.add_jvp(self.entry, f, replace=replace))
 
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, replace: bool = False
@@ -361,7 +361,7 @@ class CustomOp(Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, the op mutates, or a backward is registered.
         """
-        declaring.add_drop_in(self.entry, backward, setup_context, replace=replace)
+        registering.add_drop_in(self.entry, backward, setup_context, replace=replace)
 
     @typing.overload
     def register_vmap(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
@@ -375,7 +375,7 @@ class CustomOp(Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a rule is registered.
         """
-        return _decorator(fn, lambda f: declaring.add_vmap(self.entry, f, replace=replace))
+        return _decorator(fn, lambda f: registering.add_vmap(self.entry, f, replace=replace))
 
     def register_autocast(self, device_type: str, cast_inputs: torch.dtype, *, replace: bool = False) -> None:
         """Registers the dtype that floating-point tensors on a device type are cast to under autocast.
@@ -383,7 +383,7 @@ class CustomOp(Generic[P, R]):
         Raises:
             RegistrationError: the device type has no autocast or has a policy, or `cast_inputs` is no floating dtype.
         """
-        declaring.add_autocast(self.entry, device_type, cast_inputs, replace=replace)
+        registering.add_autocast(self.entry, device_type, cast_inputs, replace=replace)
 
     @typing.overload
     def register_torch_dispatch(
@@ -400,7 +400,7 @@ class CustomOp(Generic[P, R]):
             RegistrationError: the parameters do not fit, or the class has a rule.
         """
         return _decorator(
-            fn, lambda f: declaring.add_torch_dispatch(self.entry, torch_dispatch_class, f, replace=replace)
+            fn, lambda f: registering.add_torch_dispatch(self.entry, torch_dispatch_class, f, replace=replace)
         )
 
     @typing.overload
@@ -413,7 +413,7 @@ class CustomOp(Generic[P, R]):
         Raises:
             RegistrationError: it does not take one argument, or samples are registered.
         """
-        return _decorator(fn, lambda f: declaring.add_samples(self.entry, f, replace=replace))
+        return _decorator(fn, lambda f: registering.add_samples(self.entry, f, replace=replace))
 
     def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> AbstractContextManager[None]:
         """Switches the kernel of a device type on or off while the context is open."""
@@ -434,6 +434,8 @@ class CustomOp(Generic[P, R]):
         Raises:
             CheckError: a check failed, or there are no samples.
         """
+        from custom_autograd import checking  # verification is not loaded before it is asked for
+
         return checking.check(
             self, samples, checks=checks, device=device, dtype=dtype, seed=seed, raise_on_failure=raise_on_failure
         )

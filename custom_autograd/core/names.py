@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from custom_autograd.core.errors import DeclarationError
@@ -29,43 +30,22 @@ def parse_name(text: str) -> Name:
     """
     namespace, separator, name = text.partition("::")
     if not separator:
-        raise DeclarationError(
-            format_message(
-                text,
-                "the name has no namespace",
-                expected="'namespace::name'",
-                found=repr(text),
-                do=f"name it, say, 'mylib::{text}'",
-            )
-        )
+        raise _refusal(text, "the name has no namespace", do=f"name it, say, 'mylib::{text}'")
     if "." in name:
-        raise DeclarationError(
-            format_message(
-                text,
-                "the name contains a '.', which marks an overload",
-                expected="'namespace::name'",
-                found=repr(text),
-                do="declare each overload under a name of its own",
-            )
-        )
+        raise _refusal(text, "the name contains a '.', which marks an overload", do="give each overload its own name")
     if not (namespace.isidentifier() and name.isidentifier()):
-        raise DeclarationError(
-            format_message(
-                text,
-                "namespace and name must be Python identifiers",
-                expected="'namespace::name'",
-                found=repr(text),
-                do="use letters, digits and underscores",
-            )
-        )
+        raise _refusal(text, "namespace and name must be Python identifiers", do="use letters, digits and underscores")
     if namespace in RESERVED_NAMESPACES:
-        raise DeclarationError(
-            format_message(
-                text,
-                f"the namespace '{namespace}' is reserved for PyTorch",
-                expected=f"a namespace other than {quote(sorted(RESERVED_NAMESPACES))}",
-                found=repr(namespace),
-                do="use the name of your library",
-            )
-        )
+        reserved = quote(sorted(RESERVED_NAMESPACES))
+        do = f"use the name of your library; reserved are {reserved}"
+        raise _refusal(text, f"the namespace '{namespace}' is reserved for PyTorch", do=do)
     return Name(namespace, name)
+
+
+def _refusal(text: str, problem: str, *, do: str) -> DeclarationError:
+    return DeclarationError(format_message(text, problem, expected="'namespace::name'", found=repr(text), do=do))
+
+
+def names_of(names: str | Iterable[str]) -> tuple[str, ...]:
+    """One name or several, as a tuple."""
+    return (names,) if isinstance(names, str) else tuple(names)

@@ -26,7 +26,7 @@ class Fake:
         if self.name in entry.attached:
             return
         bind = Binder(entry.declaration.schema)
-        reader = ResultReader(entry.declaration)
+        reader = ResultReader(entry.declaration, str)
 
         def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema says
             rule = _find_rule(entry)

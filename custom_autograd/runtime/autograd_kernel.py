@@ -48,7 +48,7 @@ def attach_device(entry: Entry, device_type: str) -> None:
 def _backend(entry: Entry, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
     @outside_compilation
     def backend(*args: Any, **kwargs: Any) -> Any:
-        return program_of(entry).kernel(device_type, *args, **kwargs)
+        return (entry.program or program_of(entry)).kernel(device_type, *args, **kwargs)
 
     return backend
 
@@ -56,7 +56,7 @@ def _backend(entry: Entry, device_type: str | None) -> Callable[..., Any]:  # An
 def _autograd(entry: Entry) -> Callable[..., Any]:
     @outside_compilation
     def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        return program_of(entry).autograd(keyset, *args, **kwargs)
+        return (entry.program or program_of(entry)).autograd(keyset, *args, **kwargs)
 
     return autograd
 

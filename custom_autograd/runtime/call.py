@@ -136,7 +136,9 @@ def write_kernel(source: Source, schema: Schema) -> None:
             if argument.from_dispatcher is not None:
                 source.line(f"{argument.name} = from_dispatcher_{argument.name}({argument.name})")
         source.line("$function = $choose($device)")
-        with source.block("with $no_grad()"):
+        with source.block("if $is_grad_enabled()"), source.block("with $no_grad()"):
+            source.line(f"$result = $function({pass_on(schema)})")
+        with source.block("else"):
             source.line(f"$result = $function({pass_on(schema)})")
         pairs = ", ".join(f'"{argument.name}": {argument.name}' for argument in schema.tensor_arguments)
         source.line(f"return $read_result($result, {{{pairs}}}, $function)")

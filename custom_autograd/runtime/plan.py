@@ -41,7 +41,7 @@ class Plan:
     @property
     def has_reverse(self) -> bool:
         """Whether there is any way to a gradient."""
-        return bool(self.rules) or self.drop_in is not None or self.reference is not None
+        return len(self.rules) > 0 or self.drop_in is not None or self.reference is not None
 
     @property
     def uncovered(self) -> tuple[str, ...]:

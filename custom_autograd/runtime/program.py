@@ -78,15 +78,13 @@ def _values(entry: Entry) -> dict[str, Any]:
 def _helpers(entry: Entry, plan: Plan) -> dict[str, Any]:
     """The functions and classes that generated source uses (Any: of any signature)."""
     derivatives = Derivatives(plan)
-    reader = ResultReader(entry.declaration)
     return {
         "torch": torch,
         "overload": entry.overload,
+        "is_grad_enabled": torch.is_grad_enabled,
         "no_grad": torch.no_grad,
         "choose": entry.kernels.choose,
-        "read_result": lambda result, arguments, function: reader.read(
-            result, arguments, entry.kernels.describe(function)
-        ),
+        "read_result": ResultReader(entry.declaration, entry.kernels.describe).read,
         "below": below,
         "redispatch": dispatch.redispatch,
         "BELOW_AUTOGRAD": dispatch.BELOW_AUTOGRAD,

@@ -5,7 +5,7 @@ The dispatcher believes a kernel: one value too many is read from beyond the end
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -28,18 +28,19 @@ ACCESSIBLE = (Tensor, torch.nn.Parameter)
 class ResultReader:
     """Checks the results of one op's kernels and fakes against its schema."""
 
-    def __init__(self, declaration: Declaration) -> None:
+    def __init__(self, declaration: Declaration, describe: Callable[[Any], str]) -> None:
         self.declaration = declaration
+        self.describe = describe  # what a source is called in a message
         self.outputs = declaration.schema.outputs
         self.is_view = declaration.schema.is_view
 
-    def read(self, result: Any, arguments: Mapping[str, Any], source: str) -> Any:
+    def read(self, result: Any, arguments: Mapping[str, Any], source: Any) -> Any:
         """Checks number, types and aliasing.
 
         Args:
             result: what the kernel returned (Any: whatever a user's kernel returned).
             arguments: what it was called with, by name.
-            source: what returned it, for the message: "kernel k.py:12".
+            source: what returned it, for the message (Any: a function or a rule).
 
         Returns:
             None, one value, or a tuple of them: what the dispatcher takes.
@@ -57,7 +58,7 @@ class ResultReader:
             return None
         return values[0] if len(values) == 1 else tuple(values)
 
-    def _values(self, result: Any, source: str) -> list[Any]:
+    def _values(self, result: Any, source: Any) -> list[Any]:
         count = len(self.outputs)
         if count == 1 and not (isinstance(result, tuple) and not self.outputs[0].is_tensor_list):
             return [result]
@@ -75,7 +76,7 @@ class ResultReader:
             )
         return list(result)
 
-    def _one(self, output: Output, value: Any, arguments: Mapping[str, Any], source: str) -> Any:
+    def _one(self, output: Output, value: Any, arguments: Mapping[str, Any], source: Any) -> Any:
         if output.alias_of is not None and not output.is_view:
             written = arguments[output.alias_of]
             if value is not None and value is not written:
@@ -101,7 +102,7 @@ class ResultReader:
             )
         return value
 
-    def _check_aliasing(self, values: list[Any], arguments: Mapping[str, Any], source: str) -> None:
+    def _check_aliasing(self, values: list[Any], arguments: Mapping[str, Any], source: Any) -> None:
         """Outputs share no memory with inputs or each other: compared by address range, since NumPy shares it too."""
         seen = [(f"input '{name}'", *span) for name, value in arguments.items() for span in _spans(value)]
         for output, value in zip(self.outputs, values, strict=True):
@@ -120,10 +121,13 @@ class ResultReader:
                         )
                 seen.append((f"output '{output.name}'", start, end))
 
-    def _fail(self, source: str, problem: str, **facts: str | None) -> NoReturn:
+    def _fail(self, source: Any, problem: str, **facts: str | None) -> NoReturn:
         raise KernelError(
             format_message(
-                str(self.declaration.name), f"the {source} {problem}", declared=self.declaration.location, **facts
+                str(self.declaration.name),
+                f"the {self.describe(source)} {problem}",
+                declared=self.declaration.location,
+                **facts,
             )
         )
 

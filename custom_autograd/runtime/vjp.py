@@ -29,6 +29,8 @@ class Vjp:
         self.schema = plan.declaration.schema
         self.grad_names = grad_names(self.schema)
         self.sole = sole_result(self.schema)
+        self.unnamed = plan.unnamed_results
+        self.uncovered = plan.uncovered
         self.steps = [_Step(self, rule) for rule in plan.rules]
 
     def __call__(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
@@ -57,13 +59,12 @@ class Vjp:
 
     def _silent(self, grads: ByName) -> dict[str, Any]:
         """The gradients of results that no rule names, where they are defined."""
-        unnamed = self.plan.unnamed_results
-        return {name: grads[name] for name in unnamed if first_tensor([grads[name]]) is not None}
+        return {name: grads[name] for name in self.unnamed if first_tensor([grads[name]]) is not None}
 
     def _add_from_reference(
         self, found: dict[str, Any], silent: ByName, needs: ByName, grads: ByName, values: ByName
     ) -> None:
-        uncovered = {name: needs[name] for name in self.plan.uncovered if is_wanted(needs[name])}
+        uncovered = {name: needs[name] for name in self.uncovered if is_wanted(needs[name])}
         if not uncovered and not silent:
             return
         if self.plan.reference is None:
