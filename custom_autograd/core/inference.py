@@ -122,6 +122,13 @@ class _Inference:
 
     def _default(self, parameter: inspect.Parameter, found: ArgumentType) -> str:
         value = parameter.default
+        if value is None and not found.spelling.endswith("?"):
+            raise self.refuse(
+                f"argument '{parameter.name}' has the default None, which its type does not include",
+                expected=f"{show(parameter.annotation)} | None",
+                found=show(parameter.annotation),
+                do="make the annotation optional",
+            )
         if found.to_dispatcher is not None:
             value = found.to_dispatcher(value)
         text = _spell_default(value)

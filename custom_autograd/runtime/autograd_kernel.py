@@ -17,12 +17,13 @@ from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.call import make_call
 from custom_autograd.runtime.program import program_of
 from custom_autograd.torch_private import dispatch
-from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.compiler import is_compiler_loaded, outside_compilation
 
 
 def attach(entry: Entry) -> None:
     """Registers the op's kernels and its autograd with the dispatcher, and makes what a call runs."""
-    entry.call = entry.call or make_call(entry)
+    if entry.call is None or is_compiler_loaded():  # a new function makes compiled callers trace the new rules
+        entry.call = make_call(entry)
     implement(entry, "CompositeExplicitAutograd", _backend(entry, None))
     for device_type in entry.kernels:
         if device_type is not None:

@@ -15,6 +15,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def is_compiler_loaded() -> bool:
+    """Whether anything can have been compiled in this process."""
+    return "torch._dynamo.eval_frame" in sys.modules
+
+
 def outside_compilation(function: Callable[P, R]) -> Callable[P, R]:
     """A function whose frames Dynamo never compiles: a kernel may do what no compiler understands."""
     wrapped: Callable[P, R] | None = None
@@ -22,7 +27,7 @@ def outside_compilation(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal wrapped
         if wrapped is None:
-            if "torch._dynamo.eval_frame" not in sys.modules:
+            if not is_compiler_loaded():
                 return function(*args, **kwargs)
             wrapped = _disable(function)
         return wrapped(*args, **kwargs)
