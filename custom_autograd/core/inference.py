@@ -130,7 +130,7 @@ class _Inference:
                 do="make the annotation optional",
             )
         if found.to_dispatcher is not None:
-            value = found.to_dispatcher(value)
+            value = self._convert_default(parameter, found.to_dispatcher)
         text = _spell_default(value)
         if text is None:
             raise self.refuse(
@@ -140,6 +140,13 @@ class _Inference:
                 do="use None as the default, and replace it in the kernel",
             )
         return text
+
+    def _convert_default(self, parameter: inspect.Parameter, convert: Callable[[Any], Any]) -> Any:
+        """The default in the dispatcher's form (Any: of the argument's type)."""
+        try:
+            return convert(parameter.default)
+        except ValueError as error:
+            raise self.refuse(f"the default of argument '{parameter.name}' does not fit its type: {error}") from None
 
     def _results(self, parameters: list[inspect.Parameter]) -> str:
         if self.signature.return_annotation is inspect.Signature.empty:

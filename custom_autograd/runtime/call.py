@@ -6,7 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.source import Source, compile_source, tuple_of
 
@@ -54,13 +57,27 @@ def defaults(schema: Schema) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name.isidentifier() and "default_" in name}
 
 
-def conversions(schema: Schema) -> dict[str, Any]:
+def conversions(declaration: Declaration) -> dict[str, Any]:
     """The converters that generated source names after arguments (Any: functions of one value)."""
     names: dict[str, Any] = {}
-    for argument in schema.arguments:
-        names[f"to_dispatcher_{argument.name}"] = argument.to_dispatcher
+    for argument in declaration.schema.arguments:
+        if argument.to_dispatcher is not None:
+            names[f"to_dispatcher_{argument.name}"] = _checked(declaration, argument.name, argument.to_dispatcher)
         names[f"from_dispatcher_{argument.name}"] = argument.from_dispatcher
     return names
+
+
+def _checked(declaration: Declaration, name: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A conversion whose refusal names the op and the argument (Any: one value)."""
+
+    def convert_or_refuse(value: Any) -> Any:
+        try:
+            return convert(value)
+        except ValueError as error:
+            problem = f"argument '{name}': {error}"
+            raise KernelError(format_message(str(declaration.name), problem, declared=declaration.location)) from None
+
+    return convert_or_refuse
 
 
 def make_call(entry: Entry) -> Callable[..., Any]:
@@ -73,7 +90,7 @@ def make_call(entry: Entry) -> Callable[..., Any]:
     helpers = {"overload": entry.overload, "named_tuple": schema.named_tuple}
     namespace = {source.own(name): value for name, value in helpers.items()}
     compiled = compile_source(
-        source.text, f"{entry.name} call", {**namespace, **defaults(schema), **conversions(schema)}
+        source.text, f"{entry.name} call", {**namespace, **defaults(schema), **conversions(entry.declaration)}
     )
     call: Callable[..., Any] = compiled[source.own("call")]
     return call

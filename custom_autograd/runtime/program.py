@@ -72,7 +72,7 @@ def _write(plan: Plan) -> Source:
 def _values(entry: Entry) -> dict[str, Any]:
     """Defaults and conversions that generated source names after arguments (Any: of any type)."""
     schema = entry.declaration.schema
-    return {**defaults(schema), **conversions(schema)}
+    return {**defaults(schema), **conversions(entry.declaration)}
 
 
 def _helpers(entry: Entry, plan: Plan) -> dict[str, Any]:
