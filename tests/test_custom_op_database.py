@@ -1,0 +1,214 @@
+"""PyTorch's own database of custom ops, with only `torch.library.custom_op` replaced by ours, holds in every mode.
+
+The source of `torch.testing._internal.custom_op_db` is read from the installed torch and executed here. Each cell of
+op x capability compares by value with a restatement of the op in plain PyTorch operations.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from custom_autograd import custom_op
+
+NAMESPACE = "database"
+TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def database_source() -> str:
+    """The database's source with our `custom_op`, another namespace, and one wrong rule replaced.
+
+    `numpy_cat_vmap` unpacks one entry of `in_dims` where there are two; its replacement says what was meant.
+    """
+    text = Path(importlib.util.find_spec("torch.testing._internal.custom_op_db").origin).read_text(encoding="utf-8")
+    assert text.count("@torch.library.custom_op(") >= 11
+    text = text.replace("@torch.library.custom_op(", "@custom_op(").replace("_torch_testing", NAMESPACE)
+    start, end = text.index("def numpy_cat_vmap("), text.index("numpy_cat.register_vmap(")
+    return text[:start] + RIGHT_CAT_RULE + text[end:]
+
+
+RIGHT_CAT_RULE = '''
+def numpy_cat_vmap(info, in_dims, xs, dim):
+    pairs = zip(xs, in_dims[0], strict=True)
+    xs = [x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0) for x, d in pairs]
+    return numpy_cat(xs, dim + 1 if dim >= 0 else dim), 0
+
+'''
+
+
+def load() -> dict[str, object]:
+    scope: dict[str, object] = {"custom_op": custom_op, "__name__": "custom_op_database"}
+    exec(compile(database_source(), "custom_op_database.py", "exec"), scope)
+    return {info.name: info for info in scope["custom_op_db"]}
+
+
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    order, keep = scores.argsort(descending=True).tolist(), []
+    area = (boxes[:, 2] - boxes[:, 0] + 1) * (boxes[:, 3] - boxes[:, 1] + 1)
+    while order:
+        i, *rest = order
+        keep.append(i)
+        low, high = torch.maximum(boxes[i, :2], boxes[rest, :2]), torch.minimum(boxes[i, 2:], boxes[rest, 2:])
+        inter = (high - low + 1).clamp(min=0).prod(1)
+        is_kept = inter / (area[i] + area[rest] - inter) <= iou_threshold
+        order = [index for index, kept in zip(rest, is_kept.tolist(), strict=True) if kept]
+    return torch.tensor(keep)
+
+
+def sort(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    values, index = torch.sort(x, dim=dim, stable=True)
+    return values, index, torch.argsort(index, dim=dim)
+
+
+def split(x: Tensor, splits: list[int], dim: int) -> list[Tensor]:
+    return [part.clone() for part in torch.tensor_split(x, splits, dim)]
+
+
+REFERENCES = {
+    "NumpyCubeCustomOp": lambda x: (x**3, 3 * x**2),
+    "NumpyMulCustomOp": lambda x, y: x * y,
+    "NumpyMulScalarCustomOp": lambda x, *, scalar: x * scalar,
+    "NumpySortCustomOp": sort,
+    "NumpyTakeCustomOp": lambda x, ind, ind_inv, dim: torch.take_along_dim(x, ind, dim),
+    "NumpyNonzeroCustomOp": lambda x: x.nonzero(),
+    "NumpyNMSCustomOp": nms,
+    "NumpyViewCopyCustomOp": lambda x, shape: x.reshape(shape).clone(),
+    "NumpyCatCustomOp": lambda xs, dim: torch.cat(list(xs), dim),
+    "NumpySplitCopyCustomOp": split,
+    "NumpySplitCopyWithIntCustomOp": lambda x, splits, dim: (split(x, splits, dim), len(splits)),
+}
+DATABASE = load()
+FORWARD_ONLY = ("forward", "opcheck", "compile")
+DIFFERENTIABLE = (
+    *FORWARD_ONLY, "gradcheck", "gradgradcheck", "gradcheck with batched grads", "torch.func.grad", "torch.func.jvp",
+    "gradcheck with forward AD", "vmap", "vmap(grad)", "hessian", "compiled backward", "compiled backward, dynamic",
+    "compiled torch.func.grad",
+)  # fmt: skip
+
+
+def capabilities(info: object) -> list[str]:
+    """What an op is put through; the database itself declines batched gradients for its list ops."""
+    if not info.supports_autograd:
+        return list(FORWARD_ONLY)
+    return [name for name in DIFFERENTIABLE if info.check_batched_grad or "batched" not in name]
+
+
+CELLS = [(name, capability) for name, info in DATABASE.items() for capability in capabilities(info)]
+
+
+class Case:
+    """One op on one sample, as functions of the floating-point tensors in it."""
+
+    def __init__(self, name: str, sample: object) -> None:
+        info = DATABASE[name]
+        self.op, self.arguments, self.keywords = info.op, (sample.input, *sample.args), sample.kwargs
+        leaves, self.spec = pytree.tree_flatten((self.arguments, self.keywords))
+        self.leaves = leaves
+        self.indices = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        self.tensors = tuple(leaves[index].detach().clone() for index in self.indices)
+        self.argnums = tuple(range(len(self.tensors)))
+        self.f = self.function(info.op)
+        self.reference = self.function(REFERENCES[name])
+
+    def function(self, callee: object) -> object:
+        def f(*tensors: Tensor) -> tuple[Tensor, ...]:
+            leaves = list(self.leaves)
+            for index, tensor in zip(self.indices, tensors, strict=True):
+                leaves[index] = tensor
+            arguments, keywords = pytree.tree_unflatten(leaves, self.spec)
+            return tuple(pytree.tree_leaves(callee(*arguments, **keywords)))
+
+        return f
+
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(tensor.clone().requires_grad_() for tensor in self.tensors)
+
+    def floats(self, f: object) -> object:
+        """Only the floating-point results, as gradcheck wants them."""
+        return lambda *tensors: tuple(r for r in f(*tensors) if isinstance(r, Tensor) and r.is_floating_point())
+
+    def loss(self, f: object) -> object:
+        """A number that depends on every floating-point result, with a second derivative."""
+        return lambda *tensors: sum((result * result).sum() for result in self.floats(f)(*tensors))
+
+    def gradients(self, f: object) -> tuple[Tensor, ...]:
+        inputs = self.inputs()
+        return torch.autograd.grad(f(*inputs), inputs)
+
+    def batches(self) -> list[Tensor]:
+        return [torch.stack([tensor, 2 * tensor, tensor - 1]) for tensor in self.tensors]
+
+
+def same(actual: object, expected: object) -> None:
+    torch.testing.assert_close(actual, expected, **TOLERANCE)
+
+
+def compiled(f: object, *, dynamic: bool = False) -> object:
+    torch._dynamo.reset()
+    return torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+
+
+def run(case: Case, capability: str) -> None:
+    f, loss = case.floats(case.f), case.loss(case.f)
+    expected_loss = case.loss(case.reference)
+    func = torch.func
+    match capability:
+        case "forward":
+            same(case.f(*case.tensors), case.reference(*case.tensors))
+        case "opcheck":
+            torch.library.opcheck(case.op, case.arguments, case.keywords)
+        case "compile":
+            same(compiled(case.f)(*case.tensors), case.reference(*case.tensors))
+        case "gradcheck":
+            same(case.gradients(loss), case.gradients(expected_loss))
+            assert torch.autograd.gradcheck(f, case.inputs())
+        case "gradgradcheck":
+            assert torch.autograd.gradgradcheck(f, case.inputs())
+        case "gradcheck with batched grads":
+            assert torch.autograd.gradcheck(f, case.inputs(), check_batched_grad=True)
+        case "torch.func.grad":
+            same(func.grad(loss, case.argnums)(*case.tensors), case.gradients(expected_loss))
+        case "torch.func.jvp":
+            tangents = tuple(torch.ones_like(tensor) for tensor in case.tensors)
+            same(func.jvp(f, case.tensors, tangents), func.jvp(case.floats(case.reference), case.tensors, tangents))
+        case "gradcheck with forward AD":
+            assert torch.autograd.gradcheck(f, case.inputs(), check_forward_ad=True)
+        case "vmap":
+            same(func.vmap(f)(*case.batches()), func.vmap(case.floats(case.reference))(*case.batches()))
+        case "vmap(grad)":
+            expected = func.vmap(func.grad(expected_loss, case.argnums))(*case.batches())
+            same(func.vmap(func.grad(loss, case.argnums))(*case.batches()), expected)
+        case "hessian":
+            expected = func.hessian(expected_loss, case.argnums)(*case.tensors)
+            same(func.hessian(loss, case.argnums)(*case.tensors), expected)
+        case "compiled backward":
+            same(case.gradients(compiled(loss)), case.gradients(expected_loss))
+        case "compiled backward, dynamic":
+            same(case.gradients(compiled(loss, dynamic=True)), case.gradients(expected_loss))
+        case "compiled torch.func.grad":
+            actual = compiled(func.grad(loss, case.argnums))(*case.tensors)
+            same(actual, case.gradients(expected_loss))
+        case _:
+            raise AssertionError(capability)
+
+
+def test_the_database_is_whole():
+    """So that no op and no capability vanishes unseen."""
+    assert set(REFERENCES) == set(DATABASE)
+    assert 3 == sum(not info.check_batched_grad and info.supports_autograd for info in DATABASE.values())
+    assert 9 * 15 - 3 + 2 * 3 == len(CELLS)
+
+
+@pytest.mark.filterwarnings("ignore:`create_unbacked_symint` is deprecated:FutureWarning")  # the database's own call
+@pytest.mark.parametrize(("name", "capability"), CELLS, ids=lambda value: value.replace(" ", "_"))
+def test_cell(name: str, capability: str):
+    info = DATABASE[name]
+    torch.manual_seed(0)
+    samples = list(info.sample_inputs("cpu", torch.double, requires_grad=info.supports_autograd))
+
+    assert samples
+    for sample in samples:
+        run(Case(name, sample), capability)
