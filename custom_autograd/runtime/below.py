@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.torch_private import dispatch, transforms
-from custom_autograd.torch_private.dispatch import OpOverload
 
 
-def below(overload: OpOverload, *args: Any, **kwargs: Any) -> Any:  # Any: what the op takes and returns
-    """Calls the op as if it had no Autograd kernel."""
+def below(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # Any: what the op takes and returns
+    """Calls a function of tensors as if there were no Autograd kernels at this level."""
     with dispatch.below_autograd():
         if not transforms.is_transforming():
-            return overload(*args, **kwargs)
+            return function(*args, **kwargs)
         with transforms.gradients_recorded():
-            return overload(*args, **kwargs)
+            return function(*args, **kwargs)

@@ -10,6 +10,7 @@ from custom_autograd.core.messages import format_message
 from custom_autograd.runtime.drop_in import DropIn
 from custom_autograd.runtime.lists import restore
 from custom_autograd.runtime.plan import Plan
+from custom_autograd.runtime.reference import in_jvp
 from custom_autograd.runtime.tangents import Gradients, Jvp
 from custom_autograd.runtime.tensors import filled, first_tensor
 from custom_autograd.runtime.vjp import Vjp
@@ -27,7 +28,6 @@ class Derivatives:
         self.tangents = Jvp(plan)
         self.drop_in = None if plan.drop_in is None else DropIn(plan, plan.drop_in)
         schema = plan.declaration.schema
-        self.mutated = tuple(argument.name for argument in schema.mutated_arguments)
         tensors = {value.name for value in schema.values if value.holds_tensors}
         self.saved_tensors = [name for name in plan.saved if name in tensors]
         self.saved_values = [name for name in plan.saved if name not in tensors]
@@ -68,15 +68,14 @@ class Derivatives:
         """The tangents by result, from the tangents by input."""
         values, results = ctx.forward
         del ctx.forward
-        with transforms.gradients_recorded():
+        with transforms.gradients_recorded(), in_jvp():
             values = {name: _primal(value) for name, value in values.items()}
             values.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
             results = {name: _primal(value) for name, value in results.items()}
             found = self.tangents(tangents, values, results, ctx.known, self._differentiable(ctx, values))
             if any(ctx.needs_input_grad):
                 self.tangents.check_hidden(tuple(self.saved_tensors))
-            complete = {name: filled(found.get(name), results[name]) for name in self.tangents.results}
-            return {name: self._written(name, tangent, tangents) for name, tangent in complete.items()}
+            return {name: filled(found.get(name), results[name]) for name in self.tangents.results}
 
     def _differentiable(self, ctx: Any, values: ByName) -> Gradients:
         """The backward as a function of needs and incoming gradients."""
@@ -85,14 +84,6 @@ class Derivatives:
         saved = [_primal(tensor) for tensor in ctx.forward_saved]
         del ctx.forward_saved
         return lambda needs, grads: self._gradients(ctx, saved, needs, grads)
-
-    def _written(self, name: str, tangent: Any, tangents: ByName) -> Any:
-        """The tangent of a mutated input replaces the old one in place, as autograd demands."""
-        if name not in self.mutated or tangent is None or tangents[name] is None:
-            return tangent
-        if isinstance(tangent, list):
-            return [old if new is None else old.copy_(new) for new, old in zip(tangent, tangents[name], strict=True)]
-        return tangents[name].copy_(tangent)
 
     def _no_backward(self) -> GradientError:
         declaration = self.plan.declaration

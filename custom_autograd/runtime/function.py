@@ -8,6 +8,11 @@ wrong. `below` switches both on again, under transforms only.
 NOTE [why apply is not Function.apply]
 `Function.apply` sends a call under functorch through a higher-order op that gets nested forward mode wrong and, inside
 `torch.compile`, ignores the backward. `apply` in the generated source is that of the base class: it records one node.
+
+NOTE [writes under transforms]
+In plain eager and under compilation a written argument is marked dirty. Under a transform or in forward mode the op
+writes to a copy instead, and PyTorch's own `copy_` writes that back: it knows tangents, batches, views and versions at
+every level, symbolic zeros included.
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.runtime.call import pass_on, signature
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.source import Source, tuple_of
+
+OPTIONAL_LISTS = ("Tensor?[]", "Tensor[]?")  # torch's own question fails on a None in a list
 
 
 class FunctionWriter:
@@ -31,6 +38,8 @@ class FunctionWriter:
         self.has_lists = any(a.is_tensor_list for a in self.schema.values)
         self.differentiable = [argument.name for argument in self.schema.differentiable_arguments]
         self.is_differentiable = bool(self.differentiable) and any(r.is_differentiable for r in plan.results)
+        self.mutated = [argument.name for argument in self.schema.mutated_arguments]
+        self.lead = [name for name, is_there in (("$layout", self.has_lists), ("$in_place", self.mutated)) if is_there]
         self.saved_tensors = [n for n in plan.saved if self._holds_tensors(n)]
         self.saved_values = [n for n in plan.saved if not self._holds_tensors(n)]
 
@@ -60,10 +69,12 @@ class FunctionWriter:
     def _write_forward(self) -> None:
         source, schema = self.source, self.schema
         source.line("@staticmethod")
-        parameters = "$layout, *$flat" if self.has_lists else ", ".join(self.inputs)
-        with source.block(f"def forward({parameters})"):
+        with source.block(f"def forward({', '.join(self._parameters())})"):
             if self.has_lists:
                 source.line(f"{', '.join(self.inputs)}, = $restore_lists($flat, $layout.inputs)")
+            if self.mutated:
+                with source.block("if not $in_place"):
+                    source.line(f"{', '.join(self.mutated)}, = $below($copies, {tuple_of(self.mutated)})")
             targets = ", ".join(self._target(index) for index in range(len(schema.outputs)))
             call = f"$below($overload, {pass_on(schema)})"
             source.line(f"{targets} = {call}" if targets else call)
@@ -71,6 +82,10 @@ class FunctionWriter:
                 source.line(f"return $layout.flatten_outputs({tuple_of(self.results)}, {self._list_flags()})")
             else:
                 source.line(f"return {self.results[0] if len(self.results) == 1 else tuple_of(self.results)}")
+
+    def _parameters(self) -> list[str]:
+        """What `forward` takes: what the node needs to know first, then the arguments, lists spread out."""
+        return [*self.lead, *(["*$flat"] if self.has_lists else self.inputs)]
 
     def _target(self, index: int) -> str:
         output = self.schema.outputs[index]
@@ -84,9 +99,9 @@ class FunctionWriter:
         source.line("@staticmethod")
         with source.block("def setup_context($ctx, $inputs, $output)"):
             self._unpack_call()
-            mutated = [argument.name for argument in self.schema.mutated_arguments]
-            if mutated:
-                source.line(f"$ctx.mark_dirty(*$tensors_in({tuple_of(mutated)}))")
+            if self.mutated:
+                with source.block("if $in_place"):
+                    source.line(f"$ctx.mark_dirty(*$tensors_in({tuple_of(self.mutated)}))")
             fixed = [r.name for r in self.plan.results if r.holds_tensors and not r.is_differentiable]
             if fixed:
                 source.line(f"$ctx.mark_non_differentiable(*$tensors_in({tuple_of(fixed)}))")
@@ -96,22 +111,25 @@ class FunctionWriter:
                 self._save_drop_in()
             else:
                 self._save_by_name()
-            with source.block(f"if $has_tangent({', '.join(self.differentiable)})"):
+            with source.block("if $has_tangent(*$inputs)"):
                 results = self._dict([result.name for result in self.plan.results if result.holds_tensors])
                 source.line(f"$keep_for_jvp($ctx, {self._dict(list(self.plan.saved))}, {results})")
 
     def _unpack_call(self) -> None:
         source = self.source
+        source.line(f"{', '.join(self._parameters())}, = $inputs")
         if self.has_lists:
-            source.line("$layout, *$flat = $inputs")
             source.line("$ctx.layout = $layout")
             source.line(f"{', '.join(self.inputs)}, = $restore_lists($flat, $layout.inputs)")
             source.line(f"{', '.join(self.results)}, = $restore_lists($output, $layout.outputs)")
-            source.line(f"{self._needs()}, = $restore_lists($ctx.needs_input_grad[1:], $layout.inputs)")
-            return
-        source.line(f"{', '.join(self.inputs)}, = $inputs")
-        source.line(f"{', '.join(self.results)}{', ' if len(self.results) > 1 else ''} = $output")
-        source.line(f"{self._needs()}, = $ctx.needs_input_grad")
+        else:
+            source.line(f"{', '.join(self.results)}{', ' if len(self.results) > 1 else ''} = $output")
+        self._unpack_needs()
+
+    def _unpack_needs(self) -> None:
+        needed = f"$ctx.needs_input_grad[{len(self.lead)}:]" if self.lead else "$ctx.needs_input_grad"
+        found = f"$restore_lists({needed}, $ctx.layout.inputs)" if self.has_lists else needed
+        self.source.line(f"{self._needs()}, = {found}")
 
     def _needs(self) -> str:
         return ", ".join(f"needs_{name}" if name in self.differentiable else "_" for name in self.inputs)
@@ -172,23 +190,22 @@ class FunctionWriter:
             if self.has_lists:
                 targets = ", ".join(f"grad_{name}" for name in self.results)
                 source.line(f"{targets}, = $restore_lists($grads, $ctx.layout.outputs)")
-                source.line(f"{self._needs()}, = $restore_lists($ctx.needs_input_grad[1:], $ctx.layout.inputs)")
-            else:
-                source.line(f"{self._needs()}, = $ctx.needs_input_grad")
+            self._unpack_needs()
             grads = [r.name for r in self.plan.results if r.is_differentiable]
             incoming = "{" + ", ".join(f'"{name}": grad_{name}' for name in grads) + "}"
             source.line(f"$gradients = $backward_of($ctx, {self._needs_dict()}, {incoming})")
             returned = [f'$gradients["{name}"]' if name in self.differentiable else "None" for name in self.inputs]
             if self.has_lists:
-                source.line(f"return None, *$flatten_gradients({tuple_of(returned)}, $ctx.layout.inputs)")
-            else:
-                source.line(f"return {', '.join(returned)}")
+                returned = [f"*$flatten_gradients({tuple_of(returned)}, $ctx.layout.inputs)"]
+            source.line(f"return {', '.join(['None'] * len(self.lead) + returned)}")
 
     def _write_jvp(self) -> None:
         source = self.source
         source.line("@staticmethod")
         names = [f"tangent_{name}" if name in self.differentiable else f"_{name}" for name in self.inputs]
-        with source.block(f"def jvp($ctx, {'_, *$tangents' if self.has_lists else ', '.join(names)})"):
+        parameters = ["$ctx", *("_" + name.removeprefix("$") for name in self.lead)]
+        parameters += ["*$tangents"] if self.has_lists else names
+        with source.block(f"def jvp({', '.join(parameters)})"):
             if self.has_lists:
                 source.line(f"{', '.join(names)}, = $restore_lists($tangents, $ctx.layout.inputs)")
             given = "{" + ", ".join(f'"{name}": tangent_{name}' for name in self.differentiable) + "}"
@@ -207,12 +224,16 @@ class FunctionWriter:
         with source.block(f"def $autograd({signature(schema, first='$keyset', for_dispatcher=True)})"):
             source.line(f'"""What stands at the Autograd dispatch key of {self.name}."""')
             tensors = [a.name for a in schema.differentiable_arguments]
+            asked = [
+                f"*$tensors_in({a.name} or ())" if a.type in OPTIONAL_LISTS else a.name
+                for a in schema.differentiable_arguments
+            ]
             if not self.is_differentiable:
                 source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
                 return
             with source.block(
                 f"if not ($is_transforming() or $is_forward_mode() or "
-                f"($torch.is_grad_enabled() and $any_requires_grad({', '.join(tensors)})))"
+                f"($torch.is_grad_enabled() and $any_requires_grad({', '.join(asked)})))"
             ):
                 source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
             if self._refuses():
@@ -238,16 +259,28 @@ class FunctionWriter:
 
     def _write_application(self) -> None:
         source = self.source
+        if self.mutated:
+            source.line("$in_place = not ($is_transforming() or $is_forward_mode())")
+            source.line(f"{', '.join(self._old(name) for name in self.mutated)} = {', '.join(self.mutated)}")
         if self.has_lists:
             flags = tuple_of([str(argument.is_tensor_list) for argument in self.schema.arguments])
             source.line(f"$flat, $lengths = $flatten_lists({tuple_of(self.inputs)}, {flags})")
             source.line("$layout = $Layout($lengths)")
-            source.line("$results = $apply($layout, *$flat)")
+            source.line(f"$results = $apply({', '.join(self._parameters())})")
             source.line(f"{', '.join(self.results)}, = $restore_lists($results, $layout.outputs)")
         else:
-            source.line(f"{', '.join(self.results)} = $apply({', '.join(self.inputs)})")
+            source.line(f"{', '.join(self.results)} = $apply({', '.join(self._parameters())})")
+        if self.mutated:
+            with source.block("if not $in_place"):
+                old = [self._old(name) for name in self.mutated]
+                source.line(f"$overwrite({tuple_of(old)}, {tuple_of(self.mutated)})")
         returned = [
-            output.alias_of if output.alias_of and not output.is_view else output.name for output in self.schema.outputs
+            self._old(output.alias_of) if output.alias_of and not output.is_view else output.name
+            for output in self.schema.outputs
         ]
         if returned:
-            source.line(f"return {returned[0] if len(returned) == 1 else tuple_of([str(name) for name in returned])}")
+            source.line(f"return {returned[0] if len(returned) == 1 else tuple_of(returned)}")
+
+    def _old(self, name: str) -> str:
+        """What a mutated argument is called once its own name stands for its value after the call."""
+        return f"given_{name}"

@@ -96,6 +96,8 @@ def _helpers(entry: Entry, plan: Plan) -> dict[str, Any]:
         "known": tensors.known,
         "without_history": without_history,
         "tensors_in": tensors.tensors_in,
+        "copies": tensors.copies,
+        "overwrite": tensors.overwrite,
         "flatten_lists": flatten,
         "restore_lists": restore,
         "flatten_gradients": flatten_gradients,

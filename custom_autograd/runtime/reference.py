@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -12,10 +14,22 @@ from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message, show
 from custom_autograd.core.schema import Schema
 from custom_autograd.runtime.plan import Plan
-from custom_autograd.runtime.tensors import is_wanted
-from custom_autograd.torch_private.transforms import gradients_recorded, require_gradient
+from custom_autograd.torch_private import transforms
+
+IS_IN_JVP: ContextVar[bool] = ContextVar("IS_IN_JVP", default=False)
+"""Set while a jvp runs: there functorch cannot open a level, and need not, since the level in progress is alive."""
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, by name
+
+
+@contextmanager
+def in_jvp() -> Iterator[None]:
+    """Marks that a jvp runs."""
+    token = IS_IN_JVP.set(True)
+    try:
+        yield
+    finally:
+        IS_IN_JVP.reset(token)
 
 
 def reference_gradients(
@@ -33,19 +47,52 @@ def reference_gradients(
     Returns:
         By wanted input: a tensor, None where the reference does not depend on it, or a list of those.
     """
-    is_recording = torch.is_grad_enabled()
-    with gradients_recorded():
-        aliases = {name: _alias(values[name], name in needs and needs[name]) for name in values}
-        results = call_reference(plan, reference, aliases)
-        pairs = [pair for name, gradient in grads.items() for pair in _pairs(results.get(name), gradient)]
-        wanted = [tensor for name, need in needs.items() for tensor in _wanted(aliases[name], need)]
-        pairs = [(output, gradient) for output, gradient in pairs if output.requires_grad]
-        if not pairs or not wanted:
-            return {name: _spread(need, iter(())) for name, need in needs.items()}
-        outputs, incoming = zip(*pairs, strict=True)
-        found = torch.autograd.grad(outputs, wanted, incoming, create_graph=is_recording, allow_unused=True)
-    remaining = iter(found)
+    wanted = {name: _tensors(values[name], need) for name, need in needs.items()}
+    primals = [tensor for tensors in wanted.values() for tensor in tensors]
+    incoming = [gradient for gradient in map(_flat, grads.values()) for gradient in gradient]
+
+    def recompute(*replacements: Tensor) -> tuple[Tensor, ...]:
+        remaining = iter(replacements)
+        replaced = {name: _replace(values[name], needs.get(name), remaining) for name in values}
+        results = call_reference(plan, reference, replaced)
+        return tuple(output for name, its in grads.items() for output in _matching(results.get(name), its))
+
+    if not primals or not incoming:
+        return {name: _spread(need, iter(())) for name, need in needs.items()}
+    needs_level = transforms.is_transforming() and not IS_IN_JVP.get()
+    find = _gradients_under_transforms if needs_level else _gradients
+    remaining = iter(find(recompute, primals, incoming))
     return {name: _spread(need, remaining) for name, need in needs.items()}
+
+
+def _gradients(
+    recompute: Callable[..., tuple[Tensor, ...]], primals: list[Tensor], incoming: list[Tensor]
+) -> Sequence[Tensor | None]:
+    """By autograd, on aliases: the same tensor given twice counts as two inputs."""
+    is_recording = torch.is_grad_enabled()
+    with transforms.gradients_recorded():
+        aliases = [tensor.view_as(tensor) for tensor in primals]
+        aliases = [alias if alias.requires_grad else transforms.require_gradient(alias) for alias in aliases]
+        pairs = zip(recompute(*aliases), incoming, strict=True)
+        pairs = [(output, gradient) for output, gradient in pairs if output.requires_grad]
+        if not pairs:
+            return [None] * len(primals)
+        outputs, gradients = zip(*pairs, strict=True)
+        return torch.autograd.grad(outputs, aliases, gradients, create_graph=is_recording, allow_unused=True)
+
+
+def _gradients_under_transforms(
+    recompute: Callable[..., tuple[Tensor, ...]], primals: list[Tensor], incoming: list[Tensor]
+) -> Sequence[Tensor | None]:
+    """At a functorch level of its own.
+
+    The level at which the primals were saved may be gone when their backward runs (jacrev leaves it first); what is
+    recorded on them then would be lost, and the gradient silently zero. `view_as` takes them out of a dead level.
+    """
+    with transforms.gradients_recorded():
+        _, pull = torch.func.vjp(recompute, *(tensor.view_as(tensor) for tensor in primals))
+        found: tuple[Tensor, ...] = pull(tuple(incoming))
+        return found
 
 
 def call_reference(plan: Plan, reference: Callable[..., Any], values: ByName) -> dict[str, Any]:
@@ -73,31 +120,35 @@ def call_reference(plan: Plan, reference: Callable[..., Any], values: ByName) ->
     return dict(zip(schema.output_names, results, strict=True))
 
 
-def _alias(value: Any, need: Any) -> Any:
-    """A differentiable alias of an input: the same tensor given twice counts as two inputs."""
-    if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value):
-        needs = need if isinstance(need, (list, tuple)) else [need] * len(value)
-        return [_alias(item, one) for item, one in zip(value, needs, strict=True)]
-    if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
-        return value
-    alias = value.view_as(value)
-    return require_gradient(alias) if need and not alias.requires_grad else alias
+def _flat(value: Any) -> list[Tensor]:
+    """The tensors of a gradient: one, those of a list, or none."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [one for one in values if isinstance(one, Tensor)]
 
 
-def _pairs(output: Any, gradient: Any) -> list[tuple[Tensor, Tensor]]:
-    if isinstance(output, (list, tuple)) and gradient is not None:
-        return [pair for one, its in zip(output, gradient, strict=True) for pair in _pairs(one, its)]
-    return [(output, gradient)] if isinstance(output, Tensor) and isinstance(gradient, Tensor) else []
-
-
-def _wanted(alias: Any, need: Any) -> list[Tensor]:
+def _tensors(value: Any, need: Any) -> list[Tensor]:
+    """The tensors of an input whose gradients are wanted."""
     if isinstance(need, (list, tuple)):
-        return [item for item, one in zip(alias, need, strict=True) if one]
-    return [alias] if need else []
+        return [item for item, one in zip(value, need, strict=True) if one]
+    return [value] if need else []
 
 
-def _spread(need: Any, found: Any) -> Any:
+def _replace(value: Any, need: Any, replacements: Iterator[Tensor]) -> Any:
+    """The input with the next replacements in the place of its wanted tensors."""
+    if isinstance(need, (list, tuple)):
+        return [next(replacements) if one else item for item, one in zip(value, need, strict=True)]
+    return next(replacements) if need else value
+
+
+def _matching(output: Any, gradient: Any) -> list[Tensor]:
+    """The tensors of an output that have an incoming gradient."""
+    if isinstance(gradient, (list, tuple)):
+        return [one for one, its in zip(output, gradient, strict=True) if its is not None]
+    return [] if gradient is None else [output]
+
+
+def _spread(need: Any, found: Iterator[Tensor | None]) -> Any:
     """The next gradients of `found`, in the structure of the input."""
     if isinstance(need, (list, tuple)):
         return [next(found, None) if one else None for one in need]
-    return next(found, None) if is_wanted(need) else None
+    return next(found, None) if need else None

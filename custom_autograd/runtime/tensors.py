@@ -94,3 +94,24 @@ def tensors_in(values: Sequence[Any]) -> list[Tensor]:  # Any: tensors, lists of
         elif isinstance(value, (list, tuple)):
             found += tensors_in(value)
     return found
+
+
+def copies(values: Sequence[Any]) -> list[Any]:  # Any: tensors, lists of tensors, or None
+    """Copies of what an op is about to write to."""
+    return [
+        [item.clone() for item in value]
+        if isinstance(value, (list, tuple))
+        else value
+        if value is None
+        else value.clone()
+        for value in values
+    ]
+
+
+def overwrite(given: Sequence[Any], values: Sequence[Any]) -> None:  # Any: as in `copies`
+    """Writes results back over the arguments they replace."""
+    for old, new in zip(given, values, strict=True):
+        if isinstance(old, (list, tuple)):
+            overwrite(old, new)
+        elif old is not None:
+            old.copy_(new)

@@ -1,0 +1,100 @@
+"""torch.compile(fullgraph=True) over the whole table, by value: forward, backward, and torch.func inside."""
+
+import pytest
+import torch
+from ops import TABLE, cube, normalize
+from torch.func import grad, hessian, jacfwd, jvp, vmap
+from torch.testing import assert_close
+
+ROWS = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
+TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
+TWICE_ROWS = pytest.mark.parametrize("row", TWICE.values(), ids=TWICE)
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+
+def compiled(f, *, backend="aot_eager", dynamic=False):
+    return torch.compile(f, backend=backend, fullgraph=True, dynamic=dynamic)
+
+
+def gradients(f, inputs):
+    return torch.autograd.grad(f(*inputs), inputs)
+
+
+@ROWS
+def test_forward(row):
+    assert_close(compiled(row.op)(*row.inputs()), row.reference(*row.inputs()))
+
+
+@ROWS
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_backward(row, dynamic):
+    actual = gradients(compiled(row.loss(row.op), dynamic=dynamic), row.inputs(requires_grad=True))
+
+    assert_close(actual, gradients(row.loss(row.reference), row.inputs(requires_grad=True)))
+
+
+@pytest.mark.parametrize("name", ["by name", "hidden", "list, keyword-only, optional", "in-place"])
+def test_backward_with_inductor(name):
+    row = TABLE[name]
+    actual = gradients(compiled(row.loss(row.op), backend="inductor"), row.inputs(requires_grad=True))
+
+    assert_close(actual, gradients(row.loss(row.reference), row.inputs(requires_grad=True)))
+
+
+@ROWS
+def test_torch_func_grad_inside(row):
+    indices = tuple(range(len(row.shapes)))
+    actual = compiled(grad(row.loss(row.op), indices))(*row.inputs())
+
+    assert_close(actual, grad(row.loss(row.reference), indices)(*row.inputs()))
+
+
+@TWICE_ROWS
+@pytest.mark.parametrize("order", [hessian, lambda f: jacfwd(jacfwd(f))], ids=["hessian", "jacfwd of jacfwd"])
+def test_second_derivatives_inside(row, order):
+    def second(f):
+        return lambda x, *rest: order(lambda y: row.loss(f)(y, *rest))(x)
+
+    assert_close(compiled(second(row.op))(*row.inputs()), second(row.reference)(*row.inputs()))
+
+
+@TWICE_ROWS
+def test_jvp_inside(row):
+    def push(f):
+        return lambda *inputs: jvp(f, inputs, inputs)
+
+    assert_close(compiled(push(row.op))(*row.inputs()), push(row.reference)(*row.inputs()))
+
+
+def test_vmap_of_grad_inside():
+    row = TABLE["hidden"]
+    batch = torch.stack([row.inputs()[0], row.inputs()[0] + 1])
+    weight = row.inputs()[1]
+
+    actual = compiled(vmap(grad(row.loss(row.op)), (0, None)))(batch, weight)
+    assert_close(actual, vmap(grad(row.loss(row.reference)), (0, None))(batch, weight))
+
+
+def test_an_op_is_one_opaque_node():
+    graphs = []
+
+    def backend(module, inputs):
+        graphs.append(module.graph)
+        return module
+
+    torch.compile(lambda x, w: normalize(cube(x), w).sum(), backend=backend, fullgraph=True)(
+        torch.ones(2, 3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    )
+    targets = [node.target for node in graphs[0].nodes if node.op == "call_function"]
+
+    assert [cube.overload, normalize.overload] == [t for t in targets if t in (cube.overload, normalize.overload)]
+
+
+def test_one_compilation_serves_all_sizes():
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    f = torch.compile(lambda x: (cube(x) ** 2).sum(), backend=counter, fullgraph=True, dynamic=True)
+
+    for size in (3, 5, 7, 9):
+        x = torch.rand(size, dtype=torch.float64, requires_grad=True)
+        assert_close(torch.autograd.grad(f(x), x)[0], 6 * x.detach() ** 5)
+    assert 1 == counter.frame_count

@@ -1,0 +1,100 @@
+"""Forward mode over the whole table, by value: registered, derived from the backward, or raised; never silently zero."""
+
+import pytest
+import torch
+from ops import TABLE
+from torch.autograd import forward_ad
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize
+from torch.testing import assert_close
+
+from custom_autograd import GradientError
+
+TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
+ROWS = pytest.mark.parametrize("row", TWICE.values(), ids=TWICE)
+NESTINGS = {
+    "hessian": hessian,
+    "jacrev of jacrev": lambda f: jacrev(jacrev(f)),
+    "jacfwd of jacfwd": lambda f: jacfwd(jacfwd(f)),
+    "jacfwd of jacrev": lambda f: jacfwd(jacrev(f)),
+    "jacrev of jacfwd": lambda f: jacrev(jacfwd(f)),
+    "jacfwd of grad": lambda f: jacfwd(grad(f)),
+}
+
+
+def tangents(row):
+    return tuple(tensor.sin() for tensor in row.inputs())
+
+
+@ROWS
+def test_jvp(row):
+    assert_close(jvp(row.op, row.inputs(), tangents(row)), jvp(row.reference, row.inputs(), tangents(row)))
+
+
+@ROWS
+def test_jvp_of_one_input(row):
+    first, *rest = row.inputs()
+
+    actual = jvp(lambda x: row.op(x, *rest), (first,), (first.sin(),))
+    assert_close(actual, jvp(lambda x: row.reference(x, *rest), (first,), (first.sin(),)))
+
+
+@ROWS
+def test_dual_numbers(row):
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(*pair) for pair in zip(row.inputs(), tangents(row), strict=True)]
+        actual = [forward_ad.unpack_dual(output).tangent for output in row.op(*duals)]
+
+    assert_close(actual, list(jvp(row.reference, row.inputs(), tangents(row))[1]))
+
+
+@ROWS
+def test_forward_over_reverse_with_dual_numbers(row):
+    def tangent_of_gradient(f):
+        inputs = row.inputs(requires_grad=True)
+        with forward_ad.dual_level():
+            duals = [forward_ad.make_dual(*pair) for pair in zip(inputs, tangents(row), strict=True)]
+            found = torch.autograd.grad(row.loss(f)(*duals), inputs, create_graph=True)
+            return [forward_ad.unpack_dual(gradient).tangent.detach() for gradient in found]
+
+    assert_close(tangent_of_gradient(row.op), tangent_of_gradient(row.reference))
+
+
+@ROWS
+def test_jacfwd(row):
+    indices = tuple(range(len(row.shapes)))
+
+    assert_close(jacfwd(row.op, indices)(*row.inputs()), jacfwd(row.reference, indices)(*row.inputs()))
+
+
+@ROWS
+@pytest.mark.parametrize("nesting", NESTINGS.values(), ids=NESTINGS)
+def test_second_derivatives(row, nesting):
+    first, *rest = row.inputs()
+
+    actual = nesting(lambda x: row.loss(row.op)(x, *rest))(first)
+    assert_close(actual, nesting(lambda x: row.loss(row.reference)(x, *rest))(first))
+
+
+@ROWS
+def test_third_order_forward(row):
+    first, *rest = row.inputs()
+
+    def third(f):
+        return jacfwd(jacfwd(jacfwd(lambda x: row.loss(f)(x, *rest))))(first)
+
+    assert_close(third(row.op), third(row.reference))
+
+
+@pytest.mark.parametrize("row", [row for row in TWICE.values() if not row.mutates],
+                         ids=[name for name, row in TWICE.items() if not row.mutates])  # fmt: skip
+def test_linearize(row):
+    outputs, push = linearize(row.op, *row.inputs())
+
+    assert_close((outputs, push(*tangents(row))), jvp(row.reference, row.inputs(), tangents(row)))
+
+
+def test_forward_mode_of_a_once_differentiable_backward_raises():
+    row = TABLE["once differentiable"]
+
+    with pytest.raises(GradientError, match="register_jvp"):
+        jvp(row.op, row.inputs(), row.inputs())

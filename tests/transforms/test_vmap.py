@@ -1,0 +1,95 @@
+"""vmap over the whole table, by value: the rule, the reference or the loop, also nested and around derivatives."""
+
+import itertools
+
+import pytest
+import torch
+from ops import TABLE
+from torch.func import grad, hessian, jacfwd, jacrev, vmap
+from torch.testing import assert_close
+
+from custom_autograd import KernelError
+
+ROWS = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
+TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
+TWICE_ROWS = pytest.mark.parametrize("row", TWICE.values(), ids=TWICE)
+
+
+def batches(row, *, copies=1):
+    tensors = row.inputs()
+    for size in range(2, 2 + copies):
+        tensors = tuple(torch.stack([tensor + 0.1 * index for index in range(size)]) for tensor in tensors)
+    return tensors
+
+
+def argnums(row):
+    return tuple(range(len(row.shapes)))
+
+
+@ROWS
+def test_vmap(row):
+    assert_close(vmap(row.op)(*batches(row)), vmap(row.reference)(*batches(row)))
+
+
+@ROWS
+def test_vmap_over_every_subset_of_inputs(row):
+    for in_dims in itertools.product((0, None), repeat=len(row.shapes)):
+        if set(in_dims) == {None} or (row.mutates and in_dims[0] is None):
+            continue
+        mixed = [b if dim == 0 else x for b, x, dim in zip(batches(row), row.inputs(), in_dims, strict=True)]
+
+        assert_close(vmap(row.op, in_dims)(*mixed), vmap(row.reference, in_dims)(*mixed))
+
+
+@ROWS
+def test_vmap_over_the_last_dimension(row):
+    moved = [tensor.movedim(0, -1) for tensor in batches(row)]
+
+    assert_close(vmap(row.op, -1, -1)(*moved), vmap(row.reference, -1, -1)(*moved))
+
+
+@ROWS
+def test_vmap_of_vmap(row):
+    nested = batches(row, copies=2)
+
+    assert_close(vmap(vmap(row.op))(*nested), vmap(vmap(row.reference))(*nested))
+
+
+@ROWS
+def test_vmap_of_grad(row):
+    actual = vmap(grad(row.loss(row.op), argnums(row)))(*batches(row))
+
+    assert_close(actual, vmap(grad(row.loss(row.reference), argnums(row)))(*batches(row)))
+
+
+@ROWS
+def test_grad_of_vmap(row):
+    def loss(f):
+        return lambda *x: sum((output**2).sum() for output in vmap(f)(*x))
+
+    actual = grad(loss(row.op), argnums(row))(*batches(row))
+    assert_close(actual, grad(loss(row.reference), argnums(row))(*batches(row)))
+
+
+@TWICE_ROWS
+@pytest.mark.parametrize("order", [hessian, lambda f: jacfwd(jacfwd(f)), lambda f: jacrev(jacfwd(f))],
+                         ids=["hessian", "jacfwd of jacfwd", "jacrev of jacfwd"])  # fmt: skip
+def test_vmap_of_second_derivatives(row, order):
+    def second(f):
+        return vmap(lambda x, *rest: order(lambda y: row.loss(f)(y, *rest))(x))(*batches(row))
+
+    assert_close(second(row.op), second(row.reference))
+
+
+@ROWS
+def test_an_empty_batch(row):
+    empty = [tensor[:0] for tensor in batches(row)]
+
+    assert_close(vmap(row.op)(*empty), vmap(row.reference)(*empty))
+
+
+def test_writing_one_tensor_once_per_sample_raises():
+    from ops import scale_
+
+    with pytest.raises(KernelError, match="'x' is not batched"):
+        vmap(scale_, (None, 0))(torch.ones(3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64))
