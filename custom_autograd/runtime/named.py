@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 from custom_autograd.core.messages import quote, suggest
 
 
-class Named(SimpleNamespace):
-    """Values by name, read as attributes."""
+class Named:
+    """Values by name, read as attributes. Plain enough for compiled autograd to trace."""
 
-    def __getattr__(self, name: str) -> Any:  # Any: bools, lists of bools, or metadata
+    def __init__(self, values: Mapping[str, Any]) -> None:  # Any: bools, lists of bools, or metadata
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def __getattr__(self, name: str) -> Any:  # Any: as above
         if name.startswith("__"):
             raise AttributeError(name)
-        names = vars(self)
-        advice = suggest(name, names) or f"there are {quote(names)}"
-        raise AttributeError(f"there is nothing named '{name}' here: {advice}")
+        names = list(vars(self))
+        raise AttributeError(
+            f"there is nothing named '{name}' here: {suggest(name, names) or f'there are {quote(names)}'}"
+        )

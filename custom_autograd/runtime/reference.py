@@ -59,7 +59,7 @@ def reference_gradients(
 
     if not primals or not incoming:
         return {name: _spread(need, iter(())) for name, need in needs.items()}
-    needs_level = transforms.is_transforming() and not IS_IN_JVP.get()
+    needs_level = torch.compiler.is_dynamo_compiling() or (transforms.is_transforming() and not IS_IN_JVP.get())
     find = _gradients_under_transforms if needs_level else _gradients
     remaining = iter(find(recompute, primals, incoming))
     return {name: _spread(need, remaining) for name, need in needs.items()}

@@ -127,9 +127,9 @@ class Jvp:
         arguments: dict[str, Any] = {}
         for name in rule.names:
             if name == "needs":
-                arguments[name] = Named(**{key: _has(tangent) for key, tangent in tangents.items()})
+                arguments[name] = Named({key: _has(tangent) for key, tangent in tangents.items()})
             elif name == "meta":
-                arguments[name] = Named(**metadata)
+                arguments[name] = Named(metadata)
             elif name.startswith("tangent_"):
                 arguments[name] = plain(tangents[name.removeprefix("tangent_")])
             else:

@@ -14,9 +14,9 @@ from custom_autograd.core.metadata import Metadata, metadata_of
 def plain(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
     """Resolves lazy conjugation and negation, so that user code sees the memory it reads.
 
-    Under a compiler there is no memory to be read, and the question itself cannot be traced.
+    While Dynamo traces a backward there is no memory to be read, and the question itself cannot be traced.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return value
     if isinstance(value, Tensor):
         if value.is_conj() or value.is_neg():

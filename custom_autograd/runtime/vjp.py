@@ -133,9 +133,9 @@ class _Step:
         arguments: dict[str, Any] = {}
         for name in self.rule.names:
             if name == "needs":
-                arguments[name] = Named(**needs)
+                arguments[name] = Named(needs)
             elif name == "meta":
-                arguments[name] = Named(**metadata)
+                arguments[name] = Named(metadata)
             elif name in self.results:
                 gradient = plain(grads[self.results[name]])
                 if self.rule.materializes:

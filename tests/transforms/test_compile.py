@@ -49,7 +49,8 @@ def test_torch_func_grad_inside(row):
     assert_close(actual, grad(row.loss(row.reference), indices)(*row.inputs()))
 
 
-@TWICE_ROWS
+@pytest.mark.parametrize("row", [row for row in TWICE.values() if not row.mutates],
+                         ids=[name for name, row in TWICE.items() if not row.mutates])  # fmt: skip
 @pytest.mark.parametrize("order", [hessian, lambda f: jacfwd(jacfwd(f))], ids=["hessian", "jacfwd of jacfwd"])
 def test_second_derivatives_inside(row, order):
     def second(f):
