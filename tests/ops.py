@@ -1,4 +1,4 @@
-"""The table: one op per feature, each with the same computation in plain PyTorch. Every file in transforms/ draws from it.
+"""The table: one op per feature, each with the same computation in plain PyTorch. Files in transforms/ draw from it.
 
 Kernels are opaque (NumPy) wherever the point is that nothing but the rules can differentiate them.
 """
@@ -149,7 +149,9 @@ def _(xs, power=2, *, weight, bias=None):
 @weighted.register_backward
 def _(grad, xs, power, weight, bias, needs):
     return {
-        "xs": [grad * weight * power * x ** (power - 1) if needed else None for x, needed in zip(xs, needs.xs)],
+        "xs": [
+            grad * weight * power * x ** (power - 1) if needed else None for x, needed in zip(xs, needs.xs, strict=True)
+        ],
         "weight": lambda: grad * sum(x**power for x in xs),
         "bias": lambda: grad * 1,
     }
@@ -182,7 +184,7 @@ def _(xs):
 
 @some.register_backward
 def _(grad, xs, needs):
-    return {"xs": [2 * x * grad if needed else None for x, needed in zip(xs, needs.xs)]}
+    return {"xs": [2 * x * grad if needed else None for x, needed in zip(xs, needs.xs, strict=True)]}
 
 
 @custom_op("table::scale_", mutates_args=("x",))
@@ -299,16 +301,10 @@ TABLE = {
         ((3,), (3,), (3,), (3,)),
         weighted,
     ),
-    "optional left out": Row(
-        lambda x, w: (weighted([x], weight=w),), lambda x, w: (x**2 * w,), ((3,), (3,)), weighted
-    ),
-    "list out": Row(
-        lambda x: tuple(pieces(x, [1, 3])[0]), lambda x: tuple((x**2).split([1, 3])), ((4,),), pieces
-    ),
+    "optional left out": Row(lambda x, w: (weighted([x], weight=w),), lambda x, w: (x**2 * w,), ((3,), (3,)), weighted),
+    "list out": Row(lambda x: tuple(pieces(x, [1, 3])[0]), lambda x: tuple((x**2).split([1, 3])), ((4,),), pieces),
     "list of optionals": Row(lambda x, y: (some([x, None, y]),), lambda x, y: (x**2 + y**2,), ((3,), (3,)), some),
-    "in-place": Row(
-        lambda x, k: _scaled(x, k), lambda x, k: (x * 2 * k,), ((3,), (3,)), scale_, mutates=True
-    ),
+    "in-place": Row(lambda x, k: _scaled(x, k), lambda x, k: (x * 2 * k,), ((3,), (3,)), scale_, mutates=True),
     "jvp": Row(lambda x, y: (with_jvp(x, y),), lambda x, y: (x.exp() * y,), ((3,), (3,)), with_jvp),
     "drop-in": Row(lambda x, y: drop_in(x, y), lambda x, y: (x * y * 2.0, x**2), ((3,), (3,)), drop_in),
     "enum, literal, named tuple": Row(

@@ -5,9 +5,10 @@ Each line of the autograd kernel's recipe, left out, makes one of these silently
 
 import pytest
 import torch
-from ops import cube
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
 from torch.testing import assert_close
+
+from ops import cube
 
 X = torch.tensor([0.7, 1.3, -2.0], dtype=torch.float64)
 SECOND = {

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from ops import TABLE, cube, normalize
 from torch.func import grad, hessian, jacfwd, jvp, vmap
 from torch.testing import assert_close
+
+from ops import TABLE, cube, normalize
 
 ROWS = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from ops import TABLE
 from torch.testing import assert_close
+
+from ops import TABLE
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from ops import TABLE
 from torch.func import grad, jacrev, vjp
 from torch.testing import assert_close
 
 from custom_autograd import GradientError
+from ops import TABLE
 
 ROWS = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}

@@ -1,13 +1,13 @@
-"""Forward mode over the whole table, by value: registered, derived from the backward, or raised; never silently zero."""
+"""Forward mode over the whole table, by value: registered, derived or raised; never silently zero."""
 
 import pytest
 import torch
-from ops import TABLE
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize
 from torch.testing import assert_close
 
 from custom_autograd import GradientError
+from ops import TABLE
 
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
 ROWS = pytest.mark.parametrize("row", TWICE.values(), ids=TWICE)

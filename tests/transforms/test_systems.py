@@ -5,12 +5,12 @@ import threading
 
 import pytest
 import torch
-from ops import TABLE, cube, drop_in, multiply, normalize
 from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from custom_autograd import custom_op
+from ops import TABLE, cube, drop_in, multiply, normalize
 
 EXPORTABLE = {name: row for name, row in TABLE.items() if not row.mutates}
 
@@ -104,6 +104,7 @@ def test_registrations_from_threads():
     assert [float(torch.autograd.grad(ops[i](x).sum(), x)[0][0]) for i in range(8)] == list(range(8))
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # torch 2.11 says so of every profile
 def test_nodes_and_profiler_ranges_carry_the_name_of_the_op():
     x = torch.ones(3, dtype=torch.float64, requires_grad=True)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -168,7 +169,9 @@ class Wrapped(Tensor):
         return torch.utils._pytree.tree_map_only(Tensor, Wrapped, result)
 
 
-@pytest.mark.parametrize("op", [multiply, normalize, lambda x, y: drop_in(x, y)[0]], ids=["by name", "hidden", "drop-in"])
+@pytest.mark.parametrize(
+    "op", [multiply, normalize, lambda x, y: drop_in(x, y)[0]], ids=["by name", "hidden", "drop-in"]
+)
 def test_wrapper_subclasses(op):
     x, y = torch.rand(2, 3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
     plain_x, plain_y = x.clone().requires_grad_(), y.expand(2, 3).clone().requires_grad_() if op is not normalize else y
@@ -186,7 +189,6 @@ def test_unused_outputs_of_a_subclass_have_zero_gradients_of_its_kind():
     drop_in(x, y)[0].sum().backward()
 
     assert_close(x.grad.inner, 2 * y.inner)
-
 
 
 @custom_op("systems::double")

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 import torch
-from ops import TABLE
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
 from torch.testing import assert_close
 
 from custom_autograd import KernelError
+from ops import TABLE
 
 ROWS = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
