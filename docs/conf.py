@@ -1,7 +1,7 @@
 """How Sphinx builds these pages; `make docs` runs it."""
 
 project = "custom_autograd"
-copyright = "2026, the custom_autograd authors"  # noqa: A001 - Sphinx reads this name
+copyright = "2026, the custom_autograd authors"
 extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = "custom_autograd"

@@ -30,7 +30,7 @@ def test_second_order(order):
     assert_close(order(square)(X), 30 * X**4)
 
 
-@pytest.mark.parametrize("order", [o for o in SECOND.values()], ids=SECOND)
+@pytest.mark.parametrize("order", SECOND.values(), ids=SECOND)
 def test_second_order_without_vmap(order):
     for x in X:
         assert_close(order(square)(x[None])[0], 30 * x**4)
