@@ -1,0 +1,173 @@
+"""Where PyTorch's transforms and forward mode refuse a custom op or forget its derivative, they do not here."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from custom_autograd import GradientError, custom_op
+
+
+def numpy_of(x):
+    return x.detach().numpy()
+
+
+@custom_op("ttraps::square")
+def square(x: Tensor) -> Tensor:
+    return torch.from_numpy(np.square(numpy_of(x)))
+
+
+square.register_autograd(
+    lambda ctx, grad: 2 * grad * ctx.saved_tensors[0],
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+)
+
+
+def vector():
+    return torch.rand(3, dtype=torch.float64)
+
+
+# ----------------------------------------------------------------------------------------- T01: torch.func
+
+
+def test_a_drop_in_rule_works_under_grad():
+    x = vector()
+
+    assert torch.allclose(2 * x, torch.func.grad(lambda t: square(t).sum())(x))
+
+
+@pytest.mark.parametrize("jacobian", [torch.func.jacrev, torch.func.jacfwd])
+def test_a_drop_in_rule_works_under_jacobians(jacobian):
+    x = vector()
+
+    assert torch.allclose(torch.diag(2 * x), jacobian(square)(x))
+
+
+def test_a_drop_in_rule_works_under_hessian():
+    found = torch.func.hessian(lambda t: square(t).sum())(vector())
+
+    assert torch.allclose(2 * torch.eye(3, dtype=torch.float64), found)
+
+
+def test_a_drop_in_rule_works_under_vmap_of_grad():
+    x = torch.rand(4, 3, dtype=torch.float64)
+
+    assert torch.allclose(2 * x, torch.func.vmap(torch.func.grad(lambda t: square(t).sum()))(x))
+
+
+# -------------------------------------------------------------------------- T02: a tangent is never silently zero
+
+
+@custom_op("ttraps::opaque_backward")
+def opaque_backward(x: Tensor) -> Tensor:
+    return torch.from_numpy(np.square(numpy_of(x)))
+
+
+@opaque_backward.register_backward
+def _(grad, x):
+    return torch.from_numpy(2 * numpy_of(grad) * numpy_of(x))
+
+
+@custom_op("ttraps::no_rule")
+def no_rule(x: Tensor) -> Tensor:
+    return torch.from_numpy(np.square(numpy_of(x)))
+
+
+@custom_op("ttraps::write_", mutates_args=("x",))
+def write_(x: Tensor) -> None:
+    numpy_of(x).__imul__(2)
+
+
+def _jvp(op, x):
+    return torch.func.jvp(op, (x,), (torch.ones_like(x),))[1]
+
+
+def _dual(op, x):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(op(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+
+
+FORWARD = pytest.mark.parametrize("forward", [_jvp, _dual], ids=["torch.func.jvp", "dual level"])
+
+
+@FORWARD
+def test_a_differentiable_backward_gives_forward_mode(forward):
+    x = vector()
+
+    assert torch.allclose(2 * x, forward(square, x))
+
+
+@FORWARD
+def test_a_backward_outside_autograd_gives_no_forward_mode_and_says_so(forward):
+    with pytest.raises(RuntimeError) as caught:
+        forward(opaque_backward, vector())
+
+    notes = [*getattr(caught.value, "__notes__", ()), str(caught.value.__cause__), str(caught.value)]
+    assert any("ttraps::opaque_backward" in note for note in notes)
+
+
+@FORWARD
+def test_no_rule_at_all_gives_no_forward_mode_and_says_so(forward):
+    with pytest.raises(GradientError, match="register_jvp"):
+        forward(no_rule, vector())
+
+
+@FORWARD
+def test_a_write_without_a_rule_gives_no_forward_mode_and_says_so(forward):
+    def f(x):
+        y = x * 1
+        write_(y)
+        return y
+
+    with pytest.raises(GradientError, match="it would be wrong"):
+        forward(f, vector())
+
+
+@FORWARD
+def test_a_jvp_rule_is_taken(forward):
+    @custom_op("ttraps::with_jvp", replace=True)
+    def with_jvp(x: Tensor) -> Tensor:
+        return torch.from_numpy(np.square(numpy_of(x)))
+
+    @with_jvp.register_jvp
+    def _(tangent_x, x):
+        return 2 * tangent_x * x
+
+    x = vector()
+
+    assert torch.allclose(2 * x, forward(with_jvp, x))
+
+
+# ------------------------------------------------------------------------------------------- T03: batched gradients
+
+
+@custom_op("ttraps::double")
+def double(x: Tensor) -> Tensor:
+    return torch.from_numpy(numpy_of(x) * 2)
+
+
+@double.register_backward
+def _(grad):
+    return double(grad)
+
+
+@double.register_vmap
+def _(info, in_dims, x):
+    return double(x), in_dims[0]
+
+
+def test_batched_gradients_are_right_by_value():
+    x = vector().requires_grad_()
+    y = double(x)
+    (found,) = torch.autograd.grad(y, x, torch.eye(3, dtype=x.dtype), is_grads_batched=True)
+
+    assert torch.equal(2 * torch.eye(3, dtype=x.dtype), found)
+
+
+def test_batched_gradients_of_a_numpy_backward_are_right_by_value():
+    x = vector().requires_grad_()
+    y = square(x)
+    (found,) = torch.autograd.grad(y, x, torch.eye(3, dtype=x.dtype), is_grads_batched=True)
+
+    assert torch.allclose(torch.diag(2 * x.detach()), found)
