@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -28,12 +29,14 @@ def parse_name(text: str) -> Name:
     Raises:
         DeclarationError: there is no namespace, a part is no identifier, or the namespace is PyTorch's own.
     """
+    if not isinstance(text, str):
+        raise _refusal(str(text), "the name of an op is a string", do="write custom_op('namespace::name')")
     namespace, separator, name = text.partition("::")
     if not separator:
         raise _refusal(text, "the name has no namespace", do=f"name it, say, 'mylib::{text}'")
     if "." in name:
         raise _refusal(text, "the name contains a '.', which marks an overload", do="give each overload its own name")
-    if not (namespace.isidentifier() and name.isidentifier()):
+    if not (namespace.isidentifier() and is_name(name)):
         raise _refusal(text, "namespace and name must be Python identifiers", do="use letters, digits and underscores")
     if namespace in RESERVED_NAMESPACES:
         reserved = quote(sorted(RESERVED_NAMESPACES))
@@ -44,6 +47,11 @@ def parse_name(text: str) -> Name:
 
 def _refusal(text: str, problem: str, *, do: str) -> DeclarationError:
     return DeclarationError(format_message(text, problem, expected="'namespace::name'", found=repr(text), do=do))
+
+
+def is_name(text: object) -> bool:
+    """Whether it can stand as a name in Python source: an identifier that is no keyword."""
+    return isinstance(text, str) and text.isidentifier() and not keyword.iskeyword(text)
 
 
 def names_of(names: str | Iterable[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from custom_autograd.core.annotations import annotations_of
 from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.names import is_name
 from custom_autograd.core.schema import TENSOR_TYPES, Argument, Output, Schema
 from custom_autograd.core.types import find_argument_type
 from custom_autograd.core.wish import Refusal, Wish
@@ -21,6 +22,13 @@ TAKEN_PREFIXES = ("grad_", "tangent_")
 
 def parse(text: str, signature: inspect.Signature, function: Callable[..., Any], wish: Wish, refuse: Refusal) -> Schema:
     """Parses the schema text, and adds what the text cannot say: names, hidden outputs, conversions."""
+    if not text.startswith("("):
+        raise refuse(
+            "the schema does not begin with '('",
+            expected="(Tensor x, ...) -> Tensor",
+            found=text,
+            do="leave the name of the op out of the schema",
+        )
     try:
         arguments, results = parse_schema("op" + text)
     except RuntimeError as error:
@@ -136,6 +144,12 @@ def _check_against_function(schema: Schema, signature: inspect.Signature, wish: 
 def _check_names(schema: Schema, wish: Wish, refuse: Refusal) -> None:
     names = [*schema.argument_names, *schema.output_names]
     for name in names:
+        if not is_name(name):
+            raise refuse(
+                f"{name!r} cannot be the name of an argument or an output",
+                expected="Python identifiers that are no keywords",
+                do="rename it, so that rules can name it",
+            )
         if name in TAKEN_NAMES or name.startswith(TAKEN_PREFIXES):
             raise refuse(
                 f"'{name}' is a name that rules use for something else",

@@ -17,7 +17,7 @@ from custom_autograd.runtime.user_code import noted
 
 
 class Fake:
-    """The registered fake, else the reference, else (for ops that only write) nothing to do."""
+    """The registered fake, else the reference, else (for ops without new outputs) nothing to do."""
 
     name = "fake"
 
@@ -47,7 +47,7 @@ class Fake:
             return found
         if entry.reference() is not None:
             return "derived from the reference"
-        return "derived: the op only writes" if _only_writes(entry) else "missing: register_fake"
+        return "derived: the op returns nothing new" if _returns_nothing_new(entry) else "missing: register_fake"
 
 
 def _find_rule(entry: Entry) -> Rule | None:
@@ -58,7 +58,7 @@ def _find_rule(entry: Entry) -> Rule | None:
     if reference is not None:
         location = entry.find("reference")
         return Rule("fake", reference, entry.declaration.location if location is None else location.location)
-    if _only_writes(entry):
+    if _returns_nothing_new(entry):
         return None
     raise KernelError(
         format_message(
@@ -71,6 +71,5 @@ def _find_rule(entry: Entry) -> Rule | None:
     )
 
 
-def _only_writes(entry: Entry) -> bool:
-    schema = entry.declaration.schema
-    return bool(schema.mutated_arguments) and not schema.fresh_outputs
+def _returns_nothing_new(entry: Entry) -> bool:
+    return not entry.declaration.schema.fresh_outputs

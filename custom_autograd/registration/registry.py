@@ -160,7 +160,17 @@ def all_entries() -> tuple[Entry, ...]:
 
 def _check_free(declaration: Declaration) -> None:
     name: Name = declaration.name
-    if hasattr(getattr(torch.ops, name.namespace), name.name):
+    namespace = getattr(torch.ops, name.namespace)
+    if name.name in dir(type(namespace)) or name.name == "name":
+        raise DeclarationError(
+            format_message(
+                str(name),
+                f"'{name.name}' cannot be the name of an op: torch.ops.{name.namespace}.{name.name} is something else",
+                declared=declaration.location,
+                do="choose another name",
+            )
+        )
+    if hasattr(namespace, name.name):
         raise DeclarationError(
             format_message(
                 str(name),

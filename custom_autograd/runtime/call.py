@@ -93,6 +93,7 @@ def make_call(entry: Entry) -> Callable[..., Any]:
         source.text, f"{entry.name} call", {**namespace, **defaults(schema), **conversions(entry.declaration)}
     )
     call: Callable[..., Any] = compiled[source.own("call")]
+    call.__qualname__ = entry.name  # what Python's own errors call it: "ns::op() missing 1 required ..."
     return call
 
 
