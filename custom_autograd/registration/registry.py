@@ -161,7 +161,7 @@ def all_entries() -> tuple[Entry, ...]:
 def _check_free(declaration: Declaration) -> None:
     name: Name = declaration.name
     namespace = getattr(torch.ops, name.namespace)
-    if name.name in dir(type(namespace)) or name.name == "name":
+    if name.name in (*dir(type(namespace)), "name", "_dir"):
         raise DeclarationError(
             format_message(
                 str(name),

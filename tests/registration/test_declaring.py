@@ -1,0 +1,347 @@
+"""What cannot be an op is refused when it is declared, with the argument, what was expected, and where."""
+
+import ast
+import inspect
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from custom_autograd import CustomAutogradError, DeclarationError, custom_op
+from custom_autograd.registration.registry import find_entry
+
+
+def identity(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+def no_annotation(x, y: int) -> Tensor:
+    return x
+
+
+def no_return(x: Tensor):
+    return x
+
+
+def positional_only(x: Tensor, /) -> Tensor:
+    return x
+
+
+def catch_all(*xs: Tensor) -> Tensor:
+    return xs[0]
+
+
+def catch_keywords(x: Tensor, **options: int) -> Tensor:
+    return x
+
+
+def bad_type(x: Tensor, table: dict[str, int]) -> Tensor:
+    return x
+
+
+def fixed_tuple(x: Tensor, pair: tuple[int, str]) -> Tensor:
+    return x
+
+
+def list_of_lists(x: list[list[Tensor]]) -> Tensor:
+    return x[0][0]
+
+
+def bad_default(x: Tensor, y: float = float("inf")) -> Tensor:
+    return x
+
+
+def bad_string_default(x: Tensor, y: str = 'a "quoted" word') -> Tensor:
+    return x
+
+
+def bad_return(x: Tensor) -> dict[str, Tensor]:
+    return {"x": x}
+
+
+def string_return(x: Tensor) -> str:
+    return "x"
+
+
+def unknown_name(x: "Unheard") -> Tensor:  # noqa: F821 - the point
+    return x
+
+
+def takes_grad(x: Tensor, grad: Tensor) -> Tensor:
+    return x
+
+
+def takes_needs(needs: Tensor) -> Tensor:
+    return needs
+
+
+def takes_grad_prefix(grad_x: Tensor) -> Tensor:
+    return grad_x
+
+
+def takes_tangent_prefix(tangent_x: Tensor) -> Tensor:
+    return tangent_x
+
+
+def output_is_an_input(output: Tensor) -> Tensor:
+    return output
+
+
+def scalar_only(x: Tensor, n: int) -> Tensor:
+    return x
+
+
+def two_outputs(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.clone(), x.clone()
+
+
+REFUSED = {
+    "no annotation": (no_annotation, {}, "argument 'x' has no type annotation"),
+    "no return annotation": (no_return, {}, "the return value has no type annotation"),
+    "positional only": (positional_only, {}, "parameter 'x: torch.Tensor' cannot be passed by name"),
+    "varargs": (catch_all, {}, r"cannot be passed by name"),
+    "keywords": (catch_keywords, {}, r"cannot be passed by name"),
+    "unsupported type": (bad_type, {}, "argument 'table' has an annotation that is not supported"),
+    "tuple of fixed length": (fixed_tuple, {}, "argument 'pair' has an annotation that is not supported"),
+    "list of lists": (list_of_lists, {}, "argument 'x' has an annotation that is not supported"),
+    "infinite default": (bad_default, {}, "argument 'y' has a default that a schema cannot hold"),
+    "quoted default": (bad_string_default, {}, "argument 'y' has a default that a schema cannot hold"),
+    "dict returned": (bad_return, {}, "the return annotation is not supported"),
+    "str returned": (string_return, {}, "the return annotation is not supported"),
+    "unknown annotation": (unknown_name, {}, "the annotation of 'x' cannot be read"),
+    "argument grad": (takes_grad, {}, "'grad' is a name that rules use"),
+    "argument needs": (takes_needs, {}, "'needs' is a name that rules use"),
+    "argument grad_x": (takes_grad_prefix, {}, "'grad_x' is a name that rules use"),
+    "argument tangent_x": (takes_tangent_prefix, {}, "'tangent_x' is a name that rules use"),
+    "output named as input": (identity, {"outputs": ("x",)}, "the name 'x' stands twice"),
+    "default output named as input": (output_is_an_input, {}, "the name 'output' stands twice"),
+    "outputs named alike": (two_outputs, {"outputs": ("a", "a")}, "the name 'a' stands twice"),
+    "output named meta": (identity, {"outputs": ("meta",)}, "'meta' is a name that rules use"),
+    "too many output names": (identity, {"outputs": ("a", "b")}, "outputs= does not have one name per output"),
+    "hidden is no output": (two_outputs, {"hidden": ("output_3",)}, "did you mean 'output_"),
+    "everything hidden": (identity, {"hidden": ("output",)}, "every output is hidden"),
+    "non-differentiable is nothing": (identity, {"non_differentiable": ("z",)}, "non_differentiable= names 'z'"),
+    "mutates nothing": (scalar_only, {"mutates_args": ("xx",)}, "did you mean 'x'"),
+    "mutates a number": (scalar_only, {"mutates_args": ("n",)}, "'n' stands in mutates_args but holds no tensor"),
+    "schema that is none": (identity, {"schema": "(Tensr x) -> Tensor"}, "the schema cannot be parsed"),
+    "schema with a name": (identity, {"schema": "f(Tensor x) -> Tensor"}, r"the schema does not begin with '\('"),
+    "schema without parentheses": (identity, {"schema": "Tensor x -> Tensor"}, r"the schema does not begin with '\('"),
+    "argument named after a keyword": (identity, {"schema": "(Tensor lambda) -> Tensor"}, "'lambda' cannot be the name"),
+    "output named after a keyword": (identity, {"outputs": ("lambda",)}, "'lambda' cannot be the name"),
+    "output whose name is two words": (identity, {"outputs": ("a b",)}, "'a b' cannot be the name"),
+    "output whose name is a number": (identity, {"outputs": (3,)}, "3 cannot be the name"),
+    "schema of other arguments": (
+        identity,
+        {"schema": "(Tensor x, Tensor y) -> Tensor"},
+        "the function cannot be called with the schema's arguments",
+    ),
+    "schema and mutates_args": (
+        identity,
+        {"schema": "(Tensor(a!) x) -> ()"},
+        "mutates_args and the schema do not agree",
+    ),
+}
+
+
+@pytest.mark.parametrize(("function", "options", "problem"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_an_op_is_refused(function, options, problem):
+    with pytest.raises(DeclarationError, match=problem) as caught:
+        custom_op("declaring::refused", function, **options)
+
+    message = str(caught.value)
+    assert message.startswith("declaring::refused: ")
+    assert f"test_declaring.py:{inspect.getsourcelines(function)[1]}" in message
+    assert find_entry("declaring::refused") is None
+    assert not hasattr(torch.ops.declaring, "refused")
+
+
+def test_unsupported_annotations_say_what_is_supported():
+    with pytest.raises(DeclarationError, match=r"Tensor, .*int, .*optionals and lists of them, Literal, Enum"):
+        custom_op("declaring::refused", bad_type)
+
+
+def test_a_class_without_a_call_is_refused():
+    with pytest.raises(DeclarationError, match="not callable"):
+        custom_op("declaring::refused", 3)
+
+
+@pytest.mark.parametrize("name", ["declaring::lambda", "declaring::class", 3, None])
+def test_a_name_that_python_cannot_spell_is_refused(name):
+    with pytest.raises(DeclarationError, match="'namespace::name'"):
+        custom_op(name, identity)
+
+
+@pytest.mark.parametrize("name", ["name", "_dir", "__init__", "__getattr__"])
+def test_a_name_that_torch_ops_uses_itself_is_refused(name):
+    with pytest.raises(DeclarationError, match="is something else"):
+        custom_op(f"declaring::{name}", identity)
+
+
+def test_a_refusal_is_a_value_error_and_a_runtime_error():
+    with pytest.raises(ValueError, match="no namespace"):
+        custom_op("refused", identity)
+    with pytest.raises(CustomAutogradError):
+        custom_op("refused", identity)
+
+
+def test_a_name_that_another_library_took_is_refused():
+    library = torch.library.Library("declaring_other", "DEF")
+    library.define("taken(Tensor x) -> Tensor")
+
+    with pytest.raises(DeclarationError, match="was not declared through custom_autograd"):
+        custom_op("declaring_other::taken", identity)
+    assert find_entry("declaring_other::taken") is None
+
+
+# ------------------------------------------------------------------------------------------------------- the good side
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+def named(x: Tensor) -> Pair:
+    return Pair(x + 1, x + 2)
+
+
+def test_a_named_tuple_is_what_a_call_returns():
+    op = custom_op("declaring::named", named)
+    pair = op(torch.zeros(1))
+
+    assert ("first", "second") == op.schema.output_names
+    assert isinstance(pair, Pair)
+    assert 2.0 == pair.second.item()
+
+
+def test_output_names_come_from_the_schema():
+    op = custom_op(
+        "declaring::named_by_schema",
+        lambda x: (x + 1, x + 2),
+        schema="(Tensor x) -> (Tensor above, Tensor far_above)",
+    )
+
+    assert ("above", "far_above") == op.schema.output_names
+
+
+AWKWARD = ["self", "ctx", "function", "device", "torch", "result", "layout", "call", "kernel", "apply", "overload",
+           "inputs", "autograd", "cls", "keyset", "below", "flat", "values", "args", "kwargs", "entry", "plain", "_x",
+           "known", "backward_of", "gradients", "saved", "in_place", "named_tuple", "from_dispatcher_x",
+           "default_x", "x_"]  # fmt: skip
+
+
+def _awkward(name, op_name):
+    scope = {"Tensor": Tensor, "torch": torch}
+    exec(f"def f({name}: Tensor, n: int = 2, *, s: float = 1.5) -> Tensor:\n    return {name} * n * s\n", scope)
+    op = custom_op(f"declaring::{op_name}", scope["f"])
+    exec(f"def rule(grad, {name}, output, n, s, needs, meta):\n"
+         f"    return {{'{name}': grad * n * s + 0 * {name} + 0 * output}}\n", scope)  # fmt: skip
+    op.register_backward(scope["rule"])
+    return op
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_arguments_may_have_any_name(name):
+    op = _awkward(name, f"awkward_argument_{name}")
+    x = torch.rand(3, dtype=torch.float64, requires_grad=True)
+    y = op(x, 3, s=0.5)
+    y.sum().backward()
+
+    assert torch.allclose(x.detach() * 1.5, y.detach())
+    assert torch.allclose(torch.full((3,), 1.5, dtype=x.dtype), x.grad)
+    assert torch.equal(y, op(**{name: x}, n=3, s=0.5))
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_arguments_may_have_any_name_under_torch_func(name):
+    op = find_entry(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}").entry
+    x = torch.rand(3, dtype=torch.float64)
+    found = torch.func.grad(lambda t: op.call(t, 3, s=0.5).sum())(x)
+    _, tangent = torch.func.jvp(lambda t: op.call(t, 3, s=0.5), (x,), (x,))
+
+    assert torch.allclose(torch.full((3,), 1.5, dtype=x.dtype), found)
+    assert torch.allclose(1.5 * x, tangent)
+
+
+@pytest.mark.parametrize("name", ["apply", "call", "autograd", "kernel", "forward", "backward", "torch", "overload",
+                                  "function", "default", "x", "n"])  # fmt: skip
+def test_ops_may_have_any_name(name):
+    op = _awkward("x", name)
+    x = torch.rand(3, dtype=torch.float64, requires_grad=True)
+    y = op(x, 3)
+    y.sum().backward()
+
+    assert torch.allclose(x.detach() * 4.5, y.detach())
+    assert torch.allclose(torch.full((3,), 4.5, dtype=x.dtype), x.grad)
+    assert f"{name}Backward" == y.grad_fn.name()
+
+
+# ---------------------------------------------------------------------------------------------- schemas, as properties
+
+TYPES = ["Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "int", "int?", "int[]", "float", "float?", "bool", "str", "str?",
+         "ScalarType?", "Device?", "Layout?", "MemoryFormat?", "complex", "Scalar", "float[]", "bool[]"]  # fmt: skip
+DEFAULTS = {"int": "3", "float": "0.5", "bool": "True", "str": '"text"', "int[]": "[1, 2]"}
+
+
+@st.composite
+def schemas(draw):
+    """A schema text of arguments with and without defaults, of which some are keyword-only, and of results."""
+    count = draw(st.integers(1, 6))
+    kinds = draw(st.lists(st.sampled_from(TYPES), min_size=count, max_size=count))
+    star = draw(st.integers(0, count))
+    first_default = draw(st.integers(0, star))
+    parts = []
+    for index, kind in enumerate(kinds):
+        if index == star:
+            parts.append("*")
+        default = "None" if kind.endswith("?") else DEFAULTS.get(kind)
+        must = first_default <= index < star
+        if must and default is None:
+            kind, default = "int?", "None"
+        has_default = must or (index >= star and default is not None and draw(st.booleans()))
+        parts.append(f"{kind} a{index}" + (f"={default}" if has_default else ""))
+    results = draw(st.lists(st.sampled_from(["Tensor", "Tensor[]", "Tensor?", "int", "float"]), max_size=3))
+    if len(results) == 1:
+        return f"({', '.join(parts)}) -> {results[0]}"
+    return f"({', '.join(parts)}) -> ({', '.join(results)})"
+
+
+def _parse(text):
+    from custom_autograd.core.inference import schema_of
+    from custom_autograd.core.names import parse_name
+    from custom_autograd.core.wish import Wish
+
+    parse_name("declaring::property")
+    wish = Wish(op="declaring::property", mutates=(), schema=text, outputs=None, hidden=(), non_differentiable=())
+    return schema_of(lambda *args, **kwargs: None, wish)
+
+
+@given(schemas())
+def test_a_schema_says_the_same_when_its_text_is_read_again(text):
+    schema = _parse(text)
+
+    assert schema == _parse(str(schema))
+    assert text == str(schema)
+    assert text.count("*") == any(argument.is_keyword_only for argument in schema.arguments)
+
+
+@given(schemas())
+def test_a_schema_agrees_with_the_parser_of_the_dispatcher(text):
+    parsed = torch._C.parse_schema(f"f{text}")
+    schema = _parse(text)
+
+    assert [a.name for a in parsed.arguments] == list(schema.argument_names)
+    assert [a.kwarg_only for a in parsed.arguments] == [a.is_keyword_only for a in schema.arguments]
+    assert [a.has_default_value() for a in parsed.arguments] == [a.has_default for a in schema.arguments]
+    assert len(parsed.returns) == len(schema.outputs)
+
+
+def test_the_generated_source_of_every_awkward_name_is_python():
+    for name in AWKWARD:
+        entry = find_entry(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}").entry
+        from custom_autograd.runtime.program import program_of
+
+        assert ast.parse(program_of(entry).source)
