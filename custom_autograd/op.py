@@ -143,7 +143,7 @@ class CustomOp(Generic[P, R]):
         self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
         self.__signature__ = declaring.signature_of(entry)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op; hidden outputs are dropped."""
         return self.entry.call(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
 

@@ -129,7 +129,7 @@ REFUSED = {
     "schema that is none": (identity, {"schema": "(Tensr x) -> Tensor"}, "the schema cannot be parsed"),
     "schema with a name": (identity, {"schema": "f(Tensor x) -> Tensor"}, r"the schema does not begin with '\('"),
     "schema without parentheses": (identity, {"schema": "Tensor x -> Tensor"}, r"the schema does not begin with '\('"),
-    "argument named after a keyword": (identity, {"schema": "(Tensor lambda) -> Tensor"}, "'lambda' cannot be the name"),
+    "argument named after a keyword": (identity, {"schema": "(Tensor lambda) -> Tensor"}, "'lambda' cannot be"),
     "output named after a keyword": (identity, {"outputs": ("lambda",)}, "'lambda' cannot be the name"),
     "output whose name is two words": (identity, {"outputs": ("a b",)}, "'a b' cannot be the name"),
     "output whose name is a number": (identity, {"outputs": (3,)}, "3 cannot be the name"),
