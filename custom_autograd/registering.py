@@ -191,7 +191,7 @@ def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
 
 def add_autocast(entry: Entry, device_type: str, dtype: torch.dtype, *, replace: bool) -> None:
     """Registers an autocast policy."""
-    if not isinstance(device_type, str) or not torch.amp.is_autocast_available(device_type):
+    if not _has_autocast(device_type):
         raise _refusal(
             entry, "the device type has no autocast", None, expected="'cpu', 'cuda', ...", found=show(device_type)
         )
@@ -201,6 +201,13 @@ def add_autocast(entry: Entry, device_type: str, dtype: torch.dtype, *, replace:
         )
     slot = autocast_policy.slot_of(device_type)
     _add(entry, Rule(slot, _no_function, "register_autocast", extra={"dtype": dtype}), replace=replace)
+
+
+def _has_autocast(device_type: object) -> bool:
+    try:
+        return isinstance(device_type, str) and torch.amp.is_autocast_available(device_type)
+    except RuntimeError:  # there is no such device type
+        return False
 
 
 def _no_function() -> None:

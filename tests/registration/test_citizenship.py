@@ -1,0 +1,172 @@
+"""An op is a good citizen: it introspects, pickles and copies like the function it was declared with."""
+
+import copy
+import inspect
+import pickle
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import (
+    CheckError,
+    CustomAutogradError,
+    CustomOp,
+    DeclarationError,
+    GradientError,
+    KernelError,
+    RegistrationError,
+    custom_op,
+)
+
+
+@custom_op("citizen::scale", outputs=("out", "twice"), hidden=("twice",))
+def scale(x: Tensor, n: int = 2, *, s: float = 1.5) -> tuple[Tensor, Tensor]:
+    """Scales a tensor."""
+    return x * n * s, x * 2
+
+
+@custom_op("citizen::plain")
+def plain(x: Tensor, n: int = 2, *, s: float = 1.5) -> Tensor:
+    return x * n * s
+
+
+def test_the_name_and_the_docstring_are_the_functions():
+    assert "scale" == scale.__name__
+    assert "Scales a tensor." == scale.__doc__
+    assert __name__ == scale.__module__
+    assert "scale" == scale.__qualname__
+
+
+def test_the_wrapped_function_is_there():
+    assert [3.0, 2.0] == [one.item() for one in scale.__wrapped__(torch.ones(1))]
+
+
+def test_the_signature_of_a_call_is_the_functions():
+    assert "(x: torch.Tensor, n: int = 2, *, s: float = 1.5) -> torch.Tensor" == str(inspect.signature(plain))
+
+
+def test_the_signature_of_a_call_does_not_return_hidden_outputs():
+    assert "(x: torch.Tensor, n: int = 2, *, s: float = 1.5) -> torch.Tensor" == str(inspect.signature(scale))
+
+
+def test_annotations_are_the_functions():
+    assert {"x": Tensor, "n": int, "s": float, "return": Tensor} == typing.get_type_hints(plain)
+
+
+def test_the_name_is_the_qualified_one_and_the_repr_shows_the_schema():
+    assert "citizen::scale" == scale.name
+    assert "<CustomOp citizen::scale(Tensor x, SymInt n=2, *, float s=1.5) -> (Tensor, Tensor)>" == repr(scale)
+
+
+def test_torch_library_users_find_their_names():
+    assert torch.ops.citizen.scale.default is scale.overload is scale._opoverload
+    assert "citizen::scale" == scale._qualname
+
+
+def test_an_op_pickles_by_name():
+    again = pickle.loads(pickle.dumps(scale))
+
+    assert isinstance(again, CustomOp)
+    assert again.entry is scale.entry
+    assert 3.0 == again(torch.ones(1)).item()
+
+
+def test_copies_are_the_op_itself():
+    assert copy.copy(scale) is scale
+    assert copy.deepcopy(scale) is scale
+    assert copy.deepcopy({"op": [scale]})["op"][0] is scale
+
+
+def test_a_module_that_holds_an_op_can_be_copied_and_pickled():
+    module = torch.nn.Linear(2, 2)
+    module.op = scale
+
+    assert copy.deepcopy(module).op is scale
+    assert pickle.loads(pickle.dumps(module)).op.entry is scale.entry
+
+
+def test_an_op_can_be_unpickled_where_its_module_is_not_imported_yet(tmp_path):
+    (tmp_path / "declares_citizen.py").write_text(
+        "from torch import Tensor\n"
+        "from custom_autograd import custom_op\n"
+        "@custom_op('citizen_elsewhere::twice')\n"
+        "def twice(x: Tensor) -> Tensor:\n"
+        "    return x * 2\n"
+    )
+    path = [str(tmp_path), str(Path(__file__).parents[2])]
+    head = f"import pickle, sys; sys.path[:0] = {path!r}; "
+    dump = head + "import declares_citizen; sys.stdout.buffer.write(pickle.dumps(declares_citizen.twice))"
+    load = head + "import torch; print(pickle.loads(sys.stdin.buffer.read())(torch.ones(1)).item())"
+    pickled = subprocess.run([sys.executable, "-c", dump], capture_output=True, check=True).stdout
+    finished = subprocess.run([sys.executable, "-c", load], input=pickled, capture_output=True, check=False)
+
+    assert b"2.0" == finished.stdout.strip(), finished.stderr
+
+
+def test_unpickling_what_is_declared_nowhere_says_so():
+    temporary = custom_op("citizen::temporary", lambda x: x + 1, schema="(Tensor x) -> Tensor")
+    pickled = pickle.dumps(temporary).replace(b"citizen::temporary", b"citizen::temporarx")
+
+    with pytest.raises(DeclarationError, match="is not declared in this process"):
+        pickle.loads(pickled)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CustomAutogradError, DeclarationError, RegistrationError, KernelError, GradientError, CheckError],
+)
+def test_errors_pickle(error):
+    again = pickle.loads(pickle.dumps(error("a message")))
+
+    assert error is type(again)
+    assert "a message" == str(again)
+
+
+def test_errors_are_what_their_catchers_expect():
+    assert issubclass(CustomAutogradError, RuntimeError)
+    assert issubclass(DeclarationError, ValueError)
+    assert issubclass(CheckError, AssertionError)
+    subclasses = {DeclarationError, RegistrationError, KernelError, GradientError, CheckError}
+    assert subclasses <= set(CustomAutogradError.__subclasses__())
+
+
+def test_calling_wrongly_is_a_type_error():
+    for args, kwargs in [((), {}), ((torch.ones(1), 1, 2), {}), ((torch.ones(1),), {"t": 1})]:
+        with pytest.raises(TypeError):
+            scale(*args, **kwargs)
+
+
+def test_the_function_is_an_autograd_function_that_is_not_to_be_called():
+    assert issubclass(scale.function, torch.autograd.Function)
+    with pytest.raises(TypeError, match="call the op"):
+        scale.function()
+
+
+def test_apply_of_the_function_is_the_op():
+    x = torch.rand(3, dtype=torch.float64, requires_grad=True)
+
+    assert torch.equal(plain(x, 3, s=2.0), plain.function.apply(x, 3, 2.0))
+
+
+def test_kernels_say_where_they_are():
+    plain.register_kernel("cpu", lambda x, n=2, *, s=1.5: x * n * s)
+    line = inspect.getsourcelines(test_kernels_say_where_they_are)[1] + 1
+
+    assert f"test_citizenship.py:{line}" == plain.kernels["cpu"]
+    assert {"cpu", "default"} == set(plain.kernels)
+
+
+def test_coverage_says_where_each_capability_comes_from():
+    op = custom_op("citizen::covered", lambda x: x * 2, schema="(Tensor x) -> Tensor")
+    before = op.coverage()
+    op.register_reference(lambda x: x * 2)
+    after = op.coverage()
+
+    assert before["fake"].startswith("missing")
+    assert before["backward"].startswith("missing")
+    assert "derived from the reference" == after["fake"] == after["backward"] == after["vmap"] == after["jvp"]

@@ -1,0 +1,414 @@
+"""A rule, kernel or fake that does not fit its op is refused when it is registered, with the places of both."""
+
+import functools
+import inspect
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import RegistrationError, custom_op
+
+
+def body(x: Tensor, w: Tensor, n: int = 2, *, s: float = 1.5) -> tuple[Tensor, Tensor]:
+    return x * n, w * s
+
+
+def make_op(name, function=body, **options):
+    return custom_op(f"registering::{name}", function, replace=True, **options)
+
+
+@pytest.fixture
+def op():
+    return make_op("subject")
+
+
+def place(function):
+    return f"test_registering.py:{inspect.getsourcelines(function)[1]}"
+
+
+# --------------------------------------------------------------------------------- parameters that do not fit
+
+
+def too_few(x, w, n):
+    return x, w
+
+
+def too_many(x, w, n, extra, *, s):
+    return x, w
+
+
+def no_keyword(x, w, n=2):
+    return x, w
+
+
+def swapped(w, x, n=2, *, s=1.5):
+    return x, w
+
+
+def unknown_keyword(x, w, n=2, *, s=1.5, t):
+    return x, w
+
+
+def fits(x, w, n=2, *, s=1.5):
+    return x * n, w * s
+
+
+def fits_by_catching_all(*args, **kwargs):
+    return body(*args, **kwargs)
+
+
+def fits_with_other_names(a, b, c=2, *, s=1.5):
+    return a * c, b * s
+
+
+def fits_with_an_extra_default(x, w, n=2, more=None, *, s=1.5):
+    return x * n, w * s
+
+
+CALLED_LIKE_THE_OP = {
+    "kernel": lambda op, f: op.register_kernel("cpu", f),
+    "default kernel": lambda op, f: op.register_kernel(None, f, replace=True),
+    "fake": lambda op, f: op.register_fake(f),
+    "reference": lambda op, f: op.register_reference(f),
+}
+
+
+@pytest.mark.parametrize("register", CALLED_LIKE_THE_OP.values(), ids=CALLED_LIKE_THE_OP)
+@pytest.mark.parametrize("function", [too_few, too_many, no_keyword, swapped, unknown_keyword])
+def test_what_is_not_called_like_the_op_is_refused(op, register, function):
+    with pytest.raises(RegistrationError, match="registering::subject: the ") as caught:
+        register(op, function)
+
+    message = str(caught.value)
+    assert place(function) in message
+    assert place(body) in message
+    assert "(x, w, n" in message
+
+
+@pytest.mark.parametrize("register", CALLED_LIKE_THE_OP.values(), ids=CALLED_LIKE_THE_OP)
+@pytest.mark.parametrize(
+    "function", [fits, fits_by_catching_all, fits_with_other_names, fits_with_an_extra_default, functools.partial(fits)]
+)
+def test_what_is_called_like_the_op_is_taken(op, register, function):
+    register(op, function)
+
+
+@pytest.mark.parametrize("value", [3, "name"])
+def test_what_is_no_function_is_refused(op, value):
+    with pytest.raises(RegistrationError, match="the fake is not callable"):
+        op.register_fake(value)
+
+
+def test_a_drop_in_backward_takes_one_gradient_per_output(op):
+    with pytest.raises(RegistrationError, match=re.escape("(ctx, grad_output_0, grad_output_1)")):
+        op.register_autograd(lambda ctx, grad: grad)
+
+
+@pytest.mark.parametrize("function", [lambda ctx: None, lambda ctx, inputs: None, lambda a, b, c, d: None])
+def test_a_setup_context_takes_what_torch_gives_it(op, function):
+    with pytest.raises(RegistrationError, match="the setup_context does not fit the schema"):
+        op.register_autograd(lambda ctx, *grads: None, setup_context=function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda ctx, inputs, output: None,
+        lambda ctx, inputs, keyword_only_inputs, output: None,
+        lambda ctx, inputs, output, keyword_only_inputs: None,
+        lambda *, output, inputs, ctx: None,
+        lambda c, i, o: None,
+        lambda **everything: None,
+    ],
+)
+def test_a_setup_context_may_be_written_in_several_ways(op, function):
+    op.register_autograd(lambda ctx, *grads: (grads[0], None, None), setup_context=function)
+    x = torch.ones(2, requires_grad=True)
+    op(x, torch.ones(2))[0].sum().backward()
+
+    assert [1.0, 1.0] == x.grad.tolist()
+
+
+@pytest.mark.parametrize("function", [lambda x: x, lambda info, in_dims, x: x, lambda info, in_dims, x, w, n: x])
+def test_a_vmap_rule_takes_info_dimensions_and_the_arguments(op, function):
+    with pytest.raises(RegistrationError, match=r"the vmap does not fit the schema") as caught:
+        op.register_vmap(function)
+
+    assert "(info, in_dims, x, w, n, *, s)" in str(caught.value)
+
+
+def test_samples_take_one_argument(op):
+    with pytest.raises(RegistrationError, match=r"the samples does not fit|the samples do not fit"):
+        op.register_samples(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("device_type", "dtype", "problem"),
+    [
+        ("nothing", torch.bfloat16, "no autocast"),
+        (3, torch.bfloat16, "no autocast"),
+        ("cpu", torch.int32, "floating-point dtype"),
+        ("cpu", "bfloat16", "floating-point dtype"),
+    ],
+)
+def test_autocast_takes_a_device_type_and_a_floating_dtype(op, device_type, dtype, problem):
+    with pytest.raises(RegistrationError, match=problem):
+        op.register_autocast(device_type, dtype)
+
+
+def test_torch_dispatch_takes_a_class_and_five_parameters(op):
+    with pytest.raises(RegistrationError, match="takes a class"):
+        op.register_torch_dispatch(3, lambda cls, func, types, args, kwargs: None)
+    with pytest.raises(RegistrationError, match="does not fit"):
+        op.register_torch_dispatch(Tensor, lambda func, args: None)
+
+
+def test_a_kernel_for_a_device_that_does_not_exist_is_refused(op):
+    with pytest.raises(RegistrationError, match="torch knows no device type 'gpu'"):
+        op.register_kernel("gpu", fits)
+
+    assert ["default"] == list(op.kernels)
+
+
+def test_a_device_kernel_of_an_op_without_tensors_is_refused():
+    op = make_op("no_tensors", lambda n: torch.ones(n), schema="(int n) -> Tensor")
+    with pytest.raises(RegistrationError, match="cannot choose between devices"):
+        op.register_kernel("cpu", lambda n: torch.ones(n))
+
+
+# -------------------------------------------------------------------------------------------- names that name nothing
+
+
+def _bind_backward(op, function):
+    op.register_backward(function)
+
+
+def _bind_grad(op, function):
+    op.register_grad("x")(function)
+
+
+def _bind_jvp(op, function):
+    op.register_jvp(function)
+
+
+BOUND_BY_NAME = {"backward": _bind_backward, "grad": _bind_grad, "jvp": _bind_jvp}
+
+
+@pytest.mark.parametrize("register", BOUND_BY_NAME.values(), ids=BOUND_BY_NAME)
+@pytest.mark.parametrize(
+    ("function", "advice"),
+    [
+        (lambda ww: None, "did you mean 'w'?"),
+        (lambda output_2: None, "did you mean 'output_"),
+        (lambda need: None, "did you mean 'needs'?"),
+        (lambda something_else: None, "name an input, an output, or what else is listed"),
+        (lambda ctx: None, "register_autograd"),
+        (lambda *args: None, "name an input"),
+        (lambda **kwargs: None, "name an input"),
+    ],
+)
+def test_a_parameter_that_names_nothing_is_refused_with_advice(op, register, function, advice):
+    with pytest.raises(RegistrationError, match="names nothing") as caught:
+        register(op, function)
+
+    message = str(caught.value)
+    assert advice in message
+    assert "'x', 'w', 'n', 's', 'output_0', 'output_1', 'needs', 'meta'" in message
+    assert "test_registering.py:" in message
+
+
+def test_grad_alone_is_ambiguous_where_there_are_two_results(op):
+    with pytest.raises(RegistrationError, match="name their gradients, 'grad_output_0', 'grad_output_1'"):
+        op.register_backward(lambda grad, x: None)
+
+
+def test_a_gradient_is_no_name_of_a_jvp_and_a_tangent_none_of_a_backward(op):
+    with pytest.raises(RegistrationError, match="names nothing"):
+        op.register_jvp(lambda grad_output_0: None)
+    with pytest.raises(RegistrationError, match="names nothing"):
+        op.register_backward(lambda tangent_x: None)
+
+
+def test_positional_only_parameters_of_rules_are_refused(op):
+    def rule(grad_output_0, x, /):
+        return None
+
+    with pytest.raises(RegistrationError, match="remove the '/'"):
+        op.register_backward(rule)
+
+
+def test_a_parameter_with_a_default_may_have_any_name(op):
+    @op.register_backward
+    def _(grad_output_0, grad_output_1, n, s, factor=3.0):
+        return {"x": grad_output_0 * n * factor, "w": grad_output_1 * s * factor}
+
+    x = torch.ones(2, requires_grad=True)
+    op(x, torch.ones(2))[0].sum().backward()
+
+    assert [6.0, 6.0] == x.grad.tolist()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "advice"),
+    [
+        (("xx",), "did you mean 'x'?"),
+        (("n",), "no differentiable input"),
+        ((), "names of inputs"),
+        ((3,), "names of inputs"),
+    ],
+)
+def test_register_grad_takes_names_of_differentiable_inputs(op, inputs, advice):
+    with pytest.raises(RegistrationError, match=re.escape(advice)):
+        op.register_grad(*inputs)
+
+
+def test_register_grad_without_parentheses_says_how_to_write_it(op):
+    def rule(grad):
+        return grad
+
+    with pytest.raises(RegistrationError, match=re.escape("@op.register_grad('x')")):
+        op.register_grad(rule)
+
+
+# ---------------------------------------------------------------------------------------------- filling a slot twice
+
+
+def first(x, w, n=2, *, s=1.5):
+    return x, w
+
+
+def second(x, w, n=2, *, s=1.5):
+    return x, w
+
+
+def named_first(x):
+    return None
+
+
+def named_second(x):
+    return None
+
+
+def drop_in(ctx, grad_0, grad_1):
+    return grad_0, grad_1, None
+
+
+def vmap_first(info, in_dims, x, w, n, *, s):
+    return (x, w), in_dims[:2]
+
+
+def vmap_second(info, in_dims, x, w, n, *, s):
+    return (x, w), in_dims[:2]
+
+
+def dispatch_first(cls, func, types, args, kwargs):
+    return None
+
+
+def dispatch_second(cls, func, types, args, kwargs):
+    return None
+
+
+def samples_first(make):
+    yield from ()
+
+
+def samples_second(make):
+    yield from ()
+
+
+TWICE = {
+    "kernel": (lambda op, f, **r: op.register_kernel("cpu", f, **r), first, second),
+    "fake": (lambda op, f, **r: op.register_fake(f, **r), first, second),
+    "reference": (lambda op, f, **r: op.register_reference(f, **r), first, second),
+    "backward": (lambda op, f, **r: op.register_backward(f, **r), named_first, named_second),
+    "backward, then drop-in": (
+        lambda op, f, **r: op.register_autograd(f, **r) if f is drop_in else op.register_backward(f, **r),
+        named_first,
+        drop_in,
+    ),
+    "drop-in, then grad": (
+        lambda op, f, **r: op.register_autograd(f, **r) if f is drop_in else op.register_grad("x", **r)(f),
+        drop_in,
+        named_second,
+    ),
+    "grad": (lambda op, f, **r: op.register_grad("x", **r)(f), named_first, named_second),
+    "grad of two, then of one": (
+        lambda op, f, **r: op.register_grad("x", "w", **r)(f) if f is named_first else op.register_grad("w", **r)(f),
+        named_first,
+        named_second,
+    ),
+    "jvp": (lambda op, f, **r: op.register_jvp(f, **r), named_first, named_second),
+    "vmap": (lambda op, f, **r: op.register_vmap(f, **r), vmap_first, vmap_second),
+    "torch_dispatch": (lambda op, f, **r: op.register_torch_dispatch(Tensor, f, **r), dispatch_first, dispatch_second),
+    "samples": (lambda op, f, **r: op.register_samples(f, **r), samples_first, samples_second),
+}
+
+
+@pytest.mark.parametrize(("register", "one", "other"), TWICE.values(), ids=TWICE)
+def test_filling_a_slot_twice_raises_with_both_places(op, register, one, other):
+    register(op, one)
+    with pytest.raises(RegistrationError, match="already") as caught:
+        register(op, other)
+
+    message = str(caught.value)
+    assert place(one) in message
+    assert place(other) in message
+    assert "replace=True" in message
+
+
+@pytest.mark.parametrize(("register", "one", "other"), TWICE.values(), ids=TWICE)
+def test_replace_means_it(op, register, one, other):
+    register(op, one)
+    register(op, other, replace=True)
+
+    registered = [rule.function for rule in op.entry.rules.values()]
+    registered += [kernel.function for kernel in op.entry.kernels.values()]
+    assert other in registered
+    assert one not in registered
+
+
+def test_a_refused_second_rule_leaves_the_first(op):
+    op.register_fake(first)
+    with pytest.raises(RegistrationError):
+        op.register_fake(second)
+
+    assert first is op.entry.rules["fake"].function
+
+
+def test_autocast_twice_raises(op):
+    op.register_autocast("cpu", torch.bfloat16)
+    with pytest.raises(RegistrationError, match="already registered"):
+        op.register_autocast("cpu", torch.float16)
+
+    op.register_autocast("cpu", torch.float16, replace=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.float16 == op(torch.ones(2), torch.ones(2))[0].dtype
+
+
+def test_gradients_of_different_inputs_stand_beside_each_other(op):
+    op.register_grad("x")(lambda grad_output_0, n: grad_output_0 * n)
+    op.register_grad("w")(lambda grad_output_1, s: grad_output_1 * s)
+    x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    (op(x, w)[0] + op(x, w)[1]).sum().backward()
+
+    assert [2.0, 2.0] == x.grad.tolist()
+    assert [1.5, 1.5] == w.grad.tolist()
+
+
+def test_every_register_method_returns_the_function_it_decorates(op):
+    for register, one, _ in TWICE.values():
+        subject = make_op("returned")
+        result = register(subject, one)
+        assert result is one or (result is None and one is drop_in), register
+
+
+def test_register_autograd_on_a_writing_op_says_what_to_use():
+    def write(x: Tensor) -> None:
+        x.add_(1)
+
+    op = make_op("writes", write, mutates_args=("x",))
+    with pytest.raises(RegistrationError, match="use register_backward"):
+        op.register_autograd(lambda ctx: None)
