@@ -18,7 +18,6 @@ class Cotangents(Check):
 
     name = "cotangents"
     code = "G05"
-    needs = ("gradients",)
     purpose = "the backward takes incoming gradients of any layout, or none, and leaves them unchanged"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
@@ -28,8 +27,18 @@ class Cotangents(Check):
         if not any(output.requires_grad for output in outputs):
             yield failed("no output carries a gradient")
             return
+        yield _check_writes(function, outputs)
         yield from _check_layouts(function, outputs)
         yield from _check_undefined(function, outputs)
+
+
+def _check_writes(function: TensorFunction, outputs: Sequence[Tensor]) -> Finding:
+    sent = signed_like(outputs)
+    before = [u.clone() for u in sent]
+    vector_jacobian(function, function.inputs, sent)
+    if find_difference(sent, before) is not None:
+        return failed("the backward writes to its incoming gradient; it belongs to the engine")
+    return PASSED
 
 
 def _check_layouts(function: TensorFunction, outputs: Sequence[Tensor]) -> Iterator[Finding]:

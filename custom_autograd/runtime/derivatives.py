@@ -45,7 +45,13 @@ class Derivatives:
         """The gradients by input, from the incoming gradients by result."""
         if first_tensor(grads.values()) is None:
             return dict.fromkeys(needs)
-        return self._gradients(ctx, ctx.saved_tensors, needs, grads)
+        # Where nothing was saved nothing is freed, and a second backward is right: torch refuses to look all the same.
+        saved = ctx.saved_tensors if self.saves_tensors(ctx) else ()
+        return self._gradients(ctx, saved, needs, grads)
+
+    def saves_tensors(self, ctx: Any) -> bool:
+        """Whether a node saved any tensor."""
+        return bool(self.saved_tensors) if self.drop_in is None else ctx.parcel.has_tensors
 
     def _gradients(self, ctx: Any, saved: Sequence[Any], needs: ByName, grads: ByName) -> Mapping[str, Any]:
         if self.drop_in is not None:

@@ -113,6 +113,11 @@ class Parcel(NamedTuple):
     saved_count: int
     materializes: bool
 
+    @property
+    def has_tensors(self) -> bool:
+        """Whether tensors were saved along with it."""
+        return self.saved_count > 0 or any(self.are_tensors)
+
 
 OWN = ("needs_input_grad", "_saved", "_non_differentiable", "_materializes")
 

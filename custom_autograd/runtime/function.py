@@ -261,6 +261,8 @@ class FunctionWriter:
         source = self.source
         if self.mutated:
             source.line("$in_place = not ($is_transforming() or $is_forward_mode())")
+            with source.block("if $in_place"):
+                source.line(f"$refuse_leaves({self._dict(self.mutated)})")
             source.line(f"{', '.join(self._old(name) for name in self.mutated)} = {', '.join(self.mutated)}")
         if self.has_lists:
             flags = tuple_of([str(argument.is_tensor_list) for argument in self.schema.arguments])

@@ -107,6 +107,7 @@ def _helpers(entry: Entry, plan: Plan) -> dict[str, Any]:
         "jvp_of": derivatives.jvp,
         "keep_for_jvp": derivatives.keep_for_jvp,
         "check_hidden": derivatives.check_hidden,
+        "refuse_leaves": lambda inputs: _refuse_leaves(entry, inputs),
         "refuse_if_tracked": lambda inputs: _refuse_if_tracked(entry, inputs),
     }
 
@@ -134,6 +135,20 @@ def flatten_gradients(values: Sequence[Any], lengths: Sequence[int]) -> tuple[An
         elif length == -1:
             flat.append(value)
     return tuple(flat)
+
+
+def _refuse_leaves(entry: Entry, inputs: Mapping[str, Any]) -> None:
+    """Raises before a leaf is written to; torch itself would raise only after the kernel ran."""
+    for name, value in inputs.items():
+        if any(map(functions.is_leaf_in_graph, tensors.tensors_in([value]))):
+            raise GradientError(
+                format_message(
+                    entry.name,
+                    f"'{name}' is a leaf that requires a gradient, or a view of one, and the op writes to it",
+                    declared=entry.declaration.location,
+                    do="call it under torch.no_grad(), or on a copy",
+                )
+            )
 
 
 def _refuse_if_tracked(entry: Entry, inputs: Mapping[str, Any]) -> None:

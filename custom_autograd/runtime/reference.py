@@ -49,7 +49,7 @@ def reference_gradients(
     """
     wanted = {name: _tensors(values[name], need) for name, need in needs.items()}
     primals = [tensor for tensors in wanted.values() for tensor in tensors]
-    incoming = [gradient for gradient in map(_flat, grads.values()) for gradient in gradient]
+    incoming = [gradient for its in grads.values() for gradient in _flat(its)]
 
     def recompute(*replacements: Tensor) -> tuple[Tensor, ...]:
         remaining = iter(replacements)
@@ -73,8 +73,8 @@ def _gradients(
     with transforms.gradients_recorded():
         aliases = [tensor.view_as(tensor) for tensor in primals]
         aliases = [alias if alias.requires_grad else transforms.require_gradient(alias) for alias in aliases]
-        pairs = zip(recompute(*aliases), incoming, strict=True)
-        pairs = [(output, gradient) for output, gradient in pairs if output.requires_grad]
+        computed = zip(recompute(*aliases), incoming, strict=True)
+        pairs = [(output, gradient) for output, gradient in computed if output.requires_grad]
         if not pairs:
             return [None] * len(primals)
         outputs, gradients = zip(*pairs, strict=True)
@@ -90,7 +90,7 @@ def _gradients_under_transforms(
     recorded on them then would be lost, and the gradient silently zero. `view_as` takes them out of a dead level.
     """
     with transforms.gradients_recorded():
-        _, pull = torch.func.vjp(recompute, *(tensor.view_as(tensor) for tensor in primals))
+        pull = torch.func.vjp(recompute, *(tensor.view_as(tensor) for tensor in primals))[1]
         found: tuple[Tensor, ...] = pull(tuple(incoming))
         return found
 

@@ -2,6 +2,7 @@
 
 - `autograd.function._SingleLevelFunction`: `Function.apply` routes through a higher-order op under functorch, which
   gets `jacfwd(jacfwd)` wrong and ignores a custom backward inside `torch.compile`; its base class does not.
+- `Tensor._base`, `Tensor._is_view`: what a view is a view of.
 - `_C._any_requires_grad`: asks all arguments at once, looking into lists.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd.function import Function
 
 from custom_autograd.torch_private.transforms import is_transforming, single_level_enabled
@@ -33,3 +35,9 @@ def any_requires_grad(*values: Any) -> bool:  # Any: whatever an op takes
     """Whether a tensor among the arguments requires a gradient (looks into lists)."""
     found: bool = torch._C._any_requires_grad(*values)
     return found
+
+
+def is_leaf_in_graph(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf that requires a gradient, or a view of one: autograd forbids writing to it."""
+    base = tensor._base if tensor._is_view() else tensor
+    return base is not None and base.is_leaf and base.requires_grad
