@@ -27,7 +27,10 @@ class Cotangents(Check):
         if not any(output.requires_grad for output in outputs):
             yield failed("no output carries a gradient")
             return
-        yield _check_writes(function, outputs)
+        writes = _check_writes(function, outputs)
+        yield writes
+        if writes is not PASSED:
+            return
         yield from _check_layouts(function, outputs)
         yield from _check_undefined(function, outputs)
 
