@@ -18,6 +18,7 @@ class Cotangents(Check):
 
     name = "cotangents"
     code = "G05"
+    needs = ("gradients",)
     purpose = "the backward takes incoming gradients of any layout, or none, and leaves them unchanged"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
