@@ -16,6 +16,7 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.call import make_call
 from custom_autograd.runtime.program import program_of
+from custom_autograd.runtime.tensors import first_tensor
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.compiler import is_compiler_loaded, outside_compilation
 
@@ -49,6 +50,9 @@ def attach_device(entry: Entry, device_type: str) -> None:
 def _backend(entry: Entry, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
     @outside_compilation
     def backend(*args: Any, **kwargs: Any) -> Any:
+        if device_type not in entry.kernels:
+            tensor = first_tensor([*args, *kwargs.values()])
+            raise entry.kernels.missing(None if tensor is None else tensor.device.type)
         return (entry.program or program_of(entry)).kernel(device_type, *args, **kwargs)
 
     return backend

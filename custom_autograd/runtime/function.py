@@ -12,7 +12,8 @@ NOTE [why apply is not Function.apply]
 NOTE [writes under transforms]
 In plain eager and under compilation a written argument is marked dirty. Under a transform or in forward mode the op
 writes to a copy instead, and PyTorch's own `copy_` writes that back: it knows tangents, batches, views and versions at
-every level, symbolic zeros included.
+every level, symbolic zeros included. So it does where the argument is a view and the op has several results, which a node
+that marks its input dirty may not have.
 """
 
 from __future__ import annotations
@@ -260,7 +261,9 @@ class FunctionWriter:
     def _write_application(self) -> None:
         source = self.source
         if self.mutated:
-            source.line("$in_place = not ($is_transforming() or $is_forward_mode())")
+            several = len(self.results) > 1 or self.has_lists
+            views = f" or $has_view({tuple_of(self.mutated)})" if several else ""
+            source.line(f"$in_place = not ($is_transforming() or $is_forward_mode(){views})")
             with source.block("if $in_place"):
                 source.line(f"$refuse_leaves({self._dict(self.mutated)})")
             source.line(f"{', '.join(self._old(name) for name in self.mutated)} = {', '.join(self.mutated)}")

@@ -92,6 +92,7 @@ def _helpers(entry: Entry, plan: Plan) -> dict[str, Any]:
         "is_transforming": transforms.is_transforming,
         "is_forward_mode": transforms.is_forward_mode,
         "has_tangent": has_tangent,
+        "has_view": lambda values: any(map(functions.is_view, tensors.tensors_in(values))),
         "plain": tensors.plain,
         "known": tensors.known,
         "without_history": without_history,

@@ -37,6 +37,11 @@ def any_requires_grad(*values: Any) -> bool:  # Any: whatever an op takes
     return found
 
 
+def is_view(tensor: Tensor) -> bool:
+    """Whether autograd knows a tensor to be a view of another one."""
+    return tensor._is_view()
+
+
 def is_leaf_in_graph(tensor: Tensor) -> bool:
     """Whether a tensor is a leaf that requires a gradient, or a view of one: autograd forbids writing to it."""
     base = tensor._base if tensor._is_view() else tensor

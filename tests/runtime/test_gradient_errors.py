@@ -1,0 +1,268 @@
+"""A gradient that is not what it should be is refused, and the message names op, input, rule and likely cause."""
+
+import pickle
+import traceback
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import GradientError, custom_op
+
+
+def rand(*shape, dtype=torch.float64, requires_grad=True):
+    return torch.rand(*shape, dtype=dtype, requires_grad=requires_grad)
+
+
+RETURNED = {}
+
+
+@custom_op("gradient_errors::linear")
+def linear(x: Tensor, weight: Tensor, n: int = 1) -> Tensor:
+    return x @ weight.T
+
+
+@linear.register_backward
+def linear_backward(grad, x, weight):
+    return RETURNED["what"](grad, x, weight)
+
+
+@custom_op("gradient_errors::total")
+def total(xs: list[Tensor]) -> Tensor:
+    return sum(xs[1:], start=xs[0] * 1)
+
+
+@total.register_backward
+def total_backward(grad):
+    return RETURNED["what"](grad)
+
+
+def run(what, *, op=linear):
+    RETURNED["what"] = what
+    if op is linear:
+        linear(rand(5, 4), rand(3, 4)).sum().backward()
+    else:
+        total([rand(2), rand(2)]).sum().backward()
+
+
+def good(grad, x, weight):
+    return grad @ weight, grad.T @ x
+
+
+WRONG = {
+    "un-reduced broadcast": (
+        lambda g, x, w: {"x": g @ w, "weight": (g.T @ x).expand(7, 3, 4)},
+        ["'weight' has the wrong shape", "(3, 4)", "(7, 3, 4)", "sum over dimension 0: 'weight' was broadcast there"],
+    ),
+    "transposed": (
+        lambda g, x, w: {"x": g @ w, "weight": x.T @ g},
+        ["'weight' has the wrong shape", "(3, 4)", "(4, 3)", "a transpose is missing"],
+    ),
+    "flattened": (
+        lambda g, x, w: {"x": g @ w, "weight": (g.T @ x).flatten()},
+        ["'weight' has the wrong shape", "(12,)", "reshape it"],
+    ),
+    "too small": (
+        lambda g, x, w: {"x": (g @ w).sum(), "weight": None},
+        ["'x' has the wrong shape", "(5, 4)", "()"],
+    ),
+    "kept dimension": (
+        lambda g, x, w: {"x": (g @ w)[None], "weight": None},
+        ["'x' has the wrong shape", "sum over dimension 0"],
+    ),
+    "dtype": (
+        lambda g, x, w: {"x": (g @ w).float(), "weight": None},
+        ["'x' has the wrong dtype", "torch.float64", "torch.float32", "grad.to(torch.float64)"],
+    ),
+    "complex": (
+        lambda g, x, w: {"x": g @ w + 0j, "weight": None},
+        ["'x' has the wrong dtype", "torch.complex128"],
+    ),
+    "device": (
+        lambda g, x, w: {"x": (g @ w).to("meta"), "weight": None},
+        ["'x' is on the wrong device", "cpu", "meta"],
+    ),
+    "missing": (lambda g, x, w: {"x": g @ w}, ["the gradient of 'weight' is missing", "'weight': None"]),
+    "surplus": (
+        lambda g, x, w: {"x": g @ w, "weight": None, "n": None},
+        ["a gradient for 'n', which carries none"],
+    ),
+    "misnamed": (
+        lambda g, x, w: {"x": g @ w, "wieght": None},
+        ["'wieght', which is no input", "did you mean 'weight'?"],
+    ),
+    "too few": (lambda g, x, w: (g @ w,), ["wrong number of gradients", "2: 'x', 'weight'", "1"]),
+    "too many": (lambda g, x, w: (g @ w, None, None), ["wrong number of gradients", "2: 'x', 'weight'", "3"]),
+    "one for two": (lambda g, x, w: g @ w, ["one value for several inputs", "'x', 'weight'", "Tensor"]),
+    "nothing for two": (lambda g, x, w: None, ["'x', 'weight'"]),
+    "number": (lambda g, x, w: (g @ w, 0.0), ["the gradient of 'weight' is no tensor", "float: 0.0"]),
+    "list for a tensor": (lambda g, x, w: {"x": [g @ w], "weight": None}, ["the gradient of 'x' is no tensor", "list"]),
+    "callable of a number": (
+        lambda g, x, w: {"x": lambda: 3, "weight": None},
+        ["the gradient of 'x' is no tensor", "int: 3"],
+    ),
+    "set": (lambda g, x, w: {g, x}, ["one value for several inputs", "set"]),
+}
+
+
+@pytest.mark.parametrize(("what", "parts"), WRONG.values(), ids=WRONG)
+def test_a_wrong_gradient_is_refused(what, parts):
+    with pytest.raises(GradientError) as caught:
+        run(what)
+
+    message = str(caught.value)
+    line = linear_backward.__code__.co_firstlineno
+    for part in ["gradient_errors::linear: ", f"test_gradient_errors.py:{line}, backward", *parts]:
+        assert part in message
+
+
+LISTS = {
+    "tensor for a list": (lambda g: g, ["the gradient of the list 'xs' is no list", "a list of 2", "Tensor"]),
+    "too short": (lambda g: [g], ["'xs' has the wrong length", "2", "1"]),
+    "too long": (lambda g: [g, g, g], ["'xs' has the wrong length", "2", "3"]),
+    "number inside": (lambda g: [g, 3], ["the gradient of 'xs[1]' is no tensor", "int: 3"]),
+    "shape inside": (lambda g: [g.sum(), g], ["the gradient of 'xs[0]' has the wrong shape", "(2,)", "()"]),
+    "in a dict, misnamed": (lambda g: {"x": [g, g]}, ["'x', which is no input", "did you mean 'xs'?"]),
+}
+
+
+@pytest.mark.parametrize(("what", "parts"), LISTS.values(), ids=LISTS)
+def test_a_wrong_gradient_of_a_list_is_refused(what, parts):
+    with pytest.raises(GradientError) as caught:
+        run(what, op=total)
+
+    for part in ["gradient_errors::total: ", *parts]:
+        assert part in str(caught.value)
+
+
+AS_LISTS = {
+    "list": lambda g: [g, g],
+    "dict": lambda g: {"xs": (g, None)},
+    "callables": lambda g: [lambda: g] * 2,
+    "callable": lambda g: {"xs": lambda: [g, g]},
+    "tuple of a list": lambda g: ([g, g],),
+}
+
+
+@pytest.mark.parametrize("what", AS_LISTS.values(), ids=AS_LISTS)
+def test_gradients_of_a_list_may_be_written_as(what):
+    run(what, op=total)
+
+
+def test_the_advice_names_each_broadcast_dimension():
+    @custom_op("gradient_errors::broadcast")
+    def add(x: Tensor, b: Tensor) -> Tensor:
+        return x + b
+
+    add.register_backward(lambda grad: {"x": grad, "b": grad})
+    with pytest.raises(GradientError, match="sum over dimensions 0, 2: 'b' was broadcast there"):
+        add(rand(2, 3, 4), rand(3, 1)).sum().backward()
+
+
+def test_a_gradient_that_is_not_needed_is_not_read():
+    RETURNED["what"] = lambda g, x, w: {"x": g @ w, "weight": "whatever"}
+    x = rand(5, 4)
+    linear(x, rand(3, 4, requires_grad=False)).sum().backward()
+
+    assert x.grad is not None
+
+
+def test_errors_of_gradients_pickle_with_their_message():
+    with pytest.raises(GradientError) as caught:
+        run(WRONG["dtype"][0])
+
+    assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value)))
+
+
+# ------------------------------------------------------------------------------------ exceptions of the user's own
+
+
+class MineError(Exception):
+    """An exception with a constructor of its own, which cannot be made again."""
+
+    def __init__(self, one, two):
+        super().__init__(one, two)
+
+
+RAISED = MineError(1, 2)
+
+
+def fails(*args, **kwargs):
+    raise RAISED
+
+
+def notes_of(error):
+    """The notes of an exception; on Python 3.10, which has none, the end of its chain of causes."""
+    return [*getattr(error, "__notes__", ()), str(error.__cause__)]
+
+
+def failing(slot):
+    def body(x: Tensor) -> Tensor:
+        return x * 1
+
+    op = custom_op("gradient_errors::failing", body, replace=True)
+    if slot == "reference":
+        op.register_reference(lambda x: fails())
+        return op
+    if slot == "setup_context":
+        op.register_autograd(lambda ctx, g: g, setup_context=lambda ctx, inputs, output: fails())
+        return op
+    register = {
+        "backward": lambda: op.register_backward(lambda grad: fails()),
+        "lazy backward": lambda: op.register_backward(lambda grad: {"x": fails}),
+        "grad x": lambda: op.register_grad("x")(lambda grad: fails()),
+        "jvp": lambda: op.register_jvp(lambda tangent_x: fails()),
+        "autograd": lambda: op.register_autograd(lambda ctx, grad: fails()),
+        "vmap": lambda: op.register_vmap(lambda info, in_dims, x: fails()),
+        "fake": lambda: op.register_fake(lambda x: fails()),
+    }
+    register[slot]()
+    return op
+
+
+def use(op, slot):
+    if slot == "jvp":
+        torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))
+    elif slot == "vmap":
+        torch.vmap(op)(torch.ones(2, 2))
+    elif slot == "fake":
+        op(torch.empty(2, device="meta"))
+    else:
+        op(rand(2)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "slot", ["backward", "lazy backward", "grad x", "jvp", "autograd", "setup_context", "vmap", "fake"]
+)
+def test_an_exception_in_a_rule_keeps_its_identity_and_says_where_it_was_raised(slot):
+    RAISED.__notes__ = []
+    RAISED.__cause__ = None
+    op = failing(slot)
+    with pytest.raises(MineError) as caught:
+        use(op, slot)
+
+    name = {"lazy backward": "backward", "setup_context": "autograd"}.get(slot, slot)
+    assert caught.value is RAISED
+    assert any(
+        f"the {name} rule of gradient_errors::failing, test_gradient_errors.py:" in note
+        for note in notes_of(caught.value)
+    )
+    assert "fails" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+def test_an_exception_in_a_kernel_keeps_its_identity():
+    op = custom_op("gradient_errors::failing_kernel", lambda x: fails(), schema="(Tensor x) -> Tensor")
+    with pytest.raises(MineError) as caught:
+        op(torch.ones(2))
+
+    assert caught.value is RAISED
+
+
+def test_tracebacks_show_the_generated_source():
+    op = failing("backward")
+    with pytest.raises(MineError) as caught:
+        use(op, "backward")
+
+    text = "".join(traceback.format_exception(caught.type, caught.value, caught.value.__traceback__))
+    assert "<custom_autograd gradient_errors::failing>" in text
+    assert "= backward_of(ctx" in text
