@@ -92,7 +92,7 @@ def check_inputs(entry: Entry, inputs: Sequence[str]) -> None:
             "register_grad takes names of inputs",
             None,
             expected=quote(valid),
-            found=quote(map(show, inputs)),
+            found=", ".join(show(name) if isinstance(name, str) else type(name).__name__ for name in inputs) or "none",
             do=f"write @op.register_grad({show(next(iter(valid), 'x'))})",
         )
     for name in inputs:
@@ -184,7 +184,7 @@ def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
     arguments = entry.declaration.schema.arguments
     positional = [argument.name for argument in arguments if not argument.is_keyword_only]
     keywords = [argument.name for argument in arguments if argument.is_keyword_only]
-    rules.check_signature(entry.declaration, "vmap", function, ["info", "in_dims", *positional], keywords)
+    rules.check_signature(entry.declaration, "vmap rule", function, ["info", "in_dims", *positional], keywords)
     _add(entry, Rule("vmap", function, location_of(function)), replace=replace)
     return function
 
@@ -200,7 +200,7 @@ def add_autocast(entry: Entry, device_type: str, dtype: torch.dtype, *, replace:
             entry, "autocast casts to a floating-point dtype", None, expected="torch.bfloat16, ...", found=show(dtype)
         )
     slot = autocast_policy.slot_of(device_type)
-    _add(entry, Rule(slot, _no_function, "register_autocast", extra={"dtype": dtype}), replace=replace)
+    _add(entry, Rule(slot, _no_function, f"register_autocast({device_type!r}, {dtype})", extra={"dtype": dtype}), replace=replace)
 
 
 def _has_autocast(device_type: object) -> bool:
@@ -218,7 +218,7 @@ def add_torch_dispatch(entry: Entry, cls: type, function: F, *, replace: bool) -
     """Registers what the op does for a subclass or a mode."""
     if not isinstance(cls, type):
         raise _refusal(entry, "register_torch_dispatch takes a class", function, found=show(cls))
-    rules.check_signature(entry.declaration, "torch_dispatch", function, ["cls", "func", "types", "args", "kwargs"])
+    rules.check_signature(entry.declaration, "torch_dispatch rule", function, ["cls", "func", "types", "args", "kwargs"])
     rule = Rule(subclasses.slot_of(cls), function, location_of(function), extra={"cls": cls})
     _add(entry, rule, replace=replace)
     return function
@@ -226,7 +226,7 @@ def add_torch_dispatch(entry: Entry, cls: type, function: F, *, replace: bool) -
 
 def add_samples(entry: Entry, function: F, *, replace: bool) -> F:
     """Registers a generator of samples."""
-    rules.check_signature(entry.declaration, "samples", function, ["make"])
+    rules.check_signature(entry.declaration, "generator of samples", function, ["make"])
     entry.add(Rule("samples", function, location_of(function)), replace=replace)
     return function
 

@@ -70,7 +70,7 @@ class _Inference:
                 raise self.refuse(
                     f"argument '{parameter.name}' stands in mutates_args but holds no tensor",
                     expected="a Tensor or a list of Tensors",
-                    found=show(parameter.annotation),
+                    found=_spell(parameter.annotation),
                     do="take it out of mutates_args",
                 )
             spelling = spelling.replace("Tensor", f"Tensor(a{position}!)", 1)
@@ -97,7 +97,7 @@ class _Inference:
             raise self.refuse(
                 f"argument '{parameter.name}' has an annotation that is not supported",
                 expected=describe_supported(),
-                found=show(annotation),
+                found=_spell(annotation),
                 do=_advice(annotation),
             )
         return found
@@ -125,8 +125,8 @@ class _Inference:
         if value is None and not found.spelling.endswith("?"):
             raise self.refuse(
                 f"argument '{parameter.name}' has the default None, which its type does not include",
-                expected=f"{show(parameter.annotation)} | None",
-                found=show(parameter.annotation),
+                expected=f"{_spell(parameter.annotation)} | None",
+                found=_spell(parameter.annotation),
                 do="make the annotation optional",
             )
         if found.to_dispatcher is not None:
@@ -162,7 +162,7 @@ class _Inference:
                 raise self.refuse(
                     "the return annotation is not supported",
                     expected="Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those",
-                    found=show(part),
+                    found=_spell(part),
                 )
         spelled = self._alias_results(spelled, parameters)
         body = ", ".join(str(spelling) for spelling in spelled)
@@ -176,10 +176,15 @@ class _Inference:
         if len(written) != len(spelled) or any(spelling != "Tensor" for spelling in spelled):
             raise self.refuse(
                 "an op tagged inplace or out returns each tensor it writes to, in order",
-                expected=f"{len(written)} tensors",
-                found=f"{len(spelled)} results",
+                expected=f"{len(written)}: {quote(parameters[index].name for index in written)}",
+                found=str(len(spelled)),
             )
         return [f"Tensor(a{index}!)" for index in written]
+
+
+def _spell(annotation: object) -> str:
+    """An annotation as it would be written: `int` rather than `<class 'int'>`."""
+    return inspect.formatannotation(annotation)
 
 
 def _advice(annotation: object) -> str:

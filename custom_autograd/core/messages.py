@@ -40,8 +40,8 @@ def format_message(
 
 
 def show(value: Any) -> str:  # Any: a message may quote whatever a user passed
-    """The repr of a value, cut to a readable length."""
-    text = repr(value)
+    """The repr of a value in one line, cut to a readable length."""
+    text = " ".join(line.strip() for line in repr(value).splitlines())
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 

@@ -126,7 +126,7 @@ def _check_against_function(schema: Schema, signature: inspect.Signature, wish: 
     if not isinstance(wish.mutates, str) and written != set(wish.mutates):
         raise refuse(
             "mutates_args and the schema do not agree on what is written to",
-            expected=f"mutates_args=({', '.join(map(repr, sorted(written)))})",
+            expected=f"mutates_args={tuple(sorted(written))!r}",
             found=f"mutates_args={wish.mutates!r}",
             do="mark written arguments in the schema as 'Tensor(a!)', and name the same ones",
         )
@@ -163,7 +163,7 @@ def _check_names(schema: Schema, wish: Wish, refuse: Refusal) -> None:
         for name in wanted:
             if name not in valid:
                 raise refuse(
-                    f"{label}= names '{name}', which is no {'output' if label == 'hidden' else 'name'}",
+                    f"{label}= names '{name}', which is {'no output' if label == 'hidden' else 'neither input nor output'}",
                     expected=quote(valid),
                     found=repr(name),
                     do=suggest(name, valid),

@@ -95,7 +95,7 @@ class Entry:
         return RegistrationError(
             format_message(
                 self.name,
-                f"a {taken.slot} is already registered",
+                f"the {taken.slot} rule is already registered",
                 found=f"one at {taken.location}, another at {rule.location}",
                 declared=self.declaration.location,
                 do="pass replace=True if that is meant",

@@ -205,6 +205,8 @@ def _is_needed(need: Needs) -> bool:
 
 
 def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
     return f"{type(value).__name__}: {show(value)}"
 
 

@@ -84,13 +84,13 @@ class Jvp:
         """
         if not self.plan.has_reverse:
             self._fail(
-                "has neither a jvp nor a backward rule, and a tangent is asked for",
+                "the op has neither a jvp nor a backward rule, and a tangent is asked for",
                 do="register one with register_jvp, or a differentiable register_backward",
             )
         once = next((rule for rule in self.plan.rules if rule.is_once_differentiable), None)
         if once is not None:
             self._fail(
-                "cannot derive forward mode from a backward that is once-differentiable",
+                "the op cannot derive forward mode from a backward that is once-differentiable",
                 once,
                 do="register_jvp, or write the backward in differentiable operations",
             )
@@ -116,7 +116,7 @@ class Jvp:
                     continue
                 if not gradient.requires_grad:
                     self._fail(
-                        f"cannot derive forward mode: the gradient of '{name}' is not differentiable",
+                        f"the op cannot derive forward mode: the gradient of '{name}' is not differentiable",
                         do="register_jvp, or write the backward in differentiable operations",
                     )
                 products.append((sum_to_shape(gradient, one.shape), one))

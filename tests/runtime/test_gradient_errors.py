@@ -93,7 +93,7 @@ WRONG = {
     ),
     "too few": (lambda g, x, w: (g @ w,), ["wrong number of gradients", "2: 'x', 'weight'", "1"]),
     "too many": (lambda g, x, w: (g @ w, None, None), ["wrong number of gradients", "2: 'x', 'weight'", "3"]),
-    "one for two": (lambda g, x, w: g @ w, ["one value for several inputs", "'x', 'weight'", "Tensor"]),
+    "one for two": (lambda g, x, w: g @ w, ["one value for several inputs", "a tensor of shape (5, 4)"]),
     "nothing for two": (lambda g, x, w: None, ["'x', 'weight'"]),
     "number": (lambda g, x, w: (g @ w, 0.0), ["the gradient of 'weight' is no tensor", "float: 0.0"]),
     "list for a tensor": (lambda g, x, w: {"x": [g @ w], "weight": None}, ["the gradient of 'x' is no tensor", "list"]),
@@ -117,7 +117,7 @@ def test_a_wrong_gradient_is_refused(what, parts):
 
 
 LISTS = {
-    "tensor for a list": (lambda g: g, ["the gradient of the list 'xs' is no list", "a list of 2", "Tensor"]),
+    "tensor for a list": (lambda g: g, ["the gradient of the list 'xs' is no list", "a tensor of shape (2,)"]),
     "too short": (lambda g: [g], ["'xs' has the wrong length", "2", "1"]),
     "too long": (lambda g: [g, g, g], ["'xs' has the wrong length", "2", "3"]),
     "number inside": (lambda g: [g, 3], ["the gradient of 'xs[1]' is no tensor", "int: 3"]),

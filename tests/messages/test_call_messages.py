@@ -1,0 +1,224 @@
+"""What a call is answered with when a kernel, a fake or a batching rule does not do what the schema says."""
+
+# ruff: noqa: E501 - a message is as long as it is
+
+import enum
+from typing import Literal
+
+import torch
+from expecttest import assert_expected_inline
+from messages.shown import message
+from torch import Tensor
+
+from custom_autograd import custom_op
+
+ONES = torch.ones(2)
+SQUARE = torch.ones(2, 2)
+
+
+class Mode(enum.Enum):
+    """Two of them."""
+
+    MEAN = 1
+    SUM = 2
+
+
+def called(kernel, schema="(Tensor x) -> Tensor", args=(ONES,), **options):
+    op = custom_op("words::called", kernel, schema=schema, replace=True, **options)
+    return message(lambda: op(*args))
+
+
+def faked(fake, schema="(Tensor x) -> Tensor"):
+    op = custom_op("words::faked", lambda x: x * 1, schema=schema, replace=True)
+    if fake is not None:
+        op.register_fake(fake)
+    return message(lambda: op(torch.ones(2, device="meta")))
+
+
+def batched(rule=None, schema="(Tensor x) -> Tensor", kernel=lambda x: x * 1, args=(SQUARE,), **options):
+    in_dims = options.pop("in_dims", 0)
+    op = custom_op("words::batched", kernel, schema=schema, replace=True, **options)
+    if rule is not None:
+        op.register_vmap(rule)
+    return message(lambda: torch.vmap(op, in_dims)(*args))
+
+
+@custom_op("words::reduce")
+def reduce(x: Tensor, mode: Mode = Mode.SUM, side: Literal["left", "right"] = "left") -> Tensor:
+    return x * 1
+
+
+def test_too_many_results():
+    assert_expected_inline(called(lambda x: (x * 1, x * 2, x * 3), schema="(Tensor x) -> (Tensor out, Tensor rstd)"), """\
+KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong number of outputs
+  expected   2: 'out', 'rstd'
+  found      3
+  declared   FILE.py:LINE
+  do         return one value per output of the schema, in order""")
+
+
+def test_too_few_results():
+    assert_expected_inline(called(lambda x: x * 1, schema="(Tensor x) -> (Tensor out, Tensor rstd)"), """\
+KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong number of outputs
+  expected   2: 'out', 'rstd'
+  found      Tensor
+  declared   FILE.py:LINE
+  do         return one value per output of the schema, in order""")
+
+
+def test_no_result():
+    assert_expected_inline(called(lambda x: None), """\
+KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong type as output 'output'
+  expected   Tensor
+  found      None
+  declared   FILE.py:LINE""")
+
+
+def test_result_of_a_wrong_type():
+    assert_expected_inline(called(lambda x: 3, "(Tensor x) -> Tensor"), """\
+KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong type as output 'output'
+  expected   Tensor
+  found      int
+  declared   FILE.py:LINE""")
+
+
+def test_number_of_a_wrong_type():
+    assert_expected_inline(called(lambda x: 0.5, "(Tensor x) -> int"), """\
+KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong type as output 'output'
+  expected   int
+  found      float
+  declared   FILE.py:LINE""")
+
+
+def test_no_list_of_results():
+    assert_expected_inline(called(lambda x: x * 1, "(Tensor x) -> Tensor[]"), """\
+KernelError: words::called: the default kernel, FILE.py:LINE, returns no list of tensors as output 'output'
+  expected   a list of tensors
+  found      Tensor
+  declared   FILE.py:LINE""")
+
+
+def test_result_that_is_an_input():
+    assert_expected_inline(called(lambda x: x), """\
+KernelError: words::called: the default kernel, FILE.py:LINE, returns an output 'output' that shares memory with input 'x'
+  expected   new memory
+  declared   FILE.py:LINE
+  do         return a copy (.clone()), or declare the op as mutating input 'x'""")
+
+
+def test_results_that_are_one():
+    assert_expected_inline(called(lambda x: [x * 1] * 2, schema="(Tensor x) -> (Tensor out, Tensor rstd)"), """\
+KernelError: words::called: the default kernel, FILE.py:LINE, returns an output 'rstd' that shares memory with output 'out'
+  expected   new memory
+  declared   FILE.py:LINE
+  do         return a copy of one of them""")
+
+
+def test_another_tensor_than_the_written_one():
+    assert_expected_inline(called(lambda x: x * 1, "(Tensor(a!) x) -> Tensor(a!)", mutates_args=("x",)), """\
+KernelError: words::called: the default kernel, FILE.py:LINE, returns something other than 'x' as output 'output'
+  expected   the tensor that was given as 'x', or None
+  declared   FILE.py:LINE""")
+
+
+def test_kernel_that_is_missing():
+    assert_expected_inline(called(lambda x: x, device_types=("cuda", "mps")), """\
+KernelError: words::called: there is no kernel for device type 'cpu'
+  expected   tensors on 'cuda', 'mps'
+  found      'cpu'
+  declared   FILE.py:LINE
+  do         register one with register_kernel('cpu')""")
+
+
+def test_kernel_that_is_missing_for_a_device_argument():
+    assert_expected_inline(called(lambda n, device=None: n, "(int n, Device? device=None) -> Tensor", (2,), device_types="cuda"), """\
+KernelError: words::called: there is no kernel for device type 'cpu'
+  expected   tensors on 'cuda'
+  found      'cpu'
+  declared   FILE.py:LINE
+  do         register one with register_kernel('cpu')""")
+
+
+def test_member_of_no_enumeration():
+    assert_expected_inline(message(lambda: reduce(ONES, "mean")), """\
+KernelError: words::reduce: argument 'mode': expected one of Mode.MEAN, Mode.SUM, found 'mean'
+  declared   FILE.py:LINE""")
+
+
+def test_value_of_no_literal():
+    assert_expected_inline(message(lambda: reduce(ONES, side="top")), """\
+KernelError: words::reduce: argument 'side': expected one of 'left', 'right', found 'top'
+  declared   FILE.py:LINE""")
+
+
+def test_fake_that_is_missing():
+    assert_expected_inline(faked(None), """\
+KernelError: words::faked: the op meets fake tensors, and no fake is registered
+  declared   FILE.py:LINE
+  do         register_fake a function that returns empty tensors of the right shape, dtype and device; torch.compile, export and meta tensors need it""")
+
+
+def test_fake_with_a_wrong_result():
+    assert_expected_inline(faked(lambda x: None), """\
+KernelError: words::faked: the fake, FILE.py:LINE, returns the wrong type as output 'output'
+  expected   Tensor
+  found      None
+  declared   FILE.py:LINE""")
+
+
+def test_fake_with_too_many_results():
+    assert_expected_inline(faked(lambda x: (x, x)), """\
+KernelError: words::faked: the fake, FILE.py:LINE, returns the wrong number of outputs
+  expected   1: 'output'
+  found      2
+  declared   FILE.py:LINE
+  do         return one value per output of the schema, in order""")
+
+
+def test_vmap_rule_without_a_pair():
+    assert_expected_inline(batched(lambda info, in_dims, x: x), """\
+KernelError: words::batched: the vmap rule returns no pair
+  expected   (output, out_dims)
+  found      Tensor
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         return the output, and for each output the dimension that is batched, or None""")
+
+
+def test_vmap_rule_with_too_much():
+    assert_expected_inline(batched(lambda info, in_dims, x: (x, 0, 0)), """\
+KernelError: words::batched: the vmap rule returns no pair
+  expected   (output, out_dims)
+  found      a tuple of 3
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         return the output, and for each output the dimension that is batched, or None""")
+
+
+def test_vmap_of_numbers_that_differ():
+    assert_expected_inline(batched(kernel=lambda x: int(x[0]), schema="(Tensor x) -> int", args=(torch.arange(4.0).view(2, 2),)), """\
+KernelError: words::batched: the output 'output' is no tensor and differs between the samples of a vmap
+  found      0, 2
+  declared   FILE.py:LINE
+  do         register_vmap a rule that says what it means""")
+
+
+def test_vmap_of_random_numbers():
+    assert_expected_inline(batched(tags=[torch.Tag.nondeterministic_seeded]), """\
+KernelError: words::batched: vmap met an op that draws random numbers
+  expected   randomness='different' or 'same'
+  found      randomness='error'
+  declared   FILE.py:LINE
+  do         pass randomness= to torch.vmap""")
+
+
+def test_vmap_that_writes_to_one_tensor():
+    assert_expected_inline(batched(kernel=lambda x, y: None, schema="(Tensor(a!) x, Tensor y) -> ()", args=(torch.ones(2), torch.ones(2, 2)), in_dims=(None, 0), mutates_args=("x",)), """\
+KernelError: words::batched: vmap would write one tensor once per sample: 'x' is not batched
+  found      'y' batched
+  declared   FILE.py:LINE
+  do         batch 'x' as well: expand and clone it before the call""")
+
+
+def test_instance_of_the_function():
+    assert_expected_inline(message(reduce.function, TypeError), """TypeError: reduce is not to be instantiated or called: call the op, or reduce.apply(...)""")

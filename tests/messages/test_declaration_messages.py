@@ -1,0 +1,365 @@
+"""What a declaration is answered with when it cannot stand."""
+
+# ruff: noqa: E501 - a message is as long as it is
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+from messages.shown import message
+from torch import Tensor
+
+from custom_autograd import custom_op
+
+
+def declare(function, name="words::op", **options):
+    return message(lambda: custom_op(name, function, **options))
+
+
+def good(x: Tensor, n: int = 2) -> Tensor:
+    return x * n
+
+
+def pair(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * 1, x * 2
+
+
+def write(x: Tensor) -> Tensor:
+    return x
+
+
+def two_writes(x: Tensor, y: Tensor) -> Tensor:
+    return x
+
+
+custom_op("words::taken", good)
+torch.library.custom_op("words::others", good, mutates_args=())
+
+
+def test_name_without_a_namespace():
+    assert_expected_inline(declare(good, "square"), """\
+DeclarationError: square: the name has no namespace
+  expected   'namespace::name'
+  found      'square'
+  do         name it, say, 'mylib::square'""")
+
+
+def test_name_of_an_overload():
+    assert_expected_inline(declare(good, "words::square.out"), """\
+DeclarationError: words::square.out: the name contains a '.', which marks an overload
+  expected   'namespace::name'
+  found      'words::square.out'
+  do         give each overload its own name""")
+
+
+def test_name_that_is_no_identifier():
+    assert_expected_inline(declare(good, "words::to-square"), """\
+DeclarationError: words::to-square: namespace and name must be Python identifiers
+  expected   'namespace::name'
+  found      'words::to-square'
+  do         use letters, digits and underscores""")
+
+
+def test_name_that_is_a_keyword():
+    assert_expected_inline(declare(good, "words::lambda"), """\
+DeclarationError: words::lambda: namespace and name must be Python identifiers
+  expected   'namespace::name'
+  found      'words::lambda'
+  do         use letters, digits and underscores""")
+
+
+def test_name_in_a_reserved_namespace():
+    assert_expected_inline(declare(good, "aten::square"), """\
+DeclarationError: aten::square: the namespace 'aten' is reserved for PyTorch
+  expected   'namespace::name'
+  found      'aten::square'
+  do         use the name of your library; reserved are 'at', 'aten', 'c10d', 'prim', 'prims', 'pytorch', 'quantized', 'torch'""")
+
+
+def test_name_that_is_no_string():
+    assert_expected_inline(declare(good, 3), """\
+DeclarationError: 3: the name of an op is a string
+  expected   'namespace::name'
+  found      '3'
+  do         write custom_op('namespace::name')""")
+
+
+def test_name_that_is_taken():
+    assert_expected_inline(declare(pair, "words::taken"), """\
+DeclarationError: words::taken: the op is already declared
+  found      one at FILE.py:LINE, another at FILE.py:LINE
+  do         choose another name, or pass replace=True if that is meant""")
+
+
+def test_name_that_another_library_took():
+    assert_expected_inline(declare(good, "words::others"), """\
+DeclarationError: words::others: an op of that name exists, and was not declared through custom_autograd
+  declared   FILE.py:LINE
+  do         choose another name, or remove the other declaration""")
+
+
+def test_name_that_torch_ops_uses():
+    assert_expected_inline(declare(good, "words::name"), """\
+DeclarationError: words::name: 'name' cannot be the name of an op: torch.ops.words.name is something else
+  declared   FILE.py:LINE
+  do         choose another name""")
+
+
+def test_object_that_cannot_be_called():
+    assert_expected_inline(declare(3), """\
+DeclarationError: words::op: the declared object is not callable
+  found      3""")
+
+
+def test_object_without_a_signature():
+    assert_expected_inline(declare(max), """\
+DeclarationError: words::op: the decorated object has no signature
+  expected   a Python function
+  found      <built-in function max>
+  declared   builtin_function_or_method max""")
+
+
+def test_argument_without_an_annotation():
+    def f(x, n: int) -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: argument 'x' has no type annotation
+  expected   Tensor, Parameter, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, optionals and lists of them, Literal, Enum
+  declared   FILE.py:LINE
+  do         annotate it, or pass schema=""")
+
+
+def test_argument_of_an_unsupported_type():
+    def f(x: Tensor, table: dict[str, int]) -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: argument 'table' has an annotation that is not supported
+  expected   Tensor, Parameter, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, optionals and lists of them, Literal, Enum
+  found      dict[str, int]
+  declared   FILE.py:LINE
+  do         change the annotation, or split the argument into ones the dispatcher can hold""")
+
+
+def test_argument_that_is_a_tuple():
+    def f(x: Tensor, size: tuple[int, str]) -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: argument 'size' has an annotation that is not supported
+  expected   Tensor, Parameter, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, optionals and lists of them, Literal, Enum
+  found      tuple[int, str]
+  declared   FILE.py:LINE
+  do         use list[...] where the length varies, or one argument per element""")
+
+
+def test_argument_that_cannot_be_given_by_name():
+    def f(x: Tensor, /) -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: parameter 'x: torch.Tensor' cannot be passed by name
+  expected   parameters without '/', '*args' and '**kwargs'
+  declared   FILE.py:LINE
+  do         give each argument a name of its own""")
+
+
+def test_arguments_without_names():
+    def f(*xs: Tensor) -> Tensor:
+        return xs[0]
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: parameter '*xs: torch.Tensor' cannot be passed by name
+  expected   parameters without '/', '*args' and '**kwargs'
+  declared   FILE.py:LINE
+  do         give each argument a name of its own""")
+
+
+def test_annotation_that_nothing_defines():
+    def f(x: "Nowhere") -> Tensor:  # noqa: F821 - the point
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: the annotation of 'x' cannot be read
+  found      'Nowhere'
+  declared   FILE.py:LINE
+  do         import the type at the top of the module; a type local to a function is not seen from a string annotation""")
+
+
+def test_default_that_a_schema_cannot_hold():
+    def f(x: Tensor, limit: float = float("inf")) -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: argument 'limit' has a default that a schema cannot hold
+  expected   None, a finite number, bool, str, dtype, device, layout, or a list of numbers
+  found      inf
+  declared   FILE.py:LINE
+  do         use None as the default, and replace it in the kernel""")
+
+
+def test_default_of_another_type():
+    def f(x: Tensor, n: int = None) -> Tensor:  # noqa: RUF013 - the point
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: argument 'n' has the default None, which its type does not include
+  expected   int | None
+  found      int
+  declared   FILE.py:LINE
+  do         make the annotation optional""")
+
+
+def test_results_without_an_annotation():
+    def f(x: Tensor):
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: the return value has no type annotation
+  expected   '-> Tensor', '-> tuple[Tensor, Tensor]', '-> None', ...
+  declared   FILE.py:LINE""")
+
+
+def test_results_that_cannot_be_returned():
+    def f(x: Tensor) -> dict[str, Tensor]:
+        return {"x": x}
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: the return annotation is not supported
+  expected   Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those
+  found      dict[str, torch.Tensor]
+  declared   FILE.py:LINE""")
+
+
+def test_mutates_args_without_such_an_argument():
+    assert_expected_inline(declare(good, mutates_args="y"), """\
+DeclarationError: words::op: mutates_args names 'y', which is no argument
+  expected   'x', 'n'
+  found      'y'
+  declared   FILE.py:LINE""")
+
+
+def test_mutates_args_of_a_number():
+    assert_expected_inline(declare(good, mutates_args="n"), """\
+DeclarationError: words::op: argument 'n' stands in mutates_args but holds no tensor
+  expected   a Tensor or a list of Tensors
+  found      int
+  declared   FILE.py:LINE
+  do         take it out of mutates_args""")
+
+
+@pytest.mark.skipif(not hasattr(torch.Tag, "inplace"), reason="this torch has no tag of that name")
+def test_op_tagged_as_writing_that_returns_something_else():
+    assert_expected_inline(declare(two_writes, mutates_args=("x", "y"), tags=[torch.Tag.inplace]), """\
+DeclarationError: words::op: an op tagged inplace or out returns each tensor it writes to, in order
+  expected   2: 'x', 'y'
+  found      1
+  declared   FILE.py:LINE""")
+
+
+def test_schema_that_is_none():
+    assert_expected_inline(declare(good, schema="(Tensr x) -> Tensor"), """\
+DeclarationError: words::op: the schema cannot be parsed: unknown type specifier. Common valid schema types include Tensor, SymInt, int, float, bool, Scalar; for a full list, please see https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/README.md#func :
+op(Tensr x) -> Tensor
+   ~~~~~ <--- HERE
+  found      (Tensr x) -> Tensor
+  declared   FILE.py:LINE""")
+
+
+def test_schema_with_a_name():
+    assert_expected_inline(declare(good, schema="op(Tensor x) -> Tensor"), """\
+DeclarationError: words::op: the schema does not begin with '('
+  expected   (Tensor x, ...) -> Tensor
+  found      op(Tensor x) -> Tensor
+  declared   FILE.py:LINE
+  do         leave the name of the op out of the schema""")
+
+
+def test_schema_that_the_function_does_not_fit():
+    assert_expected_inline(declare(good, schema="(Tensor x, int n, int m) -> Tensor"), """\
+DeclarationError: words::op: the function cannot be called with the schema's arguments: too many positional arguments
+  expected   parameters 'x', 'n', 'm'
+  found      (x: torch.Tensor, n: int = 2) -> torch.Tensor
+  declared   FILE.py:LINE""")
+
+
+def test_schema_that_contradicts_mutates_args():
+    assert_expected_inline(declare(good, schema="(Tensor(a!) x) -> ()"), """\
+DeclarationError: words::op: mutates_args and the schema do not agree on what is written to
+  expected   mutates_args=('x',)
+  found      mutates_args=()
+  declared   FILE.py:LINE
+  do         mark written arguments in the schema as 'Tensor(a!)', and name the same ones""")
+
+
+def test_outputs_of_another_number():
+    assert_expected_inline(declare(pair, outputs=("out",)), """\
+DeclarationError: words::op: outputs= does not have one name per output
+  expected   2 names
+  found      1: 'out'
+  declared   FILE.py:LINE""")
+
+
+def test_output_with_the_name_of_an_input():
+    assert_expected_inline(declare(good, outputs=("x",)), """\
+DeclarationError: words::op: the name 'x' stands twice among inputs and outputs
+  found      'x', 'n', 'x'
+  declared   FILE.py:LINE
+  do         give the output another name through outputs=""")
+
+
+def test_output_with_a_name_of_the_rules():
+    assert_expected_inline(declare(good, outputs=("grad_x",)), """\
+DeclarationError: words::op: 'grad_x' is a name that rules use for something else
+  expected   names other than 'grad', 'needs', 'meta', 'grad_...' and 'tangent_...'
+  found      'grad_x'
+  declared   FILE.py:LINE
+  do         rename the argument or the output""")
+
+
+def test_output_with_a_name_that_is_none():
+    assert_expected_inline(declare(good, outputs=("the output",)), """\
+DeclarationError: words::op: 'the output' cannot be the name of an argument or an output
+  expected   Python identifiers that are no keywords
+  declared   FILE.py:LINE
+  do         rename it, so that rules can name it""")
+
+
+def test_hidden_that_is_no_output():
+    assert_expected_inline(declare(pair, outputs=("out", "rstd"), hidden="rst"), """\
+DeclarationError: words::op: hidden= names 'rst', which is no output
+  expected   'out', 'rstd'
+  found      'rst'
+  declared   FILE.py:LINE
+  do         did you mean 'rstd'?""")
+
+
+def test_everything_hidden():
+    assert_expected_inline(declare(pair, outputs=("out", "rstd"), hidden=("out", "rstd")), """\
+DeclarationError: words::op: every output is hidden
+  declared   FILE.py:LINE
+  do         leave at least one output visible""")
+
+
+def test_non_differentiable_that_is_no_name():
+    assert_expected_inline(declare(good, non_differentiable=("z",)), """\
+DeclarationError: words::op: non_differentiable= names 'z', which is neither input nor output
+  expected   'x', 'n', 'output'
+  found      'z'
+  declared   FILE.py:LINE""")
+
+
+def test_device_type_that_torch_does_not_know():
+    assert_expected_inline(declare(good, device_types="gpu"), """\
+DeclarationError: words::op: the dispatcher refuses the op: Expected one of cpu, cuda, ipu, xpu, mkldnn, opengl, opencl, ideep, hip, ve, fpga, maia, xla, lazy, vulkan, mps, meta, hpu, mtia, privateuseone device type at start of device string: gpu
+  found      (Tensor x, SymInt n=2) -> Tensor
+  declared   FILE.py:LINE""")
+
+
+def test_op_that_is_not_declared_here():
+    from custom_autograd.op import _restore
+
+    assert_expected_inline(message(lambda: _restore("words::nowhere", "torch")), """\
+DeclarationError: words::nowhere: the op is not declared in this process
+  found      module 'torch' without it
+  do         import the module that declares it before unpickling""")
