@@ -1,0 +1,259 @@
+"""Each private name of torch that torch_private/ spells exists, and still does what its line there says."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function, forward_ad
+
+from custom_autograd.torch_private import compiler, dispatch, functions, schemas, tags, transforms, trees, verification
+
+
+@pytest.fixture
+def library():
+    with torch.library._scoped_library("private", "FRAGMENT") as found:
+        yield found
+
+
+class Triple(Function):
+    """A Function with everything that functorch asks of one."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * 3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 30  # not the derivative: shows that this backward ran
+
+
+# ---------------------------------------------------------------------------------------------------------- dispatch
+
+
+def test_below_autograd_leaves_autograd_out():
+    x = torch.ones(2, requires_grad=True)
+    with dispatch.below_autograd():
+        assert not (x * 2).requires_grad
+    assert (x * 2).requires_grad
+
+
+def test_redispatch_continues_below_autograd(library):
+    seen = []
+    library.define("f(Tensor x) -> Tensor")
+    op = torch.ops.private.f.default
+
+    def autograd(keyset, x):
+        seen.append("autograd")
+        return dispatch.redispatch(op, keyset & dispatch.BELOW_AUTOGRAD, x)
+
+    library.impl("f", autograd, "Autograd", with_keyset=True)
+    library.impl("f", lambda x: (seen.append("kernel"), x.clone())[1], "CompositeExplicitAutograd")
+    op(torch.ones(2))
+
+    assert ["autograd", "kernel"] == seen
+
+
+def test_versioning_comes_between_autograd_and_the_kernel(library):
+    seen = []
+    library.define("g(Tensor(a!) x) -> ()")
+    op = torch.ops.private.g.default
+
+    def versioning(keyset, x):
+        seen.append("versioning")
+        dispatch.redispatch(op, keyset & dispatch.BELOW_VERSIONING, x)
+        dispatch.increment_version(x)
+
+    library.impl("g", versioning, "ADInplaceOrView", with_keyset=True)
+    library.impl("g", lambda x: seen.append("kernel"), "CPU")
+    x = torch.ones(2)
+    op(x)
+
+    assert (["versioning", "kernel"], 1) == (seen, x._version)
+
+
+def test_without_key_skips_one_key(library):
+    library.define("h(Tensor x) -> Tensor")
+    library.impl("h", lambda x: x * 100, "AutocastCPU")
+    library.impl("h", lambda x: x * 1, "CPU")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert 100 == torch.ops.private.h(torch.ones(1)).item()
+        with dispatch.without_key("AutocastCPU"):
+            assert 1 == torch.ops.private.h(torch.ones(1)).item()
+
+
+def test_every_device_type_has_a_key():
+    assert ["CPU", "CUDA", "MPS"] == [dispatch.key_of_device(device) for device in ("cpu", "cuda", "mps")]
+    with pytest.raises(RuntimeError):
+        dispatch.key_of_device("abacus")
+
+
+def test_a_destroyed_library_takes_its_ops_along():
+    library = torch.library.Library("private_gone", "FRAGMENT")
+    library.define("f(Tensor x) -> Tensor")
+    assert torch.ops.private_gone.f.default
+    dispatch.destroy(library)
+
+    assert not hasattr(torch.ops.private_gone, "f")
+
+
+# --------------------------------------------------------------------------------------------------------- functions
+
+
+def test_direct_apply_records_one_node():
+    x = torch.ones(2, requires_grad=True)
+    y = functions.direct_apply(Triple)(x)
+
+    assert "TripleBackward" == y.grad_fn.name()
+    assert [30, 30] == torch.autograd.grad(y.sum(), x)[0].tolist()
+
+
+def test_any_requires_grad_looks_into_lists():
+    x, y = torch.ones(1), torch.ones(1, requires_grad=True)
+
+    assert functions.any_requires_grad(x, [x, y])
+    assert not functions.any_requires_grad(x, [x], None, 3)
+
+
+def test_a_view_of_a_leaf_counts_as_a_leaf():
+    x = torch.ones(2, requires_grad=True)
+
+    assert functions.is_leaf_in_graph(x)
+    assert functions.is_leaf_in_graph(x[0])
+    assert not functions.is_leaf_in_graph(x * 1)
+    assert not functions.is_leaf_in_graph(torch.ones(2))
+
+
+# -------------------------------------------------------------------------------------------------------- transforms
+
+
+def test_transforms_and_forward_mode_are_seen():
+    seen = []
+
+    def look(x):
+        seen.append((transforms.is_transforming(), transforms.is_forward_mode()))
+        return x.sum()
+
+    look(torch.ones(2))
+    torch.func.grad(look)(torch.ones(2))
+    torch.func.jvp(look, (torch.ones(2),), (torch.ones(2),))
+    with forward_ad.dual_level():
+        look(torch.ones(2))
+
+    assert [(False, False), (True, False), (True, True), (False, True)] == seen
+
+
+def test_tangents_are_seen_and_taken_off():
+    x = torch.ones(2)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, x)
+
+        assert transforms.has_tangent(dual)
+        assert not transforms.has_tangent(x)
+        assert transforms.is_tracked(dual)
+        assert not transforms.is_tracked(x)
+        assert not transforms.has_tangent(transforms.primal_of(dual))
+
+
+def test_a_tensor_can_be_made_to_require_a_gradient_under_a_transform():
+    def f(x):
+        seed = transforms.require_gradient(torch.zeros_like(x))
+        return torch.autograd.grad((seed * x).sum(), seed, create_graph=True)[0].sum()
+
+    assert [1, 1] == torch.func.grad(f)(torch.ones(2)).tolist()
+
+
+def test_single_level_apply_is_allowed_under_transforms():
+    assert [30, 30] == torch.func.grad(lambda x: functions.direct_apply(Triple)(x).sum())(torch.ones(2)).tolist()
+
+
+def test_a_vmap_level_unwraps_and_wraps(library):
+    seen = []
+    library.define("v(Tensor x) -> Tensor")
+
+    def batched(x):
+        level = transforms.VmapLevel()
+        value, dim = level.unwrap(x)
+        seen.append((level.info.batch_size, level.info.randomness, tuple(value.shape), dim))
+        return level.wrap(value * 2, dim)
+
+    library.impl("v", batched, "FuncTorchBatched")
+    found = torch.func.vmap(torch.ops.private.v, randomness="same")(torch.ones(3, 2))
+
+    assert ([(3, "same", (3, 2), 0)], (3, 2)) == (seen, tuple(found.shape))
+
+
+# ----------------------------------------------------------------------------------------------------- and the others
+
+
+def test_the_dispatchers_parser_is_read():
+    arguments, results = schemas.parse_schema(
+        "f(Tensor(a!) x, Tensor?[] y, ScalarType? d=float32, *, SymInt n=3, MemoryFormat m=contiguous_format) -> Tensor out"
+    )
+
+    assert ["Tensor", "Tensor?[]", "ScalarType?", "int", "MemoryFormat"] == [a.type for a in arguments]
+    assert [torch.float32, 3, torch.contiguous_format] == [a.default for a in arguments if a.has_default]
+    assert [True, False, False, False, False] == [a.is_written for a in arguments]
+    assert ["n", "m"] == [a.name for a in arguments if a.is_keyword_only]
+    assert ("out", "Tensor") == (results[0].name, results[0].type)
+
+
+def test_tags_of_ops_that_hand_back_what_they_wrote_to():
+    assert {tag for tag in torch.Tag.__members__.values() if tag.name in ("inplace", "out")} == tags.HANDED_BACK
+
+
+def test_trees_are_flattened_as_torch_does():
+    leaves, structure = trees.flatten_tree({"a": [1, (2, None)], "b": 3})
+
+    assert {"a": [1, (2, None)], "b": 3} == trees.unflatten_tree(leaves, structure)
+
+
+def test_the_cache_tag_keeps_what_others_wrote():
+    from torch.compiler import config
+
+    before = config.cache_key_tag
+    tag = compiler.CacheTag()
+    try:
+        config.cache_key_tag = "theirs"
+        tag.update("a", 1)
+        first = config.cache_key_tag
+        tag.update("b", 2)
+        tag.update("b", 0)
+        assert first == config.cache_key_tag
+        assert first.startswith("theirs|custom_autograd:")
+    finally:
+        config.cache_key_tag = before
+
+
+def test_calling_an_op_does_not_load_the_compiler():
+    program = """
+import sys, torch
+from torch import Tensor
+from custom_autograd import custom_op
+
+@custom_op("private::light")
+def light(x: Tensor) -> Tensor:
+    return x * 2
+
+light.register_backward(lambda grad: grad * 2)
+light(torch.ones(2, requires_grad=True)).sum().backward()
+print("torch._dynamo.eval_frame" in sys.modules)
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert "False\n" == finished.stdout, finished.stderr
+
+
+def test_fake_tensors_and_overloads_for_verification():
+    with verification.fake_mode() as fake:
+        x = fake(torch.ones(2, 3))
+        assert (2, 3) == tuple((x * 2).shape)
+    sine = verification.find_overload(torch.ops.aten.sin)
+
+    assert torch.ops.aten.sin.default is sine
+    assert "aten::sin" == verification.name_of_overload(sine)
