@@ -193,7 +193,8 @@ def test_a_vmap_level_unwraps_and_wraps(library):
 
 def test_the_dispatchers_parser_is_read():
     arguments, results = schemas.parse_schema(
-        "f(Tensor(a!) x, Tensor?[] y, ScalarType? d=float32, *, SymInt n=3, MemoryFormat m=contiguous_format) -> Tensor out"
+        "f(Tensor(a!) x, Tensor?[] y, ScalarType? d=float32, *, SymInt n=3, MemoryFormat m=contiguous_format) "
+        "-> Tensor out"
     )
 
     assert ["Tensor", "Tensor?[]", "ScalarType?", "int", "MemoryFormat"] == [a.type for a in arguments]
