@@ -37,8 +37,8 @@ class Derivatives:
         ctx.forward = (dict(values), dict(results))
 
     def check_hidden(self, ctx: Any, saved: tuple[str, ...]) -> None:
-        """Refuses reverse mode over a hidden output whose tangent is unknown."""
-        if any(ctx.needs_input_grad) and transforms.is_forward_mode():
+        """Refuses reverse mode over a hidden output whose tangent, computed below, is unknown."""
+        if any(ctx.needs_input_grad) and transforms.has_forward_transform():
             self.tangents.check_hidden(saved)
 
     def backward(self, ctx: Any, needs: ByName, grads: ByName) -> Mapping[str, Any]:

@@ -33,8 +33,11 @@ def is_forward_mode() -> bool:
 
     A compiled graph opens its levels in C++ only, where the Python counter does not see them: so both are asked.
     """
-    if forward_ad._current_level >= 0:
-        return True
+    return forward_ad._current_level >= 0 or has_forward_transform()
+
+
+def has_forward_transform() -> bool:
+    """Whether a `torch.func.jvp` is at work at this level or below it; those above have been left for now."""
     if not is_transforming():
         return False
     stack = _C._functorch.get_interpreter_stack() or ()
