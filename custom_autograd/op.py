@@ -364,18 +364,22 @@ class CustomOp(Generic[P, R]):
         registering.add_drop_in(self.entry, backward, setup_context, replace=replace)
 
     @typing.overload
-    def register_vmap(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
+    def register_vmap(self, func: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
     @typing.overload
-    def register_vmap(self, fn: F, /, *, replace: bool = False) -> F: ...
-    def register_vmap(self, fn: Callable[..., Any] | None = None, /, *, replace: bool = False) -> Any:
+    def register_vmap(self, func: F, *, replace: bool = False) -> F: ...
+    def register_vmap(self, func: Callable[..., Any] | None = None, *, replace: bool = False) -> Any:
         """Registers a batching rule: `(info, in_dims, *args, **kwargs) -> (output, out_dims)`.
 
         `in_dims` has one entry per positional argument; where the op has keyword-only tensors, theirs follow.
 
+        Args:
+            func: the rule; leave it out to use this as a decorator. `torch.library` gives it this name.
+            replace: a rule may be registered.
+
         Raises:
             RegistrationError: the parameters do not fit the schema, or a rule is registered.
         """
-        return _decorator(fn, lambda f: registering.add_vmap(self.entry, f, replace=replace))
+        return _decorator(func, lambda f: registering.add_vmap(self.entry, f, replace=replace))
 
     def register_autocast(self, device_type: str, cast_inputs: torch.dtype, *, replace: bool = False) -> None:
         """Registers the dtype that floating-point tensors on a device type are cast to under autocast.

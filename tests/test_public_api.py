@@ -1,0 +1,131 @@
+"""What the package promises: its names, and the parameters of what it exports."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import custom_autograd
+from custom_autograd import CustomOp, check, custom_op
+
+NO_DEFAULT = inspect.Parameter.empty
+
+
+def shape(function):
+    """The parameters of a function without their annotations."""
+    signature = inspect.signature(function)
+    parameters = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def test_all_is_sorted_and_complete():
+    public = {name for name in dir(custom_autograd) if not name.startswith("_")}
+    modules = {name for name in public if inspect.ismodule(getattr(custom_autograd, name))}
+    exported = set(custom_autograd.__all__)
+
+    assert sorted(exported) == list(custom_autograd.__all__)
+    assert exported <= public
+    assert {name for name in public - exported - modules if not name.startswith("_")} <= {"TYPE_CHECKING", "importlib"}
+
+
+@pytest.mark.parametrize("name", custom_autograd.__all__)
+def test_every_exported_name_is_there_and_says_what_it_is(name):
+    assert inspect.getdoc(getattr(custom_autograd, name))
+
+
+def test_a_name_that_is_not_exported_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'custom_opp'"):
+        custom_autograd.custom_opp  # noqa: B018 - reading it is the question
+
+
+def test_a_star_import_brings_the_exported_names():
+    scope = {}
+    exec("from custom_autograd import *", scope)
+
+    assert set(custom_autograd.__all__) == {name for name in scope if not name.startswith("__")}
+
+
+SIGNATURES = {
+    "register_kernel": "(self, device_types, fn=None, /, *, replace=False)",
+    "register_fake": "(self, fn=None, /, *, replace=False)",
+    "register_reference": "(self, fn=None, /, *, replace=False)",
+    "register_backward": "(self, fn=None, /, *, once_differentiable=False, materialize_grads=True, replace=False)",
+    "register_grad": "(self, *inputs, once_differentiable=False, materialize_grads=True, replace=False)",
+    "register_jvp": "(self, fn=None, /, *, replace=False)",
+    "register_autograd": "(self, backward, /, *, setup_context=None, replace=False)",
+    "register_vmap": "(self, func=None, *, replace=False)",
+    "register_autocast": "(self, device_type, cast_inputs, *, replace=False)",
+    "register_torch_dispatch": "(self, torch_dispatch_class, fn=None, /, *, replace=False)",
+    "register_samples": "(self, fn=None, /, *, replace=False)",
+    "set_kernel_enabled": "(self, device_type, enabled=True)",
+    "coverage": "(self)",
+    "check": "(self, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=True)",
+}
+PROPERTIES = {"name", "schema", "overload", "function", "source", "kernels"}
+
+
+def test_an_op_has_these_members_and_no_others():
+    public = {name for name in vars(CustomOp) if not name.startswith("_")}
+
+    assert set(SIGNATURES) | PROPERTIES == public
+    assert all(isinstance(vars(CustomOp)[name], property) for name in PROPERTIES)
+
+
+@pytest.mark.parametrize(("name", "expected"), SIGNATURES.items(), ids=SIGNATURES)
+def test_a_method_takes(name, expected):
+    assert expected == shape(vars(CustomOp)[name])
+
+
+@pytest.mark.parametrize("name", [*SIGNATURES, *PROPERTIES])
+def test_every_member_says_what_it_is(name):
+    assert inspect.getdoc(vars(CustomOp)[name])
+
+
+def test_custom_op_takes():
+    expected = (
+        "(name, fn=None, /, *, mutates_args=(), device_types=None, schema=None, tags=None, outputs=None, hidden=(), "
+        "non_differentiable=(), reference=False, replace=False)"
+    )
+
+    assert expected == shape(custom_op)
+
+
+def test_check_takes():
+    expected = "(target, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=False)"
+
+    assert expected == shape(check)
+
+
+# ------------------------------------------------------------------------ what torch.library.custom_op has, we have
+
+
+NOT_PROMISED = {"register_effect"}  # side effects are ordered through torch's own tokens: no part of the contract
+THEIRS = {name for name in vars(torch.library.CustomOpDef) if not name.startswith("_")} - NOT_PROMISED
+
+
+def test_every_method_of_torchs_object_is_there():
+    assert THEIRS <= {name for name in vars(CustomOp) if not name.startswith("_")}
+
+
+def test_every_parameter_of_torchs_custom_op_is_there():
+    assert set(inspect.signature(torch.library.custom_op).parameters) <= set(inspect.signature(custom_op).parameters)
+
+
+@pytest.mark.parametrize("name", sorted(THEIRS))
+def test_a_call_that_torchs_method_takes_is_taken(name):
+    theirs = list(inspect.signature(getattr(torch.library.CustomOpDef, name)).parameters.values())
+    ours = inspect.signature(vars(CustomOp)[name])
+    positional = [p for p in theirs if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    keywords = [p for p in theirs if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+    ours.bind(*positional, **{p.name: p for p in keywords if p not in positional})
+    required = [p for p in positional if p.default is NO_DEFAULT]
+    ours.bind(*required, **{p.name: p for p in keywords if p.default is not NO_DEFAULT})
+
+
+def test_importing_the_package_imports_no_torch():
+    program = "import sys, custom_autograd; sys.exit('torch' in sys.modules)"
+
+    assert 0 == subprocess.run([sys.executable, "-c", program], check=False).returncode
