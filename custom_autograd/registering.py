@@ -200,7 +200,11 @@ def add_autocast(entry: Entry, device_type: str, dtype: torch.dtype, *, replace:
             entry, "autocast casts to a floating-point dtype", None, expected="torch.bfloat16, ...", found=show(dtype)
         )
     slot = autocast_policy.slot_of(device_type)
-    _add(entry, Rule(slot, _no_function, f"register_autocast({device_type!r}, {dtype})", extra={"dtype": dtype}), replace=replace)
+    _add(
+        entry,
+        Rule(slot, _no_function, f"register_autocast({device_type!r}, {dtype})", extra={"dtype": dtype}),
+        replace=replace,
+    )
 
 
 def _has_autocast(device_type: object) -> bool:
@@ -218,7 +222,9 @@ def add_torch_dispatch(entry: Entry, cls: type, function: F, *, replace: bool) -
     """Registers what the op does for a subclass or a mode."""
     if not isinstance(cls, type):
         raise _refusal(entry, "register_torch_dispatch takes a class", function, found=show(cls))
-    rules.check_signature(entry.declaration, "torch_dispatch rule", function, ["cls", "func", "types", "args", "kwargs"])
+    rules.check_signature(
+        entry.declaration, "torch_dispatch rule", function, ["cls", "func", "types", "args", "kwargs"]
+    )
     rule = Rule(subclasses.slot_of(cls), function, location_of(function), extra={"cls": cls})
     _add(entry, rule, replace=replace)
     return function

@@ -158,12 +158,14 @@ def _check_names(schema: Schema, wish: Wish, refuse: Refusal) -> None:
                 do="rename the argument or the output",
             )
     _check_unique(schema, names, refuse)
-    for label, wanted in (("hidden", wish.hidden), ("non_differentiable", wish.non_differentiable)):
-        valid = schema.output_names if label == "hidden" else names
+    for label, wanted, valid, kind in (
+        ("hidden", wish.hidden, schema.output_names, "no output"),
+        ("non_differentiable", wish.non_differentiable, names, "neither input nor output"),
+    ):
         for name in wanted:
             if name not in valid:
                 raise refuse(
-                    f"{label}= names '{name}', which is {'no output' if label == 'hidden' else 'neither input nor output'}",
+                    f"{label}= names '{name}', which is {kind}",
                     expected=quote(valid),
                     found=repr(name),
                     do=suggest(name, valid),

@@ -187,10 +187,11 @@ def test_a_refusal_is_a_value_error_and_a_runtime_error():
         custom_op("refused", identity)
 
 
-def test_a_name_that_another_library_took_is_refused():
-    library = torch.library.Library("declaring_other", "DEF")
-    library.define("taken(Tensor x) -> Tensor")
+OTHER = torch.library.Library("declaring_other", "DEF")
+OTHER.define("taken(Tensor x) -> Tensor")
 
+
+def test_a_name_that_another_library_took_is_refused():
     with pytest.raises(DeclarationError, match="was not declared through custom_autograd"):
         custom_op("declaring_other::taken", identity)
     assert find_entry("declaring_other::taken") is None
