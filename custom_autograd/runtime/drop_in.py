@@ -218,7 +218,7 @@ class DropIn:
                 self._fail(
                     f"the backward returns a gradient for '{name}', which carries none",
                     expected="None",
-                    found=show(type(gradient).__name__),
+                    found=type(gradient).__name__,
                     do="return None in its place",
                 )
         return found

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import format_message, show
+from custom_autograd.core.messages import format_message, quote
 from custom_autograd.core.schema import Schema
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.torch_private import transforms
@@ -111,8 +111,8 @@ def call_reference(plan: Plan, reference: Callable[..., Any], values: ByName) ->
             format_message(
                 str(plan.declaration.name),
                 "the reference returns the wrong number of results",
-                expected=f"{len(schema.outputs)}: {', '.join(schema.output_names)}",
-                found=f"{len(results)}: {show(type(result).__name__)}",
+                expected=f"{len(schema.outputs)}: {quote(schema.output_names)}",
+                found=str(len(results)),
                 declared=plan.declaration.location,
                 do="return what the kernel returns, hidden outputs included",
             )
