@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message
 from custom_autograd.runtime.drop_in import DropIn
@@ -77,11 +79,19 @@ class Derivatives:
         with transforms.gradients_recorded(), in_jvp():
             values = {name: _primal(value) for name, value in values.items()}
             values.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
-            results = {name: _primal(value) for name, value in results.items()}
+            fixed = self._take_fixed(ctx)
+            results = {name: _primal(_without(value, fixed)) for name, value in results.items()}
             found = self.tangents(tangents, values, results, ctx.known, self._differentiable(ctx, values))
             if any(ctx.needs_input_grad):
                 self.tangents.check_hidden(tuple(self.saved_tensors))
             return {name: filled(found.get(name), results[name]) for name in self.tangents.results}
+
+    def _take_fixed(self, ctx: Any) -> tuple[Tensor, ...]:
+        """The results that a drop-in setup_context marked as non-differentiable in this call."""
+        fixed: tuple[Tensor, ...] = () if self.drop_in is None else ctx.forward_fixed
+        if self.drop_in is not None:
+            del ctx.forward_fixed
+        return fixed
 
     def _differentiable(self, ctx: Any, values: ByName) -> Gradients:
         """The backward as a function of needs and incoming gradients."""
@@ -102,6 +112,13 @@ class Derivatives:
                 "reference with register_reference",
             )
         )
+
+
+def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:
+    """A result with None in place of what has no tangent."""
+    if isinstance(value, (list, tuple)):
+        return [_without(item, fixed) for item in value]
+    return None if any(value is one for one in fixed) else value
 
 
 def _primal(value: Any) -> Any:

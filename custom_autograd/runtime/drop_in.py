@@ -151,7 +151,7 @@ class DropIn:
         tensors, ctx.parcel = context.pack()
         ctx.save_for_backward(*tensors)
         if transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors_in(inputs))):
-            ctx.forward_saved = tensors
+            ctx.forward_saved, ctx.forward_fixed = tensors, context.non_differentiable
         if context.non_differentiable:
             ctx.mark_non_differentiable(*context.non_differentiable)
 

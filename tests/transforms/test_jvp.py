@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize
 from torch.testing import assert_close
 
-from custom_autograd import GradientError
+from custom_autograd import GradientError, custom_op
 from ops import TABLE
 
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
@@ -115,3 +116,23 @@ def test_forward_mode_of_a_once_differentiable_backward_raises():
 
     with pytest.raises(GradientError, match="register_jvp"):
         jvp(row.op, row.inputs(), row.inputs())
+
+
+@custom_op("jvp::half_fixed")
+def half_fixed(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x**3, x**2
+
+
+def _save_and_mark(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0])
+    ctx.mark_non_differentiable(output[1])
+
+
+half_fixed.register_autograd(lambda ctx, cube, _: 3 * cube * ctx.saved_tensors[0] ** 2, setup_context=_save_and_mark)
+
+
+def test_an_output_that_setup_context_marks_has_no_tangent():
+    x = torch.tensor([0.5, 1.5], dtype=torch.float64)
+
+    _, (cube, square) = jvp(half_fixed, (x,), (torch.ones_like(x),))
+    assert_close((cube, square), (3 * x**2, torch.zeros_like(x)))
