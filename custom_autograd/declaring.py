@@ -65,6 +65,13 @@ def declare(
     declaration = Declaration(
         name, schema_of(function, wish), function, location_of(function), devices, wish.tags, is_reference
     )
+    with registry.one_declaration_at_a_time():
+        return _define(declaration, replace=replace)
+
+
+def _define(declaration: Declaration, *, replace: bool) -> Entry:
+    """Makes an op known to the registry and the dispatcher, or leaves both as they were."""
+    name, devices, function = declaration.name, declaration.device_types, declaration.function
     entry, replaced = registry.claim(declaration, replace=replace)
     for device_type in devices or (None,):
         entry.kernels.add(Kernel(device_type, function, declaration.location), replace=False)

@@ -16,6 +16,7 @@ from custom_autograd.core.parsing import parse
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.types import ArgumentType, describe_supported, find_argument_type, find_return_spelling
 from custom_autograd.core.wish import Refusal, Wish
+from custom_autograd.torch_private.schemas import can_be_default
 from custom_autograd.torch_private.tags import HANDED_BACK
 
 
@@ -198,7 +199,7 @@ def _spell_default(value: Any) -> str | None:  # Any: the default of a parameter
         text = str(value)
         return None if '"' in text or "\\" in text else f'"{text}"'
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-        return str(value).removeprefix("torch.")
+        return str(value).removeprefix("torch.") if can_be_default(value) else None
     if value is None or isinstance(value, (bool, int)):
         return str(value)
     if isinstance(value, float):

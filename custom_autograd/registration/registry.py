@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -137,6 +138,11 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | No
         entry = Entry(declaration)
         _ENTRIES[name] = entry
         return entry, taken
+
+
+def one_declaration_at_a_time() -> AbstractContextManager[object]:
+    """Held while an op takes its name and is made known to the dispatcher, which is several steps."""
+    return _LOCK
 
 
 def restore(name: str, entry: Entry | None) -> None:

@@ -54,6 +54,10 @@ def bad_default(x: Tensor, y: float = float("inf")) -> Tensor:
     return x
 
 
+def nameless_default(x: Tensor, y: torch.memory_format = torch.preserve_format) -> Tensor:
+    return x
+
+
 def bad_string_default(x: Tensor, y: str = 'a "quoted" word') -> Tensor:
     return x
 
@@ -108,6 +112,7 @@ REFUSED = {
     "tuple of fixed length": (fixed_tuple, {}, "argument 'pair' has an annotation that is not supported"),
     "list of lists": (list_of_lists, {}, "argument 'x' has an annotation that is not supported"),
     "infinite default": (bad_default, {}, "argument 'y' has a default that a schema cannot hold"),
+    "default without a name": (nameless_default, {}, "argument 'y' has a default that a schema cannot hold"),
     "quoted default": (bad_string_default, {}, "argument 'y' has a default that a schema cannot hold"),
     "dict returned": (bad_return, {}, "the return annotation is not supported"),
     "str returned": (string_return, {}, "the return annotation is not supported"),

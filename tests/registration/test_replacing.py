@@ -1,6 +1,7 @@
 """A replaced op keeps running in old handles; a refused replacement changes nothing."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -127,6 +128,30 @@ def test_a_first_declaration_that_the_dispatcher_refuses_leaves_nothing():
     assert find_entry("replacing::never") is None
     assert not hasattr(torch.ops.replacing, "never")
     assert 2.0 == value(declare("never", 2.0))
+
+
+def test_threads_may_declare_and_replace_at_once():
+    with ThreadPoolExecutor(4) as threads:
+        ops = list(threads.map(lambda number: declare("threads", float(number), replace=True), range(24)))
+
+    assert [float(number) for number in range(24)] == [gradient(op) for op in ops]
+    assert gradient(torch.ops.replacing.threads) in range(24)
+
+
+@pytest.mark.parametrize("default", [torch.contiguous_format, torch.float16, torch.strided])
+def test_defaults_that_a_schema_can_hold_come_back(default):
+    seen = []
+
+    def function(x, d=default):
+        seen.append(d)
+        return x * 1
+
+    function.__annotations__ = {"x": Tensor, "d": type(default), "return": Tensor}
+    op = custom_op("replacing::default", function, replace=True)
+    op(torch.ones(1))
+    torch.ops.replacing.default(torch.ones(1))
+
+    assert [default, default] == seen
 
 
 def test_replacing_what_is_not_there_is_declaring():
