@@ -2,6 +2,8 @@
 
 # ruff: noqa: E501 - a message is as long as it is
 
+from typing import Literal
+
 import pytest
 import torch
 from expecttest import assert_expected_inline
@@ -363,3 +365,21 @@ def test_op_that_is_not_declared_here():
 DeclarationError: words::nowhere: the op is not declared in this process
   found      module 'torch' without it
   do         import the module that declares it before unpickling""")
+
+
+def test_default_that_an_enumeration_does_not_have():
+    def f(x: Tensor, side: Literal["left", "right"] = "top") -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: the default of argument 'side' does not fit its type: expected one of 'left', 'right', found 'top'
+  declared   FILE.py:LINE""")
+
+
+def test_annotations_that_cannot_be_read():
+    def f(x: "Tensor[") -> Tensor:  # noqa: F722 - the point
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: the annotations cannot be read: Forward reference must be an expression -- got 'Tensor['
+  declared   FILE.py:LINE""")

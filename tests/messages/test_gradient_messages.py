@@ -465,3 +465,24 @@ GradientError: words::half_known: the tangent of the hidden output 'rstd' is not
   rule       FILE.py:LINE, jvp
   declared   FILE.py:LINE
   do         return it from the jvp rule by name, take 'grad_rstd' in the backward, or register a differentiable reference""")
+
+
+def test_write_to_a_leaf():
+    op = custom_op("words::add_to_leaf_", lambda x: None, schema="(Tensor(a!) x) -> ()", mutates_args="x")
+    op.register_backward(lambda grad: grad)
+    assert_expected_inline(message(lambda: op(rand(2))), """\
+GradientError: words::add_to_leaf_: 'x' is a leaf that requires a gradient, or a view of one, and the op writes to it
+  declared   FILE.py:LINE
+  do         call it under torch.no_grad(), or on a copy""")
+
+
+def test_layout():
+    op = custom_op("words::sparse", lambda x: x.to_dense(), schema="(Tensor x) -> Tensor")
+    op.register_backward(lambda grad: grad)
+    x = torch.eye(2, dtype=torch.float64).to_sparse().requires_grad_()
+    assert_expected_inline(message(lambda: op(x).sum().backward()), """\
+GradientError: words::sparse: the gradient of 'x' has the wrong layout
+  expected   torch.sparse_coo
+  found      torch.strided
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE""")
