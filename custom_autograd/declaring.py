@@ -33,16 +33,35 @@ def wish_of(
     tags: Sequence[torch.Tag] | None,
 ) -> Wish:
     """The arguments of `custom_op`, normalised."""
-    mutates: str | tuple[str, ...] = "unknown" if mutates_args == "unknown" else names_of(mutates_args)
+    mutates: str | tuple[str, ...] = (
+        "unknown" if mutates_args == "unknown" else _listed(name, "mutates_args", mutates_args)
+    )
     return Wish(
         op=name,
         mutates=mutates,
         schema=schema,
-        outputs=None if outputs is None else names_of(outputs),
-        hidden=names_of(hidden),
-        non_differentiable=names_of(non_differentiable),
-        tags=(tags,) if isinstance(tags, torch.Tag) else tuple(tags or ()),
+        outputs=None if outputs is None else _listed(name, "outputs", outputs),
+        hidden=_listed(name, "hidden", hidden),
+        non_differentiable=_listed(name, "non_differentiable", non_differentiable),
+        tags=_tags(name, tags),
     )
+
+
+def _listed(op: str, option: str, names: Any) -> tuple[str, ...]:  # Any: whatever the author wrote
+    """One name or several, as a tuple; refuses what is neither."""
+    if not isinstance(names, Iterable):
+        problem = f"{option}= takes names"
+        raise DeclarationError(format_message(op, problem, expected="a string or several", found=show(names)))
+    return names_of(names)
+
+
+def _tags(op: str, tags: torch.Tag | Sequence[torch.Tag] | None) -> tuple[torch.Tag, ...]:
+    found = (tags,) if isinstance(tags, torch.Tag) else tuple(tags or ())
+    if not all(isinstance(tag, torch.Tag) for tag in found):
+        raise DeclarationError(
+            format_message(op, "tags= takes dispatcher tags", expected="torch.Tag.pointwise, ...", found=show(tags))
+        )
+    return found
 
 
 def declare(
@@ -61,7 +80,7 @@ def declare(
     name = parse_name(wish.op)
     if not callable(function):
         raise DeclarationError(format_message(wish.op, "the declared object is not callable", found=show(function)))
-    devices = None if device_types is None else names_of(device_types)
+    devices = None if device_types is None else _listed(wish.op, "device_types", device_types)
     declaration = Declaration(
         name, schema_of(function, wish), function, location_of(function), devices, wish.tags, is_reference
     )

@@ -351,3 +351,13 @@ def test_the_generated_source_of_every_awkward_name_is_python():
         from custom_autograd.runtime.program import program_of
 
         assert ast.parse(program_of(entry).source)
+
+
+@pytest.mark.parametrize("option", [{"mutates_args": 3}, {"device_types": 3}, {"hidden": 3}, {"tags": ["x"]}], ids=str)
+def test_an_option_of_the_wrong_kind_is_refused_by_name(option):
+    with pytest.raises(DeclarationError, match=f"wrong_option: {next(iter(option))}= takes"):
+        custom_op("declaring::wrong_option", **option)(wrong_option)
+
+
+def wrong_option(x: Tensor) -> Tensor:
+    return x * 1
