@@ -136,6 +136,12 @@ def custom_op(
 class CustomOp(Generic[P, R]):
     """A PyTorch operation declared with `custom_op`; not to be made by hand."""
 
+    def __new__(cls, entry: Entry) -> CustomOp[P, R]:
+        """An instance of a class of its own, whose `__call__` is what was generated for the op."""
+        assert entry.public_call is not None
+        own = type(cls.__name__, (cls,), {"__call__": staticmethod(entry.public_call), "__module__": cls.__module__})
+        return object.__new__(own)
+
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         function = entry.declaration.function
@@ -145,7 +151,7 @@ class CustomOp(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op; hidden outputs are dropped."""
-        return self.entry.call(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
+        raise NotImplementedError  # every op has its own, see __new__
 
     def __repr__(self) -> str:
         return f"<CustomOp {self.name}{self.entry.declaration.schema.text}>"

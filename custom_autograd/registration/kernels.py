@@ -10,6 +10,7 @@ from typing import Any
 from custom_autograd.core.errors import KernelError, RegistrationError
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.torch_private.registrations import changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Kernels(Mapping["str | None", Kernel]):
                 )
             )
         self._kernels = {**self._kernels, kernel.device_type: kernel}
+        changes.note()
 
     def choose(self, device_type: str | None) -> Callable[..., Any]:
         """The function that serves a device type now.
@@ -109,7 +111,9 @@ class Kernels(Mapping["str | None", Kernel]):
         before = self._disabled
         rest = {device: 1 for device in before if device != device_type}
         self._disabled = rest if is_enabled else {**rest, device_type: 1}
+        changes.note()
         try:
             yield
         finally:
             self._disabled = before
+            changes.note()

@@ -21,7 +21,8 @@ def define(entry: Entry, home: Name) -> None:
     entry.library, entry.home = library, home
     entry.overload = getattr(getattr(torch.ops, home.namespace), home.name).default
     entry.attached = set()
-    entry.program = entry.call = None
+    entry.call = None
+    entry.forget()
 
 
 def undefine(entry: Entry) -> None:
@@ -43,3 +44,7 @@ def implement(entry: Entry, key: str, function: Callable[..., Any], *, with_keys
         warnings.filterwarnings("ignore", message="Warning only once for all operators", category=UserWarning)
         entry.library.impl(entry.home.name, function, key, with_keyset=with_keyset)
     entry.attached.add(key)
+
+
+FILE = define.__code__.co_filename
+"""The dispatcher notes who registered a kernel by the file that made the `Library`: this one is ours."""

@@ -16,6 +16,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
 from custom_autograd.registration.rules import Rule
 from custom_autograd.torch_private.dispatch import OpOverload
+from custom_autograd.torch_private.registrations import changes
 
 GRADIENT_SLOTS = ("autograd", "backward")
 
@@ -29,8 +30,11 @@ class Entry:
         home: the name under which the dispatcher knows it; its own, until a replacement takes that.
         overload: the dispatcher's op.
         library: the handle through which everything was registered with the dispatcher.
-        call: what calling the op runs, generated from the schema; None until it is defined.
-        program: what was generated from the schema and the rules; None when it is to be generated anew.
+        call: calls the op by way of the dispatcher, generated from the schema; None until it is defined.
+        public_call: what calling the op runs: the direct road where there is one, else `call`.
+        roads: the calls that are known to need no dispatcher.
+        programs: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
+        validation: the op's own level of validation, or None.
         attached: the dispatch keys and rules that the dispatcher knows of.
         rules: what is registered, by slot.
         lock: held while something is registered or generated.
@@ -43,7 +47,10 @@ class Entry:
         self.overload: OpOverload | None = None
         self.library: torch.library.Library | None = None
         self.call: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
-        self.program: Any = None  # Any: runtime's Program, a layer above
+        self.public_call: Callable[..., Any] | None = None  # Any: the same
+        self.roads: Any = None  # Any: runtime's Roads, a layer above
+        self.programs: dict[str, Any] = {}  # Any: runtime's Program, a layer above
+        self.validation: str | None = None
         self.attached: set[str] = set()
         self.lock = threading.RLock()
         self.rules: dict[str, Rule] = {}
@@ -80,7 +87,12 @@ class Entry:
                 raise self._conflict(rule, taken[0])
             rules = {slot: other for slot, other in self.rules.items() if other not in taken}
             self.rules = {**rules, rule.slot: rule}
-            self.program = None
+            self.forget()
+
+    def forget(self) -> None:
+        """Drops what was generated from rules and kernels that have changed."""
+        self.programs = {}
+        changes.note()
 
     def _conflicts(self, rule: Rule) -> list[Rule]:
         """The rules that say what this one says: same slot, or a gradient of the same input."""

@@ -16,6 +16,7 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.call import make_call
 from custom_autograd.runtime.program import program_of
+from custom_autograd.runtime.roads import Roads
 from custom_autograd.runtime.tensors import first_tensor
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.compiler import is_compiler_loaded, outside_compilation
@@ -23,8 +24,11 @@ from custom_autograd.torch_private.compiler import is_compiler_loaded, outside_c
 
 def attach(entry: Entry) -> None:
     """Registers the op's kernels and its autograd with the dispatcher, and makes what a call runs."""
+    if entry.roads is None:
+        entry.roads = Roads(entry)
     if entry.call is None or is_compiler_loaded():  # a new function makes compiled callers trace the new rules
-        entry.call = make_call(entry)
+        public_call, entry.call = make_call(entry)
+        entry.public_call = entry.public_call or public_call
     implement(entry, "CompositeExplicitAutograd", _backend(entry, None))
     for device_type in entry.kernels:
         if device_type is not None:
@@ -53,7 +57,7 @@ def _backend(entry: Entry, device_type: str | None) -> Callable[..., Any]:  # An
         if device_type not in entry.kernels:
             tensor = first_tensor([*args, *kwargs.values()])
             raise entry.kernels.missing(None if tensor is None else tensor.device.type)
-        return (entry.program or program_of(entry)).kernel(device_type, *args, **kwargs)
+        return program_of(entry).kernel(device_type, *args, **kwargs)
 
     return backend
 
@@ -61,7 +65,7 @@ def _backend(entry: Entry, device_type: str | None) -> Callable[..., Any]:  # An
 def _autograd(entry: Entry) -> Callable[..., Any]:
     @outside_compilation
     def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        return (entry.program or program_of(entry)).autograd(keyset, *args, **kwargs)
+        return program_of(entry).autograd(keyset, *args, **kwargs)
 
     return autograd
 

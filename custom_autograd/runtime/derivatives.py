@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message
+from custom_autograd.core.metadata import Metadata
 from custom_autograd.runtime.drop_in import DropIn
 from custom_autograd.runtime.lists import restore
 from custom_autograd.runtime.plan import Plan
@@ -16,7 +18,7 @@ from custom_autograd.runtime.reference import in_jvp
 from custom_autograd.runtime.tangents import Gradients, Jvp
 from custom_autograd.runtime.tensors import filled, first_tensor
 from custom_autograd.runtime.vjp import Vjp
-from custom_autograd.torch_private import transforms
+from custom_autograd.torch_private import functions, transforms
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
 
@@ -57,13 +59,13 @@ class Derivatives:
 
     def _gradients(self, ctx: Any, saved: Sequence[Any], needs: ByName, grads: ByName) -> Mapping[str, Any]:
         if self.drop_in is not None:
-            return self.drop_in.gradients(ctx, saved, needs, grads, ctx.known)
+            return self.drop_in.gradients(ctx, saved, needs, grads, self.known_of(ctx))
         return self._gradients_by_name(ctx, self._values(ctx, saved), needs, grads)
 
     def _gradients_by_name(self, ctx: Any, values: ByName, needs: ByName, grads: ByName) -> Mapping[str, Any]:
         if not self.plan.has_reverse:
             raise self._no_backward()
-        found = self.vjp(needs, grads, values, ctx.known)
+        found = self.vjp(needs, grads, values, self.known_of(ctx))
         return {name: found.get(name) for name in needs}
 
     def _values(self, ctx: Any, saved: Sequence[Any]) -> dict[str, Any]:
@@ -101,6 +103,20 @@ class Derivatives:
         del ctx.forward_saved
         return lambda needs, grads: self._gradients(ctx, saved, needs, grads)
 
+    def known_of(self, ctx: Any) -> ByName:
+        """Metadata by name: what forward kept, or what the graph of an eager call knows of strided tensors."""
+        if hasattr(ctx, "known"):
+            kept: ByName = ctx.known
+            return kept
+        schema = self.plan.declaration.schema
+        known: dict[str, Any] = dict.fromkeys(argument.name for argument in schema.tensor_arguments)
+        for index, argument in enumerate(schema.arguments):
+            if ctx.needs_input_grad[index]:
+                known[argument.name] = input_metadata(ctx, index)
+        for index, output in enumerate(schema.outputs):
+            known[output.name] = Metadata(*functions.known_output(ctx, index), torch.strided)
+        return known
+
     def _no_backward(self) -> GradientError:
         declaration = self.plan.declaration
         return GradientError(
@@ -112,6 +128,11 @@ class Derivatives:
                 "reference with register_reference",
             )
         )
+
+
+def input_metadata(ctx: Any, index: int) -> Metadata:
+    """What the graph knows of a strided input that requires a gradient."""
+    return Metadata(*functions.known_input(ctx, index), torch.strided)
 
 
 def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Generates the autograd.Function of an op, and the kernel at its Autograd dispatch key.
+"""Generates the autograd.Function of an op, for every call that goes through the dispatcher.
 
 NOTE [why forward re-enables grad mode]
 Under a `torch.func` transform, `forward` hands the call to the transforms below this one. torch switches grad mode and
@@ -8,12 +8,6 @@ wrong. `below` switches both on again, under transforms only.
 NOTE [why apply is not Function.apply]
 `Function.apply` sends a call under functorch through a higher-order op that gets nested forward mode wrong and, inside
 `torch.compile`, ignores the backward. `apply` in the generated source is that of the base class: it records one node.
-
-NOTE [writes under transforms]
-In plain eager and under compilation a written argument is marked dirty. Under a transform or in forward mode the op
-writes to a copy instead, and PyTorch's own `copy_` writes that back: it knows tangents, batches, views and versions at
-every level, symbolic zeros included. So it does where the argument is a view and the op has several results: a node
-that marks a view dirty may have only one.
 """
 
 from __future__ import annotations
@@ -22,9 +16,6 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.runtime.call import pass_on, signature
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.source import Source, tuple_of
-
-OPTIONAL_LISTS = ("Tensor?[]", "Tensor[]?")  # torch's own question fails on a None in a list
-
 
 class FunctionWriter:
     """Writes the Function of one op according to a plan."""
@@ -48,7 +39,7 @@ class FunctionWriter:
         return any(value.name == name and value.holds_tensors for value in self.schema.values)
 
     def write(self) -> None:
-        """Writes the class and the kernel."""
+        """Writes the class."""
         source = self.source
         with source.block(f"class {self.name.name}($torch.autograd.Function)"):
             source.line(f'"""Autograd of {self.name}: `apply` takes the arguments of its schema, in order."""')
@@ -58,9 +49,6 @@ class FunctionWriter:
                 for write in (self._write_forward, self._write_setup_context, self._write_backward, self._write_jvp):
                     source.line()
                     write()
-        source.line()
-        source.line()
-        self._write_kernel()
 
     def _write_apply(self) -> None:
         self.source.line("@classmethod")
@@ -70,7 +58,7 @@ class FunctionWriter:
     def _write_forward(self) -> None:
         source, schema = self.source, self.schema
         source.line("@staticmethod")
-        with source.block(f"def forward({', '.join(self._parameters())})"):
+        with source.block(f"def forward({', '.join(self.parameters())})"):
             if self.has_lists:
                 source.line(f"{', '.join(self.inputs)}, = $restore_lists($flat, $layout.inputs)")
             if self.mutated:
@@ -80,11 +68,11 @@ class FunctionWriter:
             call = f"$below($overload, {pass_on(schema)})"
             source.line(f"{targets} = {call}" if targets else call)
             if self.has_lists:
-                source.line(f"return $layout.flatten_outputs({tuple_of(self.results)}, {self._list_flags()})")
+                source.line(f"return $layout.flatten_outputs({tuple_of(self.results)}, {self.list_flags()})")
             else:
                 source.line(f"return {self.results[0] if len(self.results) == 1 else tuple_of(self.results)}")
 
-    def _parameters(self) -> list[str]:
+    def parameters(self) -> list[str]:
         """What `forward` takes: what the node needs to know first, then the arguments, lists spread out."""
         return [*self.lead, *(["*$flat"] if self.has_lists else self.inputs)]
 
@@ -92,7 +80,8 @@ class FunctionWriter:
         output = self.schema.outputs[index]
         return output.name if output in self.schema.fresh_outputs else "_"
 
-    def _list_flags(self) -> str:
+    def list_flags(self) -> str:
+        """Source of a tuple: which results are lists."""
         return tuple_of([str(result.is_tensor_list) for result in self.plan.results])
 
     def _write_setup_context(self) -> None:
@@ -103,31 +92,45 @@ class FunctionWriter:
             if self.mutated:
                 with source.block("if $in_place"):
                     source.line(f"$ctx.mark_dirty(*$tensors_in({tuple_of(self.mutated)}))")
-            fixed = [r.name for r in self.plan.results if r.holds_tensors and not r.is_differentiable]
-            if fixed:
-                source.line(f"$ctx.mark_non_differentiable(*$tensors_in({tuple_of(fixed)}))")
-            source.line("$ctx.set_materialize_grads(False)")
-            source.line(f"$ctx.known = {self._metadata()}")
-            if self.plan.drop_in is not None:
-                self._save_drop_in()
-            else:
-                self._save_by_name()
+            self.write_context(keeps_metadata=True)
+            hidden = [o.name for o in self.schema.hidden_outputs if o.name in self.saved_tensors and o.is_differentiable]
+            if hidden and self.plan.drop_in is None:
+                source.line(f"$check_hidden($ctx, {tuple_of([repr(name) for name in hidden])})")
             with source.block("if $has_tangent(*$inputs)"):
                 results = self._dict([result.name for result in self.plan.results if result.holds_tensors])
                 source.line(f"$keep_for_jvp($ctx, {self._dict(list(self.plan.saved))}, {results})")
 
+    def write_context(self, *, keeps_metadata: bool) -> None:
+        """Writes what the node keeps of a call, from variables named after its inputs and results."""
+        source = self.source
+        fixed = [r.name for r in self.plan.results if r.holds_tensors and not r.is_differentiable]
+        if fixed:
+            source.line(f"$ctx.mark_non_differentiable(*$tensors_in({tuple_of(fixed)}))")
+        source.line("$ctx.set_materialize_grads(False)")
+        if keeps_metadata:
+            source.line(f"$ctx.known = {self._metadata()}")
+        if self.plan.drop_in is not None:
+            self._save_drop_in()
+        else:
+            self._save_by_name()
+
+    def saves_always(self) -> bool:
+        """Whether what is saved does not depend on which gradients are needed."""
+        return all(self._if_needed(name) == name for name in self.saved_tensors)
+
     def _unpack_call(self) -> None:
         source = self.source
-        source.line(f"{', '.join(self._parameters())}, = $inputs")
+        source.line(f"{', '.join(self.parameters())}, = $inputs")
         if self.has_lists:
             source.line("$ctx.layout = $layout")
             source.line(f"{', '.join(self.inputs)}, = $restore_lists($flat, $layout.inputs)")
             source.line(f"{', '.join(self.results)}, = $restore_lists($output, $layout.outputs)")
         else:
             source.line(f"{', '.join(self.results)}{', ' if len(self.results) > 1 else ''} = $output")
-        self._unpack_needs()
+        self.unpack_needs()
 
-    def _unpack_needs(self) -> None:
+    def unpack_needs(self) -> None:
+        """Writes one variable per differentiable input: whether its gradient is needed."""
         needed = f"$ctx.needs_input_grad[{len(self.lead)}:]" if self.lead else "$ctx.needs_input_grad"
         found = f"$restore_lists({needed}, $ctx.layout.inputs)" if self.has_lists else needed
         self.source.line(f"{self._needs()}, = {found}")
@@ -146,7 +149,7 @@ class FunctionWriter:
         converted = [
             f"from_dispatcher_{a.name}({a.name})" if a.from_dispatcher else a.name for a in self.schema.arguments
         ]
-        self.source.line(f"$drop_in.setup($ctx, {self._needs_dict()}, {tuple_of(converted)}, {output})")
+        self.source.line(f"$drop_in.setup($ctx, {self.needs_dict()}, {tuple_of(converted)}, {output})")
 
     def _save_by_name(self) -> None:
         source = self.source
@@ -163,9 +166,6 @@ class FunctionWriter:
             source.line("$ctx.save_for_backward(*$saved)")
         else:
             source.line(f"$ctx.save_for_backward({', '.join(wanted)})")
-        hidden = [o.name for o in self.schema.hidden_outputs if o.name in self.saved_tensors and o.is_differentiable]
-        if hidden:
-            source.line(f"$check_hidden($ctx, {tuple_of([repr(name) for name in hidden])})")
 
     def _saves_lists(self) -> bool:
         return any(self._is_list(name) for name in self.saved_tensors)
@@ -180,7 +180,8 @@ class FunctionWriter:
         tests = [f"any(needs_{user})" if self._is_list(user) else f"needs_{user}" for user in users]
         return f"{name} if {' or '.join(tests)} else None" if tests else "None"
 
-    def _needs_dict(self) -> str:
+    def needs_dict(self) -> str:
+        """Source of a dict: by differentiable input, whether its gradient is needed."""
         return "{" + ", ".join(f'"{name}": needs_{name}' for name in self.differentiable) + "}"
 
     def _write_backward(self) -> None:
@@ -191,10 +192,10 @@ class FunctionWriter:
             if self.has_lists:
                 targets = ", ".join(f"grad_{name}" for name in self.results)
                 source.line(f"{targets}, = $restore_lists($grads, $ctx.layout.outputs)")
-            self._unpack_needs()
+            self.unpack_needs()
             grads = [r.name for r in self.plan.results if r.is_differentiable]
             incoming = "{" + ", ".join(f'"{name}": grad_{name}' for name in grads) + "}"
-            source.line(f"$gradients = $backward_of($ctx, {self._needs_dict()}, {incoming})")
+            source.line(f"$gradients = $backward_of($ctx, {self.needs_dict()}, {incoming})")
             returned = [f'$gradients["{name}"]' if name in self.differentiable else "None" for name in self.inputs]
             if self.has_lists:
                 returned = [f"*$flatten_gradients({tuple_of(returned)}, $ctx.layout.inputs)"]
@@ -219,73 +220,3 @@ class FunctionWriter:
 
     def _dict(self, names: list[str]) -> str:
         return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
-
-    def _write_kernel(self) -> None:
-        source, schema = self.source, self.schema
-        with source.block(f"def $autograd({signature(schema, first='$keyset', for_dispatcher=True)})"):
-            source.line(f'"""What stands at the Autograd dispatch key of {self.name}."""')
-            tensors = [a.name for a in schema.differentiable_arguments]
-            asked = [
-                f"*$tensors_in({a.name} or ())" if a.type in OPTIONAL_LISTS else a.name
-                for a in schema.differentiable_arguments
-            ]
-            if not self.is_differentiable:
-                source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
-                return
-            with source.block(
-                f"if not ($is_transforming() or $is_forward_mode() or "
-                f"($torch.is_grad_enabled() and $any_requires_grad({', '.join(asked)})))"
-            ):
-                source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
-            if self._refuses():
-                source.line(f"$refuse_if_tracked({self._dict(tensors)})")
-                source.line(f"return $below($overload, {pass_on(schema)})")
-                return
-            self._write_preparation(tensors)
-            self._write_application()
-
-    def _refuses(self) -> bool:
-        """A write that no rule accounts for would make gradients wrong."""
-        return bool(self.schema.mutated_arguments) and not self.plan.has_reverse and self.plan.jvp is None
-
-    def _write_preparation(self, tensors: list[str]) -> None:
-        """Takes lazy bits and unwanted histories off the inputs."""
-        for argument in self.schema.tensor_arguments:
-            if argument.is_mutated:
-                continue
-            if argument.name in tensors:
-                self.source.line(f"{argument.name} = $plain({argument.name})")
-            else:
-                self.source.line(f"{argument.name} = $without_history({argument.name})")
-
-    def _write_application(self) -> None:
-        source = self.source
-        if self.mutated:
-            several = len(self.results) > 1 or self.has_lists
-            views = f" or $has_view({tuple_of(self.mutated)})" if several else ""
-            source.line(f"$in_place = not ($is_transforming() or $is_forward_mode(){views})")
-            with source.block("if $in_place"):
-                source.line(f"$refuse_leaves({self._dict(self.mutated)})")
-            source.line(f"{', '.join(self._old(name) for name in self.mutated)} = {', '.join(self.mutated)}")
-        if self.has_lists:
-            flags = tuple_of([str(argument.is_tensor_list) for argument in self.schema.arguments])
-            source.line(f"$flat, $lengths = $flatten_lists({tuple_of(self.inputs)}, {flags})")
-            source.line("$layout = $Layout($lengths)")
-            source.line(f"$results = $apply({', '.join(self._parameters())})")
-            source.line(f"{', '.join(self.results)}, = $restore_lists($results, $layout.outputs)")
-        else:
-            source.line(f"{', '.join(self.results)} = $apply({', '.join(self._parameters())})")
-        if self.mutated:
-            with source.block("if not $in_place"):
-                old = [self._old(name) for name in self.mutated]
-                source.line(f"$overwrite({tuple_of(old)}, {tuple_of(self.mutated)})")
-        returned = [
-            self._old(output.alias_of) if output.alias_of and not output.is_view else output.name
-            for output in self.schema.outputs
-        ]
-        if returned:
-            source.line(f"return {returned[0] if len(returned) == 1 else tuple_of(returned)}")
-
-    def _old(self, name: str) -> str:
-        """What a mutated argument is called once its own name stands for its value after the call."""
-        return f"given_{name}"

@@ -50,6 +50,10 @@ class GradientReader:
             for argument in self.arguments
         }
 
+    def one(self, name: str, gradient: Any, metadata: Any) -> Gradient:
+        """Checks the gradient of one input that is wanted, as `read` does; runs it where it is a callable."""
+        return self._one(self.arguments[self.inputs.index(name)], {name: gradient}, True, metadata)
+
     def _by_name(self, result: Any, needs: Mapping[str, Needs]) -> Mapping[str, Gradient]:
         if isinstance(result, Mapping):
             for name in result:

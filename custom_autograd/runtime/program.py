@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime import tensors
+from custom_autograd.runtime import direct, tensors, validation
+from custom_autograd.runtime.autograd_key import AutogradWriter
 from custom_autograd.runtime.below import below
 from custom_autograd.runtime.call import conversions, defaults, own_names, write_kernel
-from custom_autograd.runtime.derivatives import Derivatives
+from custom_autograd.runtime.derivatives import Derivatives, input_metadata
 from custom_autograd.runtime.function import FunctionWriter
 from custom_autograd.runtime.lists import Layout, flatten, restore
+from custom_autograd.runtime.named import Named
+from custom_autograd.runtime.node import NodeWriter
 from custom_autograd.runtime.plan import Plan, make_plan
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.source import Source, compile_source
+from custom_autograd.runtime.vjp import Step
+from custom_autograd.runtime.watching import Watcher
 from custom_autograd.torch_private import dispatch, functions, transforms
 
 
@@ -33,40 +37,82 @@ class Program:
         function: the autograd.Function.
         autograd: the kernel at the Autograd key: (keyset, *args, **kwargs).
         kernel: the kernel at a backend's key: (device, *args, **kwargs).
+        is_checked: the results of kernels and rules are looked at.
+        is_recording: calls may record a node.
+        is_writing: kernels write to inputs.
     """
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, level: str) -> None:
         declaration = entry.declaration
         self.plan: Plan = make_plan(entry)
-        source = _write(self.plan)
+        self.is_checked = level != "off"
+        self.is_writing = bool(declaration.schema.mutated_arguments)
+        self._watch = Watcher(entry) if level == "full" else None
+        self._kernels = entry.kernels
+        source, writer = _write(self.plan, is_checked=self.is_checked)
         self.source = source.text
-        helpers = {source.own(name): value for name, value in _helpers(entry, self.plan).items()}
+        self.is_recording = writer.is_differentiable and not self.is_writing
+        helpers = {source.own(name): value for name, value in self._helpers(entry).items()}
         namespace = compile_source(self.source, entry.name, {**helpers, **_values(entry)})
         self.function: type[Function] = namespace[declaration.name.name]
         self.autograd: Callable[..., Any] = namespace[source.own("autograd")]
         self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
         namespace[source.own("apply")] = functions.direct_apply(self.function)
+        namespace[source.own("backward")] = getattr(self.function, "backward", None)
+        self._make_node: Callable[..., Any] = namespace.get(source.own("make_node"), None)
+        self._spread: Callable[..., Any] | None = namespace.get(source.own("spread"), None)
+        self._recorders: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.function.__module__ = declaration.function.__module__
         self.function.__new__ = _refuse_instance
 
+    def choose(self, device_type: str | None) -> Callable[..., Any]:
+        """The function that serves a device type now; at the level `full`, one that watches it."""
+        function = self._kernels.choose(device_type)
+        return function if self._watch is None else self._watch(function)
+
+    def recorder(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What runs a kernel and records a node, for a call that needs no dispatcher: takes the schema's arguments."""
+        found = self._recorders.get(function)
+        if found is None:
+            forward, backward = self._make_node(function)
+            apply = functions.make_node(self.function, forward, backward)
+            found = self._recorders[function] = apply if self._spread is None else self._spread(apply)
+        return found
+
+    def _helpers(self, entry: Entry) -> dict[str, Any]:
+        derivatives = Derivatives(self.plan)
+        found = {**direct.helpers(), **_helpers(entry, derivatives), "choose": self.choose}
+        for index, step in enumerate(derivatives.vjp.steps):
+            found.update(_rule_helpers(index, step, derivatives))
+        return found
+
 
 def program_of(entry: Entry) -> Program:
-    """The program of an op, generated anew after a change of its rules."""
-    program = entry.program
+    """The program of an op at the level of validation that holds now, generated anew after a change of its rules."""
+    level = validation.level_of(entry.validation)
+    programs = entry.programs
+    program = programs.get(level)
     if program is None:
         with entry.lock:
-            program = entry.program = entry.program or Program(entry)
+            program = programs.get(level) or Program(entry, level)
+            programs[level] = program
     found: Program = program
     return found
 
 
-def _write(plan: Plan) -> Source:
+def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter]:
     source = Source(own_names(plan.declaration.schema, plan.declaration.name.name))
     source.lines("", "")
-    write_kernel(source, plan.declaration.schema)
+    write_kernel(source, plan.declaration.schema, is_checked=is_checked)
     source.lines("", "")
-    FunctionWriter(source, plan).write()
-    return source
+    writer = FunctionWriter(source, plan)
+    writer.write()
+    source.lines("", "")
+    if writer.is_differentiable and not plan.declaration.schema.mutated_arguments:
+        NodeWriter(writer, is_checked=is_checked).write()
+        source.lines("", "")
+    AutogradWriter(writer).write()
+    return source, writer
 
 
 def _values(entry: Entry) -> dict[str, Any]:
@@ -75,15 +121,33 @@ def _values(entry: Entry) -> dict[str, Any]:
     return {**defaults(schema), **conversions(entry.declaration)}
 
 
-def _helpers(entry: Entry, plan: Plan) -> dict[str, Any]:
-    """The functions and classes that generated source uses (Any: of any signature)."""
-    derivatives = Derivatives(plan)
+def _rule_helpers(index: int, step: Step, derivatives: Derivatives) -> dict[str, Any]:
+    """What the quick backward calls for one rule (Any: functions of any signature)."""
+    reader = step.reader
+
+    def read(ctx: Any, result: Any, needs: Mapping[str, Any]) -> list[Any]:
+        return list(reader.read(result, needs, derivatives.known_of(ctx)).values())
+
+    def check(ctx: Any, name: str, gradient: Any) -> Any:
+        return reader.one(name, gradient, derivatives.known_of(ctx)[name])
+
     return {
-        "torch": torch,
+        f"rule_{index}": step.rule.function,
+        f"note_{index}": step.note,
+        f"read_{index}": step.noting(read),
+        f"check_{index}": step.noting(check),
+        f"names_{index}": frozenset(reader.inputs),
+    }
+
+
+def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
+    """The functions and classes that generated source uses (Any: of any signature)."""
+    return {
         "overload": entry.overload,
-        "is_grad_enabled": torch.is_grad_enabled,
-        "no_grad": torch.no_grad,
-        "choose": entry.kernels.choose,
+        "roads": entry.roads,
+        "is_lazy": tensors.is_lazy,
+        "input_metadata": input_metadata,
+        "Named": Named,
         "read_result": ResultReader(entry.declaration, entry.kernels.describe).read,
         "below": below,
         "redispatch": dispatch.redispatch,

@@ -34,13 +34,14 @@ class ResultReader:
         self.outputs = declaration.schema.outputs
         self.is_view = declaration.schema.is_view
 
-    def read(self, result: Any, arguments: Mapping[str, Any], source: Any) -> Any:
+    def read(self, result: Any, arguments: Mapping[str, Any], source: Any, *, is_checked: bool = True) -> Any:
         """Checks number, types and aliasing.
 
         Args:
             result: what the kernel returned (Any: whatever a user's kernel returned).
             arguments: what it was called with, by name.
             source: what returned it, for the message (Any: a function or a rule).
+            is_checked: aliasing is checked; number and types always are, since the dispatcher believes them.
 
         Returns:
             None, one value, or a tuple of them: what the dispatcher takes.
@@ -52,7 +53,7 @@ class ResultReader:
         values = [
             self._one(output, value, arguments, source) for output, value in zip(self.outputs, values, strict=True)
         ]
-        if not self.is_view:
+        if is_checked and not self.is_view:
             self._check_aliasing(values, arguments, source)
         if not values:
             return None
@@ -100,7 +101,7 @@ class ResultReader:
             self._fail(
                 source, f"returns the wrong type as output '{output.name}'", expected=output.type, found=_kind(value)
             )
-        return value
+        return float(value) if type(value) is int and output.type == "float" else value
 
     def _check_aliasing(self, values: list[Any], arguments: Mapping[str, Any], source: Any) -> None:
         """Outputs share no memory with inputs or each other: compared by address range, since NumPy shares it too."""

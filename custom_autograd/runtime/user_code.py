@@ -14,7 +14,7 @@ def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Ca
     Any: rules take and return what their slot says.
     """
     chosen = rule.function if function is None else function
-    note = f"raised in the {rule.slot} rule of {op}, {rule.location}"
+    note = note_of(op, rule)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -24,6 +24,11 @@ def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Ca
             raise
 
     return call
+
+
+def note_of(op: str, rule: Rule) -> str:
+    """What is noted on an exception that leaves a rule."""
+    return f"raised in the {rule.slot} rule of {op}, {rule.location}"
 
 
 def add_note(error: BaseException, note: str) -> None:

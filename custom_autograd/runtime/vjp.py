@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from custom_autograd.runtime.once import forbid_second_derivative
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.reference import reference_gradients
 from custom_autograd.runtime.tensors import first_tensor, is_wanted, materialize, plain
-from custom_autograd.runtime.user_code import noted
+from custom_autograd.runtime.user_code import add_note, note_of, noted
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, and non-tensor values, by input or output name
 
@@ -31,7 +31,7 @@ class Vjp:
         self.sole = sole_result(self.schema)
         self.unnamed = plan.unnamed_results
         self.uncovered = plan.uncovered
-        self.steps = [_Step(self, rule) for rule in plan.rules]
+        self.steps = [Step(self, rule) for rule in plan.rules]
 
     def __call__(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
         """The gradient of each differentiable input.
@@ -95,15 +95,16 @@ class Vjp:
         )
 
 
-class _Step:
+class Step:
     """One rule: what to call it with, and how to read what it returns."""
 
     def __init__(self, vjp: Vjp, rule: Rule) -> None:
         declaration = vjp.plan.declaration
+        self.op = str(declaration.name)
         self.rule = rule
         self.reader = GradientReader(declaration, rule)
-        self.function = noted(str(declaration.name), rule)
-        self.read = noted(str(declaration.name), rule, self.reader.read)
+        self.function = self.noting(rule.function)
+        self.read = self.noting(self.reader.read)
         self.results = {name: result for result, name in vjp.grad_names.items()}
         if vjp.sole is not None:
             self.results["grad"] = vjp.sole
@@ -123,6 +124,14 @@ class _Step:
             found = self._checked(self.function(**arguments), needs, metadata)
         dependencies = list(arguments.values())
         return {name: forbid_second_derivative(one, self.message, dependencies) for name, one in found.items()}
+
+    def noting(self, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: any signature
+        """A function that runs the rule's code, and notes where an exception came from."""
+        return noted(self.op, self.rule, function)
+
+    def note(self, error: BaseException) -> None:
+        """Notes on an exception that it came from the rule."""
+        add_note(error, note_of(self.op, self.rule))
 
     def _checked(self, result: Any, needs: ByName, metadata: ByName) -> dict[str, Any]:  # Any: the rule's result
         found: dict[str, Any] = self.read(result, needs, metadata)

@@ -1,7 +1,8 @@
 """Keeps Dynamo out of code that the dispatcher calls, and tells torch's compile caches what rules say.
 
-- `torch._dynamo` must not be imported just because an op is called: that takes a second. `torch.compiler.disable`
-  imports it. So a function is wrapped only once something else has loaded Dynamo.
+- `_C._dynamo.eval_frame.set_code_exec_strategy`: what `torch.compiler.disable` does with each call, once and for all
+  calls of one function, and without importing Dynamo, which takes a second.
+- `_C._dynamo.eval_frame.get_eval_frame_callback`: whether Dynamo would compile the functions that are called now.
 - `torch.compiler.config.cache_key_tag` is public, but its module imports the compiler: it is set once that is loaded.
 """
 
@@ -9,10 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import TypeVar
 
-P = ParamSpec("P")
-R = TypeVar("R")
+from torch._C._dynamo import eval_frame
+
+F = TypeVar("F", bound=Callable[..., object])
+
+compiling_callback = eval_frame.get_eval_frame_callback
+_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 
 
 def is_compiler_loaded() -> bool:
@@ -20,26 +25,10 @@ def is_compiler_loaded() -> bool:
     return "torch._dynamo.eval_frame" in sys.modules
 
 
-def outside_compilation(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose frames Dynamo never compiles: a kernel may do what no compiler understands."""
-    wrapped: Callable[P, R] | None = None
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        nonlocal wrapped
-        if wrapped is None:
-            if not is_compiler_loaded():
-                return function(*args, **kwargs)
-            wrapped = _disable(function)
-        return wrapped(*args, **kwargs)
-
-    return call
-
-
-def _disable(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: any function
-    import torch
-
-    disabled: Callable[..., Any] = torch.compiler.disable(function)
-    return disabled
+def outside_compilation(function: F) -> F:
+    """The same function; Dynamo compiles neither it nor what it calls: a kernel may do what no compiler understands."""
+    eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
+    return function
 
 
 class CacheTag:

@@ -4,6 +4,8 @@
   gets `jacfwd(jacfwd)` wrong and ignores a custom backward inside `torch.compile`; its base class does not.
 - `Tensor._base`, `Tensor._is_view`: what a view is a view of.
 - `_C._any_requires_grad`: asks all arguments at once, looking into lists.
+- `Node._input_metadata`, `ctx.next_functions`: shapes, dtypes and devices that the graph keeps anyway.
+- `Function._backward_cls.apply`: what the engine calls; torch's own looks up `backward` and `vjp` of the class first.
 """
 
 from __future__ import annotations
@@ -29,6 +31,45 @@ def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply 
             return apply(*args)
 
     return apply_at_this_level
+
+
+def make_node(
+    function: type[Function], forward: Callable[..., Any], backward: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """The `apply` of a Function like another one, but with a forward that takes ctx: that makes calls cheaper.
+
+    Args:
+        function: whose name and backward the nodes have.
+        forward: (ctx, *args) -> results.
+        backward: what eager backward passes run in place of the function's own backward, or None. Compiled autograd,
+            which traces what it runs, takes the function's own.
+    """
+    members = {"forward": staticmethod(forward), "backward": staticmethod(function.backward)}
+    node = type(function)(function.__name__, (Function,), {**members, "__module__": function.__module__})
+    if backward is not None:
+        node._backward_cls.apply = backward  # type: ignore[attr-defined]  # made by the metaclass
+    apply: Callable[..., Any] = super(Function, node).apply  # type: ignore[misc]  # C++ defines it, stubs do not
+    return apply
+
+
+def known_input(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: torch types no ctx
+    """What the graph knows of an input that requires a gradient.
+
+    Args:
+        ctx: of a node in the graph.
+        index: of the input among the arguments of `apply`.
+    """
+    node, position = ctx.next_functions[index]
+    return _known(node._input_metadata[position])
+
+
+def known_output(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: as above
+    """What the graph knows of an output of a node."""
+    return _known(ctx._input_metadata[index])
+
+
+def _known(metadata: Any) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: torch gives it no public type
+    return torch.Size(metadata.shape), metadata.dtype, metadata.device
 
 
 def any_requires_grad(*values: Any) -> bool:  # Any: whatever an op takes

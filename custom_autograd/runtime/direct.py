@@ -1,0 +1,249 @@
+"""Writes the direct road of a call: what is asked in each call, and what then runs in place of the dispatcher.
+
+The questions that depend on tensors are one guard (roads.py). Here are the others: those that no dispatch key answers,
+and, value by value, whether the dispatcher would pass a number or a string on as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.runtime.source import Source, tuple_of
+from custom_autograd.torch_private import dispatch, guards
+from custom_autograd.torch_private.compiler import compiling_callback
+from custom_autograd.torch_private.registrations import changes, loaded_libraries, modules
+from custom_autograd.torch_private.transforms import forward_ad
+
+IS_INT = "type({0}) is int and -9223372036854775808 <= {0} <= 9223372036854775807"
+CONDITIONS = {
+    "Tensor": "",
+    "int": IS_INT,
+    "SymInt": IS_INT,
+    "float": "type({0}) is float",
+    "bool": "type({0}) is bool",
+    "complex": "type({0}) is complex",
+    "Scalar": "(type({0}) is float or type({0}) is bool or type({0}) is complex or " + IS_INT + ")",
+    "str": "type({0}) is str and {0}.isascii()",
+    "ScalarType": "type({0}) is $torch.dtype",
+    "Layout": "type({0}) is $torch.layout",
+    "MemoryFormat": "type({0}) is $torch.memory_format",
+    "Device": "type({0}) is $torch.device",
+}
+"""By type of the schema: source that is true where the dispatcher hands a value on unchanged."""
+
+MODES = ("not $is_profiling()", "$forward_ad._current_level < 0")
+IS_CURRENT = (
+    "$changes.count == $roads.epoch and len($modules) == $roads.modules "
+    "and len($loaded_libraries) == $roads.libraries"
+)
+
+
+def helpers() -> dict[str, Any]:
+    """What the generated source names (Any: functions and modules)."""
+    return {
+        "torch": torch,
+        "Tensor": Tensor,
+        "forward_ad": forward_ad,
+        "changes": changes,
+        "modules": modules,
+        "loaded_libraries": loaded_libraries,
+        "torch_function_modes": guards.torch_function_modes,
+        "is_profiling": guards.is_profiling,
+        "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
+        "compiling_callback": compiling_callback,
+        "is_grad_enabled": torch.is_grad_enabled,
+        "set_grad_enabled": guards.set_grad_enabled,
+        "increment_version": dispatch.increment_version,
+    }
+
+
+class DirectWriter:
+    """Writes the direct road of one op; not at all where it can have none."""
+
+    def __init__(self, source: Source, schema: Schema) -> None:
+        self.source = source
+        self.schema = schema
+        self.tensors = [a for a in schema.tensor_arguments if a.is_differentiable]
+        self.fixed = [a for a in schema.tensor_arguments if not a.is_differentiable]
+        self.has_pattern = any(a.is_optional or a.is_tensor_list for a in schema.tensor_arguments)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether any call of the op could do without the dispatcher."""
+        schema = self.schema
+        return bool(schema.tensor_arguments) and not schema.is_view and all(map(_is_known, schema.arguments))
+
+    def write(self, conditions: Sequence[str], *, hides: bool) -> None:
+        """Writes the road; what follows it in the source is the other way.
+
+        Args:
+            conditions: under which it may be taken, besides those on the arguments.
+            hides: whether hidden outputs are dropped.
+        """
+        source = self.source
+        asked = [condition for condition in [*conditions, *map(_condition, self.schema.arguments)] if condition]
+        with source.block(f"if {' and '.join(asked)}"):
+            self._write_tensors()
+            known = "$roads.known.get($pattern, ())" if self.has_pattern else "$roads.known[()]"
+            with (
+                source.block(f"if {IS_CURRENT}"),
+                source.block(f"for $check, $function, $apply, $is_checked in {known}"),
+                source.block(f"if $check({self._guarded()})"),
+            ):
+                self._write_taking(hides=hides)
+            source.line(f"$roads.learn({'$pattern' if self.has_pattern else '()'}, {self._learnt()})")
+
+    def _write_tensors(self) -> None:
+        """Gathers tensors where their number is not fixed by the schema, and says what it depends on."""
+        if not self.has_pattern:
+            return
+        for label, arguments in (("$tensors", self.tensors), ("$fixed", self.fixed)):
+            self.source.line(f"{label} = [{', '.join(a.name for a in arguments if _is_single(a))}]")
+            for argument in arguments:
+                name = argument.name
+                if argument.is_tensor_list:
+                    self.source.line(f"{label} += {name}")
+                elif argument.is_optional:
+                    with self.source.block(f"if {name} is not None"):
+                        self.source.line(f"{label}.append({name})")
+        marks = [
+            f"len({a.name})" if a.is_tensor_list else f"{a.name} is None"
+            for a in (*self.tensors, *self.fixed)
+            if not _is_single(a)
+        ]
+        self.source.line(f"$pattern = {tuple_of(marks)}")
+
+    def _guarded(self) -> str:
+        if self.has_pattern:
+            return "*$tensors, *$fixed"
+        return ", ".join(a.name for a in (*self.tensors, *self.fixed))
+
+    def _learnt(self) -> str:
+        if self.has_pattern:
+            return "$tensors, $fixed"
+        return f"{tuple_of([a.name for a in self.tensors])}, {tuple_of([a.name for a in self.fixed])}"
+
+    def _write_taking(self, *, hides: bool) -> None:
+        """The call itself."""
+        source, schema = self.source, self.schema
+        with source.block("if $is_grad_enabled()"):
+            if not schema.mutated_arguments:
+                with source.block("if $apply is not None"):
+                    result = f"$apply({', '.join(schema.argument_names)})"
+                    self._write_return(result, hides=hides)
+            source.line("$set_grad_enabled(False)")
+            with source.block("try"):
+                source.line(f"$result = {call_kernel(schema)}")
+            with source.block("finally"):
+                source.line("$set_grad_enabled(True)")
+        with source.block("else"):
+            source.line(f"$result = {call_kernel(schema)}")
+        write_reading(source, schema, "$is_checked")
+        for argument in schema.mutated_arguments:
+            source.line(f"$increment_version({argument.name})")
+        self._write_return("$result", hides=hides)
+
+    def _write_return(self, result: str, *, hides: bool) -> None:
+        if hides:
+            write_return(self.source, self.schema, result)
+        else:
+            self.source.line(f"return {result}")
+
+
+def write_return(source: Source, schema: Schema, result: str) -> None:
+    """Writes what a call returns of all results: hidden outputs are dropped, a NamedTuple is made."""
+    if not schema.hidden_outputs and schema.named_tuple is None:
+        source.line(f"return {result}")
+        return
+    targets = [output.name if not output.is_hidden else "_" for output in schema.outputs]
+    source.line(f"{', '.join(targets)} = {result}")
+    visible = [output.name for output in schema.visible_outputs]
+    if schema.named_tuple is not None and not schema.hidden_outputs:
+        source.line(f"return $named_tuple({', '.join(visible)})")
+    else:
+        source.line(f"return {visible[0] if len(visible) == 1 else tuple_of(visible)}")
+
+
+def call_kernel(schema: Schema, *, is_from_dispatcher: bool = False) -> str:
+    """Source of a call of `$function` with what the dispatcher hands a kernel.
+
+    Args:
+        schema: of the op.
+        is_from_dispatcher: the values came through it already.
+    """
+    values = {a.name: _for_kernel(a, is_from_dispatcher=is_from_dispatcher) for a in schema.arguments}
+    positional = [values[a.name] for a in schema.arguments if not a.is_keyword_only]
+    keywords = [f"{a.name}={values[a.name]}" for a in schema.arguments if a.is_keyword_only]
+    return f"$function({', '.join([*positional, *keywords])})"
+
+
+def write_reading(source: Source, schema: Schema, condition: str) -> None:
+    """Writes a look at `$result` that takes constant time, and what reads it properly where that finds anything odd.
+
+    Args:
+        source: to write to.
+        schema: of the op.
+        condition: source that is true where outputs are compared with inputs.
+    """
+    pairs = ", ".join(f'"{argument.name}": {argument.name}' for argument in schema.tensor_arguments)
+    reading = f"$result = $read_result($result, {{{pairs}}}, $function, is_checked={condition})"
+    if not schema.outputs or any(output.type != "Tensor" or output.alias_of is not None for output in schema.outputs):
+        source.line(reading)
+        return
+    shapeless, shared = _oddities(schema)
+    with source.block(f"if {' or '.join(shapeless)} or ({condition} and ({' or '.join(shared)}))"):
+        source.line(reading)
+
+
+def _oddities(schema: Schema) -> tuple[list[str], list[str]]:
+    """When the results are not as many plain tensors as they should be, and when they may share memory."""
+    count = len(schema.outputs)
+    names = ["$result"] if count == 1 else [f"$result[{index}]" for index in range(count)]
+    inputs = [argument.name for argument in schema.tensor_arguments if not argument.is_tensor_list]
+    shapeless = [] if count == 1 else [f"type($result) is not tuple or len($result) != {count}"]
+    shapeless += [f"type({name}) is not $Tensor" for name in names]
+    shared = []
+    for index, name in enumerate(names):
+        shared += [f"{name} is {other}" for other in [*inputs, *names[:index]]]
+        shared.append(f"{name}._is_view()")
+    return shapeless, shared
+
+
+def _is_single(argument: Argument) -> bool:
+    return argument.type == "Tensor"
+
+
+def _is_known(argument: Argument) -> bool:
+    return _element(argument.type) in CONDITIONS and argument.type not in ("Tensor?[]", "Tensor[]?")
+
+
+def _element(spelling: str) -> str:
+    return spelling.removesuffix("?").removesuffix("[]")
+
+
+def _condition(argument: Argument) -> str:
+    """Source that is true where a value reaches the kernel as it is."""
+    name, spelling = argument.name, argument.type
+    condition = CONDITIONS[_element(spelling)].format(name)
+    if spelling.removesuffix("?").endswith("[]"):
+        condition = f"(type({name}) is list or type({name}) is tuple)"
+        element = CONDITIONS[_element(spelling)].format("$item")
+        if element:
+            condition += f" and all({element} for $item in {name})"
+    if not condition:
+        return ""
+    return f"({name} is None or {condition})" if argument.is_optional else condition
+
+
+def _for_kernel(argument: Argument, *, is_from_dispatcher: bool) -> str:
+    if argument.from_dispatcher is not None:
+        return f"from_dispatcher_{argument.name}({argument.name})"
+    if is_from_dispatcher or not argument.type.removesuffix("?").endswith("[]"):
+        return argument.name
+    copied = f"list({argument.name})"  # a list of its own, as from the dispatcher
+    return f"None if {argument.name} is None else {copied}" if argument.is_optional else copied

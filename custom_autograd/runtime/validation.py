@@ -1,0 +1,93 @@
+"""How much of what kernels and rules return is checked in each call: `full`, `cheap` or `off`.
+
+What holds for a call: the innermost `validation(...)` of the thread, else the op's own level, else that of the
+environment variable CUSTOM_AUTOGRAD_VALIDATION, else `cheap`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from custom_autograd.core.errors import CustomAutogradError
+from custom_autograd.core.messages import format_message, show
+from custom_autograd.torch_private.registrations import changes
+
+LEVELS = ("full", "cheap", "off")
+VARIABLE = "CUSTOM_AUTOGRAD_VALIDATION"
+
+_chosen: ContextVar[str | None] = ContextVar("custom_autograd_validation", default=None)
+_lock = threading.Lock()
+_open_contexts = 0
+
+
+def parse_level(level: object, where: str) -> str:
+    """A level by name.
+
+    Args:
+        level: the name.
+        where: what it was given to, for the message.
+
+    Raises:
+        CustomAutogradError: there is no such level.
+    """
+    if isinstance(level, str) and level in LEVELS:
+        return level
+    raise CustomAutogradError(
+        format_message(where, "there is no such level of validation", expected="'full', 'cheap' or 'off'", found=show(level))
+    )
+
+
+def default_level() -> str:
+    """The level of ops that have none of their own."""
+    return parse_level(os.environ.get(VARIABLE) or "cheap", VARIABLE)
+
+
+def level_of(own: str | None) -> str:
+    """The level of a call of an op, from the op's own level."""
+    return (_chosen.get() if _open_contexts else None) or own or DEFAULT
+
+
+def is_overridden() -> bool:
+    """Whether a `validation(...)` is open in any thread: then no call may rely on the level of another one."""
+    return _open_contexts > 0
+
+
+@contextmanager
+def validation(level: str) -> Iterator[None]:
+    """Sets how much is checked in each call of every op, in this thread, while the context is open.
+
+    Args:
+        level: "full" checks everything: that outputs share no memory with inputs or each other (by address), that
+            inputs which are not declared as mutated are not written to, and all of "cheap". For development.
+            "cheap", the default, takes constant time: number and types of outputs, that none of them is an input or
+            a view, shape, dtype and device of gradients. "off" checks only what would otherwise corrupt memory: a
+            wrong kernel or rule is then silently wrong.
+
+    Raises:
+        CustomAutogradError: there is no such level.
+
+    Example:
+        >>> import custom_autograd
+        >>> with custom_autograd.validation("full"):
+        ...     pass  # every call in here is checked in full
+    """
+    global _open_contexts
+    parsed = parse_level(level, "validation")
+    with _lock:
+        _open_contexts += 1
+    changes.note()
+    token = _chosen.set(parsed)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+        with _lock:
+            _open_contexts -= 1
+        changes.note()
+
+
+DEFAULT = default_level()

@@ -1,0 +1,58 @@
+"""Runs a kernel and checks everything about the call: what the level `full` of validation adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.messages import format_message
+from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.bind import Binder
+from custom_autograd.runtime.results import ResultReader
+from custom_autograd.runtime.tensors import tensors_in
+
+
+class Watcher:
+    """Wraps the kernels of one op, each once."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self._read = ResultReader(entry.declaration, entry.kernels.describe).read
+        self._bind = Binder(entry.declaration.schema)
+        self._fixed = [a.name for a in entry.declaration.schema.tensor_arguments if not a.is_mutated]
+        self._watched: dict[Callable[..., Any], Callable[..., Any]] = {}  # Any: as the schema says, here and below
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same kernel, watched."""
+        found = self._watched.get(function)
+        if found is None:
+            found = self._watched[function] = self._watch(function)
+        return found
+
+    def _watch(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            arguments = self._bind.raw(*args, **kwargs)
+            before = {name: _versions(arguments[name]) for name in self._fixed}
+            result = self._read(function(*args, **kwargs), arguments, function)
+            for name, versions in before.items():
+                if versions != _versions(arguments[name]):
+                    raise self._undeclared(name, function)
+            return result
+
+        return watched
+
+    def _undeclared(self, name: str, function: Callable[..., Any]) -> KernelError:
+        return KernelError(
+            format_message(
+                self._entry.name,
+                f"the {self._entry.kernels.describe(function)} writes to its input '{name}'",
+                declared=self._entry.declaration.location,
+                do=f"write to a copy, or declare it: mutates_args=('{name}',)",
+            )
+        )
+
+
+def _versions(value: Any) -> list[int]:  # Any: a tensor, a list of tensors, or None
+    """How often each tensor was written to; those made in inference mode do not count that."""
+    return [tensor._version for tensor in tensors_in([value]) if not tensor.is_inference()]

@@ -1,0 +1,53 @@
+"""Whether tensors would make the dispatcher do what it did for others: one native question for all of them.
+
+- `_C._dynamo.guards.TensorGuards`: Dynamo's own guard. It compares class, dispatch keys as the dispatcher computes them
+  (the tensor's, plus those that modes and transforms include, minus those they exclude), dtype, device, number of
+  dimensions and requires_grad. Asking tensor by tensor costs as much as the dispatcher itself.
+- `_C._dispatch_keys`, `_C._dispatch_tls_local_include_set`, `_C._dispatch_tls_local_exclude_set`: what it compares.
+- `_C._len_torch_function_stack`, `_C._len_torch_dispatch_stack`, `_C._autograd._profiler_enabled`: no public question
+  exists that costs less than the answer is worth.
+- `_C._set_grad_enabled`: `torch.no_grad()` costs six times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import _C, Tensor
+
+torch_function_modes = _C._len_torch_function_stack
+torch_dispatch_modes = _C._len_torch_dispatch_stack
+is_profiling = _C._autograd._profiler_enabled
+set_grad_enabled = _C._set_grad_enabled
+
+
+def guard_of(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+    """A function of as many tensors that says whether they are of the kind of these, now and as the modes then are.
+
+    Sizes and strides may differ, the number of dimensions may not. It holds no reference to the tensors.
+
+    Raises:
+        TypeError: when called with another number of tensors.
+    """
+    free = [[None] * tensor.dim() for tensor in tensors]
+    guards = _C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)  # type: ignore[call-arg]  # the stubs know no arguments
+    check: Callable[..., bool] = guards.check
+    return check
+
+
+def keys_in_effect(tensor: Tensor) -> frozenset[str]:
+    """The dispatch keys that act on a tensor now, as the dispatcher computes them."""
+    keys = _C._dispatch_keys(tensor) | _C._dispatch_tls_local_include_set()
+    return _names(keys - _C._dispatch_tls_local_exclude_set())
+
+
+def _names(keys: _C.DispatchKeySet) -> frozenset[str]:
+    """The names of the keys in a set; torch gives no iteration over it."""
+    text = str(keys).removeprefix("DispatchKeySet(").removesuffix(")")
+    return frozenset(text.split(", ")) - {""}
+
+
+def backend_of(tensor: Tensor) -> str:
+    """The dispatch key of the kernels for a tensor's device, such as "CPU"."""
+    name: str = _C._dispatch_key_for_device(tensor.device.type)
+    return name
