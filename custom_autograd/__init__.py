@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from custom_autograd.core.samples import Sample
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.report import Report, Result
+    from custom_autograd.runtime.validation import validation
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ __all__ = [
     "Sample",
     "check",
     "custom_op",
+    "validation",
 ]
 
 _HOMES = {
@@ -47,6 +49,7 @@ _HOMES = {
     "Sample": "core.samples",
     "check": "checking",
     "custom_op": "op",
+    "validation": "runtime.validation",
 }
 """Where each public name lives: loaded when it is first used, so that `custom-autograd --help` needs no torch."""
 

@@ -15,6 +15,7 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.call import call_source
 from custom_autograd.runtime.program import program_of
+from custom_autograd.runtime.validation import level_of, parse_level
 from custom_autograd.torch_private.dispatch import OpOverload
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class CustomOp(Generic[P, R]):
     def __new__(cls, entry: Entry) -> CustomOp[P, R]:
         """An instance of a class of its own, whose `__call__` is what was generated for the op."""
         assert entry.public_call is not None
-        own = type(cls.__name__, (cls,), {"__call__": staticmethod(entry.public_call), "__module__": cls.__module__})
+        own = type(cls.__name__, (cls,), {"__call__": entry.public_call, "__module__": cls.__module__})
         return object.__new__(own)
 
     def __init__(self, entry: Entry) -> None:
@@ -205,6 +206,19 @@ class CustomOp(Generic[P, R]):
     def kernels(self) -> dict[str, str]:
         """file:line of each kernel, by device type; the default kernel stands under "default"."""
         return {device or "default": kernel.location for device, kernel in self.entry.kernels.items()}
+
+    @property
+    def validation(self) -> str:
+        """How much is checked in each call of this op: "full", "cheap" or "off"; see `custom_autograd.validation`.
+
+        Set it to change that for this op; None takes back what was set.
+        """
+        return level_of(self.entry.validation)
+
+    @validation.setter
+    def validation(self, level: str | None) -> None:
+        self.entry.validation = None if level is None else parse_level(level, f"{self.name}, validation")
+        self.entry.forget()
 
     def coverage(self) -> dict[str, str]:
         """Where each capability comes from: registered, derived (from what), or missing."""

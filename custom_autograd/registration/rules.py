@@ -47,6 +47,13 @@ class Rule:
     extra: dict[str, Any] = field(default_factory=dict)  # Any: see above
 
     @property
+    def is_positional(self) -> bool:
+        """Whether it may be called with its names in order, which is cheaper than by keyword."""
+        parameters = inspect.signature(self.function, follow_wrapped=False).parameters.values()
+        leading = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][: len(self.names)]
+        return tuple(leading) == self.names
+
+    @property
     def wants_needs(self) -> bool:
         """Whether it asks which inputs need a gradient."""
         return NEEDS in self.names

@@ -145,7 +145,7 @@ def pass_on(schema: Schema, expression: str = "{}") -> str:
 def write_public_call(source: Source, schema: Schema, name: str) -> None:
     """Writes `op`: the direct road, for calls that are known to need no dispatcher, or else `call`."""
     writer = direct.DirectWriter(source, schema)
-    with source.block(f"def $op({signature(schema, for_dispatcher=False)})"):
+    with source.block(f"def $op({signature(schema, first='$self, /', for_dispatcher=False)})"):
         source.line(f'"""What {name}(...) runs."""')
         if writer.is_possible:
             with source.block("if not $is_dynamo_compiling() and $compiling_callback() is None"):

@@ -6,8 +6,8 @@ and, value by value, whether the dispatcher would pass a number or a string on a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.runtime.source import Source, tuple_of
 from custom_autograd.torch_private import dispatch, guards
 from custom_autograd.torch_private.compiler import compiling_callback
-from custom_autograd.torch_private.registrations import changes, loaded_libraries, modules
+from custom_autograd.torch_private.registrations import changes, modules
 from custom_autograd.torch_private.transforms import forward_ad
 
 IS_INT = "type({0}) is int and -9223372036854775808 <= {0} <= 9223372036854775807"
@@ -37,10 +37,19 @@ CONDITIONS = {
 """By type of the schema: source that is true where the dispatcher hands a value on unchanged."""
 
 MODES = ("not $is_profiling()", "$forward_ad._current_level < 0")
-IS_CURRENT = (
-    "$changes.count == $roads.epoch and len($modules) == $roads.modules "
-    "and len($loaded_libraries) == $roads.libraries"
-)
+IS_CURRENT = "$changes.count + len($modules) == $roads.epoch"  # asked before a road is read: see Roads._renew
+
+
+Road: TypeAlias = tuple[Callable[..., bool], Callable[..., Any] | None, Callable[..., Any] | None, bool]
+"""One kind of call that needs no dispatcher (a plain tuple: a NamedTuple takes twice as long to unpack).
+
+- check: whether tensors are of that kind, now;
+- function: the kernel, which takes and returns what the schema says (Any); None where there is no road;
+- record: what records the call, where a tensor of that kind requires a gradient, else None;
+- is_checked: whether the results of the kernel are to be looked at.
+"""
+
+NO_ROAD: Road = (lambda *tensors: False, None, None, True)
 
 
 def helpers() -> dict[str, Any]:
@@ -48,10 +57,10 @@ def helpers() -> dict[str, Any]:
     return {
         "torch": torch,
         "Tensor": Tensor,
+        "NO_ROAD": NO_ROAD,
         "forward_ad": forward_ad,
         "changes": changes,
         "modules": modules,
-        "loaded_libraries": loaded_libraries,
         "torch_function_modes": guards.torch_function_modes,
         "is_profiling": guards.is_profiling,
         "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
@@ -89,14 +98,13 @@ class DirectWriter:
         asked = [condition for condition in [*conditions, *map(_condition, self.schema.arguments)] if condition]
         with source.block(f"if {' and '.join(asked)}"):
             self._write_tensors()
-            known = "$roads.known.get($pattern, ())" if self.has_pattern else "$roads.known[()]"
-            with (
-                source.block(f"if {IS_CURRENT}"),
-                source.block(f"for $check, $function, $apply, $is_checked in {known}"),
-                source.block(f"if $check({self._guarded()})"),
-            ):
+            first = "$roads.first.get($pattern, $NO_ROAD)" if self.has_pattern else "$roads.last"
+            source.line(f"$check, $function, $record, $is_checked = {first} if {IS_CURRENT} else $NO_ROAD")
+            with source.block(f"if not $check({self._guarded()})"):
+                pattern = "$pattern" if self.has_pattern else "None"
+                source.line(f"_, $function, $record, $is_checked = $roads.find({pattern}, {self._found()})")
+            with source.block("if $function is not None"):
                 self._write_taking(hides=hides)
-            source.line(f"$roads.learn({'$pattern' if self.has_pattern else '()'}, {self._learnt()})")
 
     def _write_tensors(self) -> None:
         """Gathers tensors where their number is not fixed by the schema, and says what it depends on."""
@@ -123,7 +131,7 @@ class DirectWriter:
             return "*$tensors, *$fixed"
         return ", ".join(a.name for a in (*self.tensors, *self.fixed))
 
-    def _learnt(self) -> str:
+    def _found(self) -> str:
         if self.has_pattern:
             return "$tensors, $fixed"
         return f"{tuple_of([a.name for a in self.tensors])}, {tuple_of([a.name for a in self.fixed])}"
@@ -133,8 +141,8 @@ class DirectWriter:
         source, schema = self.source, self.schema
         with source.block("if $is_grad_enabled()"):
             if not schema.mutated_arguments:
-                with source.block("if $apply is not None"):
-                    result = f"$apply({', '.join(schema.argument_names)})"
+                with source.block("if $record is not None"):
+                    result = f"$record({', '.join(schema.argument_names)})"
                     self._write_return(result, hides=hides)
             source.line("$set_grad_enabled(False)")
             with source.block("try"):
@@ -196,7 +204,8 @@ def write_reading(source: Source, schema: Schema, condition: str) -> None:
         source.line(reading)
         return
     shapeless, shared = _oddities(schema)
-    with source.block(f"if {' or '.join(shapeless)} or ({condition} and ({' or '.join(shared)}))"):
+    asked = {"True": shared, "False": []}.get(condition, [f"({condition} and ({' or '.join(shared)}))"])
+    with source.block(f"if {' or '.join([*shapeless, *asked])}"):
         source.line(reading)
 
 

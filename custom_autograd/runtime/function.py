@@ -16,6 +16,7 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.runtime.call import pass_on, signature
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.source import Source, tuple_of
+from custom_autograd.torch_private.functions import MATERIALIZES, SAVED
 
 class FunctionWriter:
     """Writes the Function of one op according to a plan."""
@@ -106,7 +107,7 @@ class FunctionWriter:
         fixed = [r.name for r in self.plan.results if r.holds_tensors and not r.is_differentiable]
         if fixed:
             source.line(f"$ctx.mark_non_differentiable(*$tensors_in({tuple_of(fixed)}))")
-        source.line("$ctx.set_materialize_grads(False)")
+        source.line(f"$ctx.{MATERIALIZES} = False")
         if keeps_metadata:
             source.line(f"$ctx.known = {self._metadata()}")
         if self.plan.drop_in is not None:
@@ -163,9 +164,9 @@ class FunctionWriter:
         if self._saves_lists():
             flags = tuple_of([str(self._is_list(name)) for name in self.saved_tensors])
             source.line(f"$saved, $ctx.saved_lengths = $flatten_lists({tuple_of(wanted)}, {flags})")
-            source.line("$ctx.save_for_backward(*$saved)")
+            source.line(f"$ctx.{SAVED} = tuple($saved)")
         else:
-            source.line(f"$ctx.save_for_backward({', '.join(wanted)})")
+            source.line(f"$ctx.{SAVED} = {tuple_of(wanted)}")
 
     def _saves_lists(self) -> bool:
         return any(self._is_list(name) for name in self.saved_tensors)

@@ -87,7 +87,7 @@ class NodeWriter:
         grads = [f"grad_{result.name}" for result in self.plan.results if result.is_differentiable]
         saved = self.function.saved_tensors
         computed = [n for n in saved if n in schema.output_names]
-        asked = [f"{name} is None" for name in grads] + [f"$is_lazy({name})" for name in grads]
+        asked = [f"{name} is None" for name in grads] + [f"{name}.is_neg() or {name}.is_conj()" for name in grads]
         if any(rule.is_once_differentiable for rule in self.plan.rules):
             asked.append("$is_grad_enabled()")
         with source.block(f"if {' or '.join(asked)}"):
@@ -110,17 +110,26 @@ class NodeWriter:
         inputs = list(rule.inputs or self.function.differentiable)
         names = {result: name for name, result in grad_names(self.schema).items()}
         sole = sole_result(self.schema)
-        arguments = [f"{name}={self._argument(name, {**names}, sole)}" for name in rule.names]
+        arguments = [self._argument(name, names, sole) for name in rule.names]
+        if not rule.is_positional:
+            arguments = [f"{name}={value}" for name, value in zip(rule.names, arguments, strict=True)]
         is_partial = len(inputs) < len(self.function.differentiable)
         if is_partial:
             source.line(f"{' = '.join(f'$gradient_{name}' for name in inputs)} = None")
-        with source.block(f"if {' or '.join(f'needs_{name}' for name in inputs)}" if is_partial else "if True"):
-            with source.block("try"):
-                source.line(f"$result = $rule_{index}({', '.join(arguments)})")
-            with source.block("except Exception as $error"):
-                source.line(f"$note_{index}($error)")
-                source.line("raise")
-            self._write_reading(index, inputs)
+        if not is_partial:
+            self._write_running(index, inputs, arguments)
+            return
+        with source.block(f"if {' or '.join(f'needs_{name}' for name in inputs)}"):
+            self._write_running(index, inputs, arguments)
+
+    def _write_running(self, index: int, inputs: list[str], arguments: list[str]) -> None:
+        source = self.source
+        with source.block("try"):
+            source.line(f"$result = $rule_{index}({', '.join(arguments)})")
+        with source.block("except Exception as $error"):
+            source.line(f"$note_{index}($error)")
+            source.line("raise")
+        self._write_reading(index, inputs)
 
     def _argument(self, name: str, results: dict[str, str], sole: str | None) -> str:
         if name == "needs":

@@ -37,6 +37,7 @@ class Program:
         function: the autograd.Function.
         autograd: the kernel at the Autograd key: (keyset, *args, **kwargs).
         kernel: the kernel at a backend's key: (device, *args, **kwargs).
+        watch: makes a kernel one whose every call is checked in full.
         is_checked: the results of kernels and rules are looked at.
         is_recording: calls may record a node.
         is_writing: kernels write to inputs.
@@ -47,7 +48,8 @@ class Program:
         self.plan: Plan = make_plan(entry)
         self.is_checked = level != "off"
         self.is_writing = bool(declaration.schema.mutated_arguments)
-        self._watch = Watcher(entry) if level == "full" else None
+        self.watch = Watcher(entry)
+        self._is_watched = level == "full"
         self._kernels = entry.kernels
         source, writer = _write(self.plan, is_checked=self.is_checked)
         self.source = source.text
@@ -68,7 +70,7 @@ class Program:
     def choose(self, device_type: str | None) -> Callable[..., Any]:
         """The function that serves a device type now; at the level `full`, one that watches it."""
         function = self._kernels.choose(device_type)
-        return function if self._watch is None else self._watch(function)
+        return self.watch(function) if self._is_watched else function
 
     def recorder(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What runs a kernel and records a node, for a call that needs no dispatcher: takes the schema's arguments."""
@@ -145,7 +147,6 @@ def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
     return {
         "overload": entry.overload,
         "roads": entry.roads,
-        "is_lazy": tensors.is_lazy,
         "input_metadata": input_metadata,
         "Named": Named,
         "read_result": ResultReader(entry.declaration, entry.kernels.describe).read,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,77 +26,101 @@ from torch import Tensor
 from custom_autograd.registration import library
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import validation
+from custom_autograd.runtime.direct import NO_ROAD, Road
 from custom_autograd.runtime.program import program_of
 from custom_autograd.torch_private import guards, registrations
-from custom_autograd.torch_private.registrations import changes
+from custom_autograd.torch_private.registrations import changes, modules
 
 CLASSES = (Tensor, torch.nn.Parameter)
 LONGEST = 8  # guards of one pattern; each costs 0.1 us to ask in vain
 WIDEST = 64  # patterns of one op: which optionals are there, how long its lists are
-NO_PATTERN = ()
 
 _closed = 0
-_lock = threading.Lock()
-
-
-class Road(NamedTuple):
-    """One kind of call that needs no dispatcher.
-
-    Attributes:
-        check: whether tensors are of that kind, now.
-        function: the kernel.
-        apply: what records the call, where a tensor of that kind requires a gradient.
-        is_checked: whether the results of the kernel are to be looked at.
-    """
-
-    check: Callable[..., bool]
-    function: Callable[..., Any]  # Any: as the schema says, here and below
-    apply: Callable[..., Any] | None
-    is_checked: bool
+_lock = threading.RLock()  # a finalizer may call an op while it is held
 
 
 class Roads:
     """The roads of one op that are known so far.
 
     Attributes:
-        known: the roads by pattern; replaced, never emptied, when something is registered.
-        epoch: `changes.count` when they were proven.
-        modules, libraries: how many of them were loaded then.
+        first: by pattern, the road that was taken last.
+        last: the same for an op with one pattern.
+        epoch: `changes.count + len(modules)` when all were proven.
     """
 
-    __slots__ = ("_entry", "_foreign", "epoch", "known", "libraries", "modules")
+    __slots__ = ("_entry", "_foreign", "_known", "epoch", "first", "last")
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
         self._foreign: frozenset[str] = frozenset()
-        self.known: dict[Hashable, tuple[Road, ...]] = {NO_PATTERN: ()}
-        self.epoch = self.modules = self.libraries = -1
+        self._known: dict[Hashable, tuple[Road, ...]] = {}
+        self.first: dict[Hashable, Road] = {}
+        self.last = NO_ROAD
+        self.epoch = -1
 
-    def learn(self, pattern: Hashable, tensors: Sequence[Tensor], fixed: Sequence[Tensor]) -> None:
-        """Proves a road for tensors such as these, if there is one; the next call takes it.
+    def find(self, pattern: Hashable, tensors: Sequence[Tensor], fixed: Sequence[Tensor]) -> Road:
+        """The road for a call whose tensors the first road is not for: one that is known, or a new one, or NO_ROAD.
 
         Args:
-            pattern: which optional tensors there are, and how long lists are.
+            pattern: which optional tensors there are, and how long lists are; None where there are neither.
             tensors: the differentiable inputs.
             fixed: the other tensors.
         """
-        self._renew()
-        known = self.known
-        if _closed or validation.is_overridden() or (pattern not in known and len(known) >= WIDEST):
-            return
-        road = None if any(tensor.requires_grad for tensor in fixed) else self._prove([*tensors, *fixed])
-        if road is not None and road.check(*tensors, *fixed):
-            known[pattern] = (road, *known.get(pattern, ()))[:LONGEST]
-
-    def _renew(self) -> None:
-        """Forgets all roads if anything was registered or loaded since they were proven."""
-        epoch, modules, libraries = changes.count, len(registrations.modules), len(registrations.loaded_libraries)
-        if (epoch, modules, libraries) == (self.epoch, self.modules, self.libraries):
-            return
+        if _closed or validation.is_overridden():
+            return NO_ROAD
+        given = (*tensors, *fixed)
         with _lock:
+            epoch = self._renew()
+            known = self._known.get(pattern, ())
+        for road in known:
+            if road[0](*given):
+                self._remember(pattern, road, known, epoch)
+                return road
+        if any(tensor.requires_grad for tensor in fixed):
+            return NO_ROAD
+        found = self._prove(given)
+        if found is None or not found[0](*given):
+            return NO_ROAD
+        return self._on_trial(found, lambda: self._remember(pattern, found, (*known[1 - LONGEST :], found), epoch))
+
+    def _on_trial(self, road: Road, remember: Callable[[], None]) -> Road:
+        """A road whose first call is checked in full, and which is remembered once that has passed."""
+        check, function, record, is_checked = road
+        program = program_of(self._entry)
+        assert function is not None  # it was found
+        watched = program.watch(function) if is_checked else function
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            result = watched(*args, **kwargs)
+            remember()
+            return result
+
+        def record_once(*args: Any) -> Any:
+            result = program.recorder(watched)(*args)
+            remember()
+            return result
+
+        return check, run, None if record is None else record_once, is_checked
+
+    def _remember(self, pattern: Hashable, road: Road, known: tuple[Road, ...], epoch: int) -> None:
+        """Notes a road as the first, unless something was registered since it was proven."""
+        with _lock:
+            if not epoch == self.epoch == changes.count + len(modules):
+                return
+            if pattern is None:
+                self.last = road
+            if pattern in self._known or len(self._known) < WIDEST:
+                self._known[pattern] = known
+                self.first[pattern] = road
+
+    def _renew(self) -> int:
+        """Forgets all roads if anything was registered or loaded since they were proven; says when that is."""
+        epoch = changes.count + len(modules)
+        if epoch != self.epoch:
             self._foreign = registrations.foreign_keys(str(self._entry.home), library.FILE)
-            self.known = {NO_PATTERN: ()}
-            self.epoch, self.modules, self.libraries = epoch, modules, libraries
+            self._known, self.first, self.last = {}, {}, NO_ROAD
+            self.epoch = epoch  # last: who finds it current, in another thread, then reads no outdated road
+        return epoch
 
     def _prove(self, tensors: Sequence[Tensor]) -> Road | None:
         if guards.torch_dispatch_modes() or not tensors or not all(type(tensor) in CLASSES for tensor in tensors):
@@ -121,7 +145,7 @@ class Roads:
         if program.is_writing and (is_recorded or not all("ADInplaceOrView" in its for its in keys)):
             return None
         apply = program.recorder(function) if is_recorded and program.is_recording else None
-        return Road(guards.guard_of(tensors), function, apply, program.is_checked)
+        return guards.guard_of(tensors), function, apply, program.is_checked
 
 
 _ALIASES = frozenset({"Autograd", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "BackendSelect"})

@@ -27,11 +27,6 @@ def plain(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything e
     return value
 
 
-def is_lazy(tensor: Tensor) -> bool:
-    """Whether a tensor is not what its memory says: conjugated or negated."""
-    return tensor.is_conj() or tensor.is_neg()
-
-
 def known(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
     """Metadata of a tensor, a list of it for a list, None for what is no tensor."""
     if isinstance(value, Tensor):

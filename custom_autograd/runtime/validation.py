@@ -61,11 +61,12 @@ def validation(level: str) -> Iterator[None]:
     """Sets how much is checked in each call of every op, in this thread, while the context is open.
 
     Args:
-        level: "full" checks everything: that outputs share no memory with inputs or each other (by address), that
-            inputs which are not declared as mutated are not written to, and all of "cheap". For development.
-            "cheap", the default, takes constant time: number and types of outputs, that none of them is an input or
-            a view, shape, dtype and device of gradients. "off" checks only what would otherwise corrupt memory: a
-            wrong kernel or rule is then silently wrong.
+        level: "full" checks everything, in every call: that outputs share no memory with inputs or each other (by
+            address), that inputs which are not declared as mutated are not written to, and all of "cheap". For
+            development. "cheap", the default, checks in full the first call of each kind (kernel, dtype, number of
+            dimensions, which inputs require gradients), and in later ones what takes constant time: number and types
+            of outputs, that none is an input or a view, shape, dtype and device of gradients. "off" checks only what
+            would otherwise corrupt memory: a wrong kernel or rule is then silently wrong.
 
     Raises:
         CustomAutogradError: there is no such level.

@@ -1,4 +1,4 @@
-"""Runs a kernel and checks everything about the call: what the level `full` of validation adds."""
+"""Runs a kernel and checks everything about the call: each one at the level `full`, the first of a kind at `cheap`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class Watcher:
         self._watched: dict[Callable[..., Any], Callable[..., Any]] = {}  # Any: as the schema says, here and below
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same kernel, watched."""
+        """The same kernel, watched; itself, where it is watched already."""
+        if function in self._watched.values():
+            return function
         found = self._watched.get(function)
         if found is None:
             found = self._watched[function] = self._watch(function)

@@ -5,6 +5,7 @@
 - `Tensor._base`, `Tensor._is_view`: what a view is a view of.
 - `_C._any_requires_grad`: asks all arguments at once, looking into lists.
 - `Node._input_metadata`, `ctx.next_functions`: shapes, dtypes and devices that the graph keeps anyway.
+- `ctx.to_save`, `ctx.materialize_grads`: what `save_for_backward` and `set_materialize_grads` set, without a call.
 - `Function._backward_cls.apply`: what the engine calls; torch's own looks up `backward` and `vjp` of the class first.
 """
 
@@ -18,6 +19,10 @@ from torch import Tensor
 from torch.autograd.function import Function
 
 from custom_autograd.torch_private.transforms import is_transforming, single_level_enabled
+
+
+SAVED = "to_save"
+MATERIALIZES = "materialize_grads"
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply takes whatever the op takes

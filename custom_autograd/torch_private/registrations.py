@@ -2,11 +2,12 @@
 
 The dispatcher tells nobody about a new kernel, and asking it takes as long as a call. So:
 
-- `torch.library.Library.impl`, `_destroy`: wrapped once, to count what Python registers and withdraws.
-- `sys.modules`, `torch.ops.loaded_libraries`: they grow when C++ that may register kernels is loaded.
+- `torch.library.Library.impl`, `_destroy`, `torch.ops.load_library`: wrapped once, to count what is registered or
+  withdrawn through them.
+- `sys.modules`: it grows when an extension module is imported, whose C++ may register kernels.
 - `_C._dispatch_dump`: the kernels of an op, and the file of the `Library` through which each was registered.
 
-What a shared library registers that is loaded through neither (by ctypes, say) is noticed with the next of these.
+What a shared library registers that is loaded by other means (by ctypes, say) is noticed with the next of these.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from __future__ import annotations
 import functools
 import re
 import sys
+import threading
 import weakref
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import _C
 
 modules = sys.modules
-loaded_libraries: Set[str] = torch.ops.loaded_libraries
 REGISTERED = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
 
 
@@ -30,17 +31,22 @@ class Changes:
     """Counts the registrations of this process.
 
     Attributes:
-        count: goes up with each one that Python makes or withdraws, by anybody and for any op.
+        count: goes up with each one that is made or withdrawn, by anybody and for any op: in steps that are larger
+            than any number of modules, so that `count + len(modules)` says that neither has changed.
     """
 
-    __slots__ = ("count",)
+    __slots__ = ("_lock", "count")
+
+    STEP = 1 << 32
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # a finalizer may note a change while one is noted
         self.count = 0
 
     def note(self) -> None:
         """Something was registered or withdrawn."""
-        self.count += 1
+        with self._lock:
+            self.count += self.STEP
 
 
 changes = Changes()
@@ -57,21 +63,25 @@ def foreign_keys(name: str, file: str) -> frozenset[str]:
 
 
 def _noting(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: a method of torch's
-    """The same method, which then counts a change: also one that takes effect when the library dies."""
+    """The same method, which then counts a change; what a Library holds is withdrawn when it dies: another change."""
 
     @functools.wraps(function)
-    def call(library: torch.library.Library, *args: Any, **kwargs: Any) -> Any:
+    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return function(library, *args, **kwargs)
+            return function(owner, *args, **kwargs)
         finally:
             changes.note()
-            if library not in _WATCHED:
-                _WATCHED.add(library)
-                weakref.finalize(library, changes.note)
+            if isinstance(owner, torch.library.Library) and owner not in _WATCHED:
+                _WATCHED.add(owner)
+                weakref.finalize(owner, changes.note)
 
     return call
 
 
 _WATCHED: weakref.WeakSet[torch.library.Library] = weakref.WeakSet()
-torch.library.Library.impl = _noting(torch.library.Library.impl)  # type: ignore[method-assign]
-torch.library.Library._destroy = _noting(torch.library.Library._destroy)  # type: ignore[method-assign]
+for _owner, _name in (
+    (torch.library.Library, "impl"),
+    (torch.library.Library, "_destroy"),
+    (type(torch.ops), "load_library"),
+):
+    setattr(_owner, _name, _noting(getattr(_owner, _name)))

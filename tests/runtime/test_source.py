@@ -45,8 +45,32 @@ def test_the_source_of_a_plain_op():
 # source::multiply(Tensor x, Tensor y) -> Tensor
 
 
-def call(x, y):
+def op(self, /, x, y):
     \"\"\"What source::multiply(...) runs.\"\"\"
+    if not is_dynamo_compiling() and compiling_callback() is None:
+        if not torch_function_modes() and not is_profiling() and forward_ad._current_level < 0:
+            check, function, record, is_checked = roads.last if changes.count + len(modules) == roads.epoch else NO_ROAD
+            if not check(x, y):
+                _, function, record, is_checked = roads.find(None, (x, y), ())
+            if function is not None:
+                if is_grad_enabled():
+                    if record is not None:
+                        return record(x, y)
+                    set_grad_enabled(False)
+                    try:
+                        result = function(x, y)
+                    finally:
+                        set_grad_enabled(True)
+                else:
+                    result = function(x, y)
+                if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
+                    result = read_result(result, {"x": x, "y": y}, function, is_checked=is_checked)
+                return result
+    return entry.call(x, y)
+
+
+def call(x, y):
+    \"\"\"source::multiply(...) by way of the dispatcher.\"\"\"
     return overload(x, y)
 
 
@@ -54,11 +78,16 @@ def kernel(device, x, y):
     \"\"\"What stands at a backend's dispatch key.\"\"\"
     function = choose(device)
     if is_grad_enabled():
-        with no_grad():
+        set_grad_enabled(False)
+        try:
             result = function(x, y)
+        finally:
+            set_grad_enabled(True)
     else:
         result = function(x, y)
-    return read_result(result, {"x": x, "y": y}, function)
+    if type(result) is not Tensor or result is x or result is y or result._is_view():
+        result = read_result(result, {"x": x, "y": y}, function, is_checked=True)
+    return result
 
 
 class multiply(torch.autograd.Function):
@@ -78,9 +107,9 @@ class multiply(torch.autograd.Function):
         x, y, = inputs
         output = output_
         needs_x, needs_y, = ctx.needs_input_grad
-        ctx.set_materialize_grads(False)
+        ctx.materialize_grads = False
         ctx.known = {"x": known(x), "y": known(y), "output": known(output)}
-        ctx.save_for_backward(x, y)
+        ctx.to_save = (x, y)
         if has_tangent(*inputs):
             keep_for_jvp(ctx, {"x": x, "y": y}, {"output": output})
 
@@ -96,8 +125,67 @@ class multiply(torch.autograd.Function):
         return tangents.get("output")
 
 
+def make_node(function):
+    \"\"\"The node of a call that needs no dispatcher, for one kernel.\"\"\"
+
+    def forward(ctx, x, y):
+        result = function(x, y)
+        if type(result) is not Tensor or result is x or result is y or result._is_view():
+            result = read_result(result, {"x": x, "y": y}, function, is_checked=True)
+        output = result
+        ctx.materialize_grads = False
+        ctx.to_save = (x, y)
+        return result
+
+    def quick(ctx, grad_output):
+        if grad_output is None or grad_output.is_neg() or grad_output.is_conj():
+            return backward(ctx, grad_output)
+        x, y = ctx.saved_tensors
+        needs_x, needs_y, = ctx.needs_input_grad
+        try:
+            result = rule_0(grad_output, x, y)
+        except Exception as error:
+            note_0(error)
+            raise
+        if type(result) is tuple and len(result) == 2:
+            gradient_x, gradient_y = result
+        elif type(result) is dict and result.keys() == names_0:
+            gradient_x, gradient_y = result['x'], result['y']
+        else:
+            gradient_x, gradient_y = read_0(ctx, result, {"x": needs_x, "y": needs_y})
+        if not needs_x:
+            gradient_x = None
+        elif type(gradient_x) is not Tensor or gradient_x.shape != x.shape or gradient_x.dtype is not x.dtype or gradient_x.device != x.device:
+            gradient_x = check_0(ctx, 'x', gradient_x)
+        if not needs_y:
+            gradient_y = None
+        elif type(gradient_y) is not Tensor or gradient_y.shape != y.shape or gradient_y.dtype is not y.dtype or gradient_y.device != y.device:
+            gradient_y = check_0(ctx, 'y', gradient_y)
+        return gradient_x, gradient_y
+
+    return forward, quick
+
+
 def autograd(keyset, x, y):
     \"\"\"What stands at the Autograd dispatch key of source::multiply.\"\"\"
+    if not is_profiling() and forward_ad._current_level < 0:
+        check, function, record, is_checked = roads.last if changes.count + len(modules) == roads.epoch else NO_ROAD
+        if not check(x, y):
+            _, function, record, is_checked = roads.find(None, (x, y), ())
+        if function is not None:
+            if is_grad_enabled():
+                if record is not None:
+                    return record(x, y)
+                set_grad_enabled(False)
+                try:
+                    result = function(x, y)
+                finally:
+                    set_grad_enabled(True)
+            else:
+                result = function(x, y)
+            if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
+                result = read_result(result, {"x": x, "y": y}, function, is_checked=is_checked)
+            return result
     if not (is_transforming() or is_forward_mode() or (torch.is_grad_enabled() and any_requires_grad(x, y))):
         return redispatch(overload, keyset & BELOW_AUTOGRAD, x, y)
     x = plain(x)
@@ -113,8 +201,39 @@ def test_the_source_of_an_op_with_a_hidden_output_keywords_and_defaults():
 # source::norm(Tensor x, Tensor? weight=None, SymInt n=2, *, float eps=1e-06) -> (Tensor, Tensor)
 
 
-def call(x, weight=None, n=2, *, eps=1e-06):
+def op(self, /, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What source::norm(...) runs.\"\"\"
+    if not is_dynamo_compiling() and compiling_callback() is None:
+        if not torch_function_modes() and not is_profiling() and forward_ad._current_level < 0 and type(n) is int and -9223372036854775808 <= n <= 9223372036854775807 and type(eps) is float:
+            tensors = [x]
+            if weight is not None:
+                tensors.append(weight)
+            fixed = []
+            pattern = (weight is None,)
+            check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count + len(modules) == roads.epoch else NO_ROAD
+            if not check(*tensors, *fixed):
+                _, function, record, is_checked = roads.find(pattern, tensors, fixed)
+            if function is not None:
+                if is_grad_enabled():
+                    if record is not None:
+                        out, _ = record(x, weight, n, eps)
+                        return out
+                    set_grad_enabled(False)
+                    try:
+                        result = function(x, weight, n, eps=eps)
+                    finally:
+                        set_grad_enabled(True)
+                else:
+                    result = function(x, weight, n, eps=eps)
+                if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
+                    result = read_result(result, {"x": x, "weight": weight}, function, is_checked=is_checked)
+                out, _ = result
+                return out
+    return entry.call(x, weight, n, eps=eps)
+
+
+def call(x, weight=None, n=2, *, eps=1e-06):
+    \"\"\"source::norm(...) by way of the dispatcher.\"\"\"
     out, _ = overload(x, weight, n, eps=eps)
     return out
 
@@ -123,11 +242,16 @@ def kernel(device, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What stands at a backend's dispatch key.\"\"\"
     function = choose(device)
     if is_grad_enabled():
-        with no_grad():
+        set_grad_enabled(False)
+        try:
             result = function(x, weight, n, eps=eps)
+        finally:
+            set_grad_enabled(True)
     else:
         result = function(x, weight, n, eps=eps)
-    return read_result(result, {"x": x, "weight": weight}, function)
+    if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
+        result = read_result(result, {"x": x, "weight": weight}, function, is_checked=True)
+    return result
 
 
 class norm(torch.autograd.Function):
@@ -147,10 +271,10 @@ class norm(torch.autograd.Function):
         x, weight, n, eps, = inputs
         out, rstd,  = output
         needs_x, needs_weight, _, _, = ctx.needs_input_grad
-        ctx.set_materialize_grads(False)
+        ctx.materialize_grads = False
         ctx.known = {"x": known(x), "weight": known(weight), "out": known(out), "rstd": known(rstd)}
         ctx.kept_eps = eps
-        ctx.save_for_backward(weight if needs_x else None, rstd if needs_x else None, x if needs_weight else None)
+        ctx.to_save = (weight if needs_x else None, rstd if needs_x else None, x if needs_weight else None)
         check_hidden(ctx, ('rstd',))
         if has_tangent(*inputs):
             keep_for_jvp(ctx, {"weight": weight, "rstd": rstd, "eps": eps, "x": x}, {"out": out, "rstd": rstd})
@@ -167,8 +291,48 @@ class norm(torch.autograd.Function):
         return (tangents.get("out"), tangents.get("rstd"))
 
 
+def make_node(function):
+    \"\"\"The node of a call that needs no dispatcher, for one kernel.\"\"\"
+
+    def forward(ctx, x, weight, n, eps):
+        result = function(x, weight, n, eps=eps)
+        if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
+            result = read_result(result, {"x": x, "weight": weight}, function, is_checked=True)
+        out, rstd = result
+        needs_x, needs_weight, _, _, = ctx.needs_input_grad
+        ctx.materialize_grads = False
+        ctx.kept_eps = eps
+        ctx.to_save = (weight if needs_x else None, rstd if needs_x else None, x if needs_weight else None)
+        return result
+
+    return forward, None
+
+
 def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What stands at the Autograd dispatch key of source::norm.\"\"\"
+    if not is_profiling() and forward_ad._current_level < 0 and type(n) is int and -9223372036854775808 <= n <= 9223372036854775807 and type(eps) is float:
+        tensors = [x]
+        if weight is not None:
+            tensors.append(weight)
+        fixed = []
+        pattern = (weight is None,)
+        check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count + len(modules) == roads.epoch else NO_ROAD
+        if not check(*tensors, *fixed):
+            _, function, record, is_checked = roads.find(pattern, tensors, fixed)
+        if function is not None:
+            if is_grad_enabled():
+                if record is not None:
+                    return record(x, weight, n, eps)
+                set_grad_enabled(False)
+                try:
+                    result = function(x, weight, n, eps=eps)
+                finally:
+                    set_grad_enabled(True)
+            else:
+                result = function(x, weight, n, eps=eps)
+            if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
+                result = read_result(result, {"x": x, "weight": weight}, function, is_checked=is_checked)
+            return result
     if not (is_transforming() or is_forward_mode() or (torch.is_grad_enabled() and any_requires_grad(x, weight))):
         return redispatch(overload, keyset & BELOW_AUTOGRAD, x, weight, n, eps=eps)
     x = plain(x)
@@ -184,8 +348,34 @@ def test_the_source_of_an_op_that_writes_to_a_list():
 # source::add_all_(Tensor(a0!)[] values, Tensor step) -> Tensor[]
 
 
-def call(values, step):
+def op(self, /, values, step):
     \"\"\"What source::add_all_(...) runs.\"\"\"
+    if not is_dynamo_compiling() and compiling_callback() is None:
+        if not torch_function_modes() and not is_profiling() and forward_ad._current_level < 0 and (type(values) is list or type(values) is tuple):
+            tensors = [step]
+            tensors += values
+            fixed = []
+            pattern = (len(values),)
+            check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count + len(modules) == roads.epoch else NO_ROAD
+            if not check(*tensors, *fixed):
+                _, function, record, is_checked = roads.find(pattern, tensors, fixed)
+            if function is not None:
+                if is_grad_enabled():
+                    set_grad_enabled(False)
+                    try:
+                        result = function(list(values), step)
+                    finally:
+                        set_grad_enabled(True)
+                else:
+                    result = function(list(values), step)
+                result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
+                increment_version(values)
+                return result
+    return entry.call(values, step)
+
+
+def call(values, step):
+    \"\"\"source::add_all_(...) by way of the dispatcher.\"\"\"
     return overload(values, step)
 
 
@@ -193,11 +383,15 @@ def kernel(device, values, step):
     \"\"\"What stands at a backend's dispatch key.\"\"\"
     function = choose(device)
     if is_grad_enabled():
-        with no_grad():
+        set_grad_enabled(False)
+        try:
             result = function(values, step)
+        finally:
+            set_grad_enabled(True)
     else:
         result = function(values, step)
-    return read_result(result, {"values": values, "step": step}, function)
+    result = read_result(result, {"values": values, "step": step}, function, is_checked=True)
+    return result
 
 
 class add_all_(torch.autograd.Function):
@@ -224,10 +418,10 @@ class add_all_(torch.autograd.Function):
         needs_values, needs_step, = restore_lists(ctx.needs_input_grad[2:], ctx.layout.inputs)
         if in_place:
             ctx.mark_dirty(*tensors_in((values,)))
-        ctx.set_materialize_grads(False)
+        ctx.materialize_grads = False
         ctx.known = {"values": known(values), "step": known(step), "output": known(output)}
         saved, ctx.saved_lengths = flatten_lists((values,), (True,))
-        ctx.save_for_backward(*saved)
+        ctx.to_save = tuple(saved)
         if has_tangent(*inputs):
             keep_for_jvp(ctx, {"values": values}, {"values": values, "output": output})
 
@@ -247,6 +441,26 @@ class add_all_(torch.autograd.Function):
 
 def autograd(keyset, values, step):
     \"\"\"What stands at the Autograd dispatch key of source::add_all_.\"\"\"
+    if not is_profiling() and forward_ad._current_level < 0 and (type(values) is list or type(values) is tuple):
+        tensors = [step]
+        tensors += values
+        fixed = []
+        pattern = (len(values),)
+        check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count + len(modules) == roads.epoch else NO_ROAD
+        if not check(*tensors, *fixed):
+            _, function, record, is_checked = roads.find(pattern, tensors, fixed)
+        if function is not None:
+            if is_grad_enabled():
+                set_grad_enabled(False)
+                try:
+                    result = function(list(values), step)
+                finally:
+                    set_grad_enabled(True)
+            else:
+                result = function(list(values), step)
+            result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
+            increment_version(values)
+            return result
     if not (is_transforming() or is_forward_mode() or (torch.is_grad_enabled() and any_requires_grad(values, step))):
         return redispatch(overload, keyset & BELOW_AUTOGRAD, values, step)
     step = plain(step)
@@ -278,5 +492,5 @@ def test_a_new_rule_is_a_new_source():
     before = op.source
     op.register_backward(lambda grad, x: grad)
 
-    assert "save_for_backward" not in before
-    assert "ctx.save_for_backward(x)" in op.source
+    assert "to_save" not in before
+    assert "ctx.to_save = (x,)" in op.source
