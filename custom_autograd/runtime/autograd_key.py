@@ -76,7 +76,9 @@ class AutogradWriter:
             source.line(f"$in_place = not ($is_transforming() or $is_forward_mode(){views})")
             with source.block("if $in_place"):
                 source.line(f"$refuse_leaves({_dict(self.function.mutated)})")
-            source.line(f"{', '.join(self._old(name) for name in self.function.mutated)} = {', '.join(self.function.mutated)}")
+            source.line(
+                f"{', '.join(self._old(name) for name in self.function.mutated)} = {', '.join(self.function.mutated)}"
+            )
         if self.function.has_lists:
             flags = tuple_of([str(argument.is_tensor_list) for argument in self.schema.arguments])
             source.line(f"$flat, $lengths = $flatten_lists({tuple_of(self.function.inputs)}, {flags})")

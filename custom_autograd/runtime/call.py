@@ -13,7 +13,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import direct
 from custom_autograd.runtime.results import ResultReader
-from custom_autograd.runtime.source import Source, compile_source, tuple_of
+from custom_autograd.runtime.source import Source, compile_source
 
 
 def signature(schema: Schema, *, first: str = "", for_dispatcher: bool) -> str:

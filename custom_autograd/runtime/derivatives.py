@@ -11,7 +11,7 @@ from torch import Tensor
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.metadata import Metadata
-from custom_autograd.runtime.drop_in import DropIn
+from custom_autograd.runtime.drop_in import PARCEL, DropIn
 from custom_autograd.runtime.lists import restore
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.reference import in_jvp
@@ -55,11 +55,15 @@ class Derivatives:
 
     def saves_tensors(self, ctx: Any) -> bool:
         """Whether a node saved any tensor."""
-        return bool(self.saved_tensors) if self.drop_in is None else ctx.parcel.has_tensors
+        if self.drop_in is None:
+            return bool(self.saved_tensors)
+        parcel = getattr(ctx, PARCEL, None)
+        return parcel is not None and parcel.has_tensors  # without one, the rule itself asks torch's ctx
 
     def _gradients(self, ctx: Any, saved: Sequence[Any], needs: ByName, grads: ByName) -> Mapping[str, Any]:
         if self.drop_in is not None:
-            return self.drop_in.gradients(ctx, saved, needs, grads, self.known_of(ctx))
+            metadata = self.known_of(ctx) if hasattr(ctx, PARCEL) else {}
+            return self.drop_in.gradients(ctx, saved, needs, grads, metadata)
         return self._gradients_by_name(ctx, self._values(ctx, saved), needs, grads)
 
     def _gradients_by_name(self, ctx: Any, values: ByName, needs: ByName, grads: ByName) -> Mapping[str, Any]:

@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.runtime.source import Source, tuple_of
 from custom_autograd.torch_private import dispatch, guards
 from custom_autograd.torch_private.compiler import compiling_callback
-from custom_autograd.torch_private.registrations import changes, modules
-from custom_autograd.torch_private.transforms import forward_ad
+from custom_autograd.torch_private.registrations import changes
 
 IS_INT = "type({0}) is int and -9223372036854775808 <= {0} <= 9223372036854775807"
 CONDITIONS = {
@@ -37,7 +37,7 @@ CONDITIONS = {
 """By type of the schema: source that is true where the dispatcher hands a value on unchanged."""
 
 MODES = ("not $is_profiling()", "$forward_ad._current_level < 0")
-IS_CURRENT = "$changes.count + len($modules) == $roads.epoch"  # asked before a road is read: see Roads._renew
+IS_CURRENT = "$changes.count == $roads.epoch"  # asked before a road is read: see Roads._renew
 
 
 Road: TypeAlias = tuple[Callable[..., bool], Callable[..., Any] | None, Callable[..., Any] | None, bool]
@@ -60,7 +60,6 @@ def helpers() -> dict[str, Any]:
         "NO_ROAD": NO_ROAD,
         "forward_ad": forward_ad,
         "changes": changes,
-        "modules": modules,
         "torch_function_modes": guards.torch_function_modes,
         "is_profiling": guards.is_profiling,
         "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,

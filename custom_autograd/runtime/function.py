@@ -13,10 +13,11 @@ NOTE [why apply is not Function.apply]
 from __future__ import annotations
 
 from custom_autograd.core.schema import Schema
-from custom_autograd.runtime.call import pass_on, signature
+from custom_autograd.runtime.call import pass_on
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.source import Source, tuple_of
 from custom_autograd.torch_private.functions import MATERIALIZES, SAVED
+
 
 class FunctionWriter:
     """Writes the Function of one op according to a plan."""
@@ -94,7 +95,9 @@ class FunctionWriter:
                 with source.block("if $in_place"):
                     source.line(f"$ctx.mark_dirty(*$tensors_in({tuple_of(self.mutated)}))")
             self.write_context(keeps_metadata=True)
-            hidden = [o.name for o in self.schema.hidden_outputs if o.name in self.saved_tensors and o.is_differentiable]
+            hidden = [
+                o.name for o in self.schema.hidden_outputs if o.name in self.saved_tensors and o.is_differentiable
+            ]
             if hidden and self.plan.drop_in is None:
                 source.line(f"$check_hidden($ctx, {tuple_of([repr(name) for name in hidden])})")
             with source.block("if $has_tangent(*$inputs)"):
@@ -147,10 +150,11 @@ class FunctionWriter:
     def _save_drop_in(self) -> None:
         outputs = [output.name for output in self.schema.outputs]
         output = outputs[0] if len(outputs) == 1 else tuple_of(outputs)
-        converted = [
-            f"from_dispatcher_{a.name}({a.name})" if a.from_dispatcher else a.name for a in self.schema.arguments
-        ]
-        self.source.line(f"$drop_in.setup($ctx, {self.needs_dict()}, {tuple_of(converted)}, {output})")
+        self.source.line(f"$drop_in.setup($ctx, {self.needs_dict()}, {tuple_of(self.converted())}, {output})")
+
+    def converted(self) -> list[str]:
+        """Source of all arguments, as users see them."""
+        return [f"from_dispatcher_{a.name}({a.name})" if a.from_dispatcher else a.name for a in self.schema.arguments]
 
     def _save_by_name(self) -> None:
         source = self.source

@@ -10,6 +10,7 @@ from __future__ import annotations
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.rules import Rule, grad_names, sole_result
 from custom_autograd.runtime.direct import call_kernel, write_reading
+from custom_autograd.runtime.drop_in import PARCEL
 from custom_autograd.runtime.function import FunctionWriter
 from custom_autograd.runtime.source import Source, tuple_of
 
@@ -53,9 +54,12 @@ class NodeWriter:
         if self.function.has_lists:
             source.line("$ctx.layout = $layout")
             source.line(f"$output = $layout.flatten_outputs({tuple_of(results)}, {self.function.list_flags()})")
-        if self.plan.drop_in is not None or not self.function.saves_always():
-            self.function.unpack_needs()
-        self.function.write_context(keeps_metadata=self._keeps_metadata())
+        if self.plan.drop_in is not None and self._uses_own_context():
+            self._write_own_context()
+        else:
+            if self.plan.drop_in is not None or not self.function.saves_always():
+                self.function.unpack_needs()
+            self.function.write_context(keeps_metadata=self._keeps_metadata())
         source.line(f"return {'$output' if self.function.has_lists else '$result'}")
 
     def _keeps_metadata(self) -> bool:
@@ -78,11 +82,18 @@ class NodeWriter:
 
     def _has_quick_backward(self) -> bool:
         plan = self.plan
-        if plan.drop_in is not None or not plan.rules or plan.uncovered or plan.unnamed_results:
+        if plan.drop_in is not None:
+            return self._uses_own_context()
+        if not plan.rules or plan.uncovered or plan.unnamed_results:
             return False
-        return not self.function.has_lists and all(v.type in ("Tensor", "Tensor?") for v in self.schema.tensor_arguments)
+        return not self.function.has_lists and all(
+            v.type in ("Tensor", "Tensor?") for v in self.schema.tensor_arguments
+        )
 
     def _write_quick(self) -> None:
+        if self.plan.drop_in is not None:
+            self._write_quick_drop_in()
+            return
         source, schema = self.source, self.schema
         grads = [f"grad_{result.name}" for result in self.plan.results if result.is_differentiable]
         saved = self.function.saved_tensors
@@ -101,6 +112,49 @@ class NodeWriter:
             self._write_rule(index, rule)
         returned = [f"$gradient_{name}" if name in self.function.differentiable else "None" for name in self._inputs()]
         source.line(f"return {', '.join(returned)}")
+
+    def _write_quick_drop_in(self) -> None:
+        """The rule is called with torch's own ctx; what it returns goes to the engine, which is as lenient as it is."""
+        source, inputs = self.source, self.function.inputs
+        grads = [f"grad_{name}" for name in self.function.results]
+        lazy = [f"({name} is not None and ({name}.is_neg() or {name}.is_conj()))" for name in grads]
+        with source.block(f"if {' or '.join(lazy)} or hasattr($ctx, '{PARCEL}')"):
+            source.line(f"return $backward($ctx, {', '.join(grads)})")
+        with source.block("try"):
+            source.line(f"$result = $rule_0($ctx, {', '.join(grads)})")
+        with source.block("except Exception as $error"):
+            source.line("$note_0($error)")
+            source.line("raise")
+        fits = [f"type($result) is tuple and len($result) == {len(inputs)}"]
+        for index, name in enumerate(inputs):
+            is_tensor = f" or type($result[{index}]) is $Tensor" if name in self.function.differentiable else ""
+            fits.append(f"($result[{index}] is None{is_tensor})")
+        with source.block(f"if {' and '.join(fits)}"):
+            source.line("return $result")
+        source.line("return $drop_in.in_order($result, $ctx.needs_input_grad)")
+
+    def _uses_own_context(self) -> bool:
+        """Whether a drop-in rule can be given torch's own ctx: there is one entry per argument in all it holds."""
+        names = [a for a in self.schema.arguments if not a.is_keyword_only or a.holds_tensors]
+        is_plain = all(r.type == "Tensor" and r.is_differentiable for r in self.plan.results)
+        return is_plain and not self.function.has_lists and len(names) == len(self.schema.arguments)
+
+    def _write_own_context(self) -> None:
+        """Runs the setup_context of a drop-in rule on torch's own ctx."""
+        source, drop_in = self.source, self.plan.drop_in
+        if drop_in is None or drop_in.setup_context is None:
+            return
+        outputs = [output.name for output in self.schema.outputs]
+        output = outputs[0] if len(outputs) == 1 else tuple_of(outputs)
+        with source.block("try"):
+            source.line(f"$setup($ctx, {tuple_of(self.function.converted())}, {output})")
+        with source.block("except Exception as $error"):
+            source.line("$note_0($error)")
+            source.line("raise")
+        with source.block("for $tensor in $ctx.to_save or ()"), source.block("if type($tensor) is not $Tensor"):
+            source.line("$check_saved($ctx.to_save)")
+        with source.block("if $ctx.__dict__"):
+            source.line("$drop_in.park($ctx)")
 
     def _inputs(self) -> list[str]:
         return self.function.inputs

@@ -61,7 +61,7 @@ class Program:
         self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
         namespace[source.own("apply")] = functions.direct_apply(self.function)
         namespace[source.own("backward")] = getattr(self.function, "backward", None)
-        self._make_node: Callable[..., Any] = namespace.get(source.own("make_node"), None)
+        self._make_node: Callable[..., Any] | None = namespace.get(source.own("make_node"))
         self._spread: Callable[..., Any] | None = namespace.get(source.own("spread"), None)
         self._recorders: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.function.__module__ = declaration.function.__module__
@@ -76,6 +76,7 @@ class Program:
         """What runs a kernel and records a node, for a call that needs no dispatcher: takes the schema's arguments."""
         found = self._recorders.get(function)
         if found is None:
+            assert self._make_node is not None  # the op is recording
             forward, backward = self._make_node(function)
             apply = functions.make_node(self.function, forward, backward)
             found = self._recorders[function] = apply if self._spread is None else self._spread(apply)
@@ -86,6 +87,8 @@ class Program:
         found = {**direct.helpers(), **_helpers(entry, derivatives), "choose": self.choose}
         for index, step in enumerate(derivatives.vjp.steps):
             found.update(_rule_helpers(index, step, derivatives))
+        if derivatives.drop_in is not None:
+            found.update(derivatives.drop_in.helpers())
         return found
 
 

@@ -29,7 +29,7 @@ from custom_autograd.runtime import validation
 from custom_autograd.runtime.direct import NO_ROAD, Road
 from custom_autograd.runtime.program import program_of
 from custom_autograd.torch_private import guards, registrations
-from custom_autograd.torch_private.registrations import changes, modules
+from custom_autograd.torch_private.registrations import changes
 
 CLASSES = (Tensor, torch.nn.Parameter)
 LONGEST = 8  # guards of one pattern; each costs 0.1 us to ask in vain
@@ -45,7 +45,7 @@ class Roads:
     Attributes:
         first: by pattern, the road that was taken last.
         last: the same for an op with one pattern.
-        epoch: `changes.count + len(modules)` when all were proven.
+        epoch: `changes.count` when all were proven.
     """
 
     __slots__ = ("_entry", "_foreign", "_known", "epoch", "first", "last")
@@ -105,7 +105,7 @@ class Roads:
     def _remember(self, pattern: Hashable, road: Road, known: tuple[Road, ...], epoch: int) -> None:
         """Notes a road as the first, unless something was registered since it was proven."""
         with _lock:
-            if not epoch == self.epoch == changes.count + len(modules):
+            if not epoch == self.epoch == changes.count:
                 return
             if pattern is None:
                 self.last = road
@@ -115,7 +115,7 @@ class Roads:
 
     def _renew(self) -> int:
         """Forgets all roads if anything was registered or loaded since they were proven; says when that is."""
-        epoch = changes.count + len(modules)
+        epoch = changes.count
         if epoch != self.epoch:
             self._foreign = registrations.foreign_keys(str(self._entry.home), library.FILE)
             self._known, self.first, self.last = {}, {}, NO_ROAD

@@ -37,7 +37,9 @@ def parse_level(level: object, where: str) -> str:
     if isinstance(level, str) and level in LEVELS:
         return level
     raise CustomAutogradError(
-        format_message(where, "there is no such level of validation", expected="'full', 'cheap' or 'off'", found=show(level))
+        format_message(
+            where, "there is no such level of validation", expected="'full', 'cheap' or 'off'", found=show(level)
+        )
     )
 
 

@@ -117,6 +117,7 @@ class Step:
         )
 
     def __call__(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
+        """The gradients of the rule's inputs; arguments as in `Vjp`."""
         arguments = self._arguments(needs, grads, values, metadata)
         if not self.rule.is_once_differentiable:
             return self._checked(self.function(**arguments), needs, metadata)

@@ -11,6 +11,7 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.tensors import tensors_in
+from custom_autograd.torch_private.functions import version_of
 
 
 class Watcher:
@@ -57,4 +58,4 @@ class Watcher:
 
 def _versions(value: Any) -> list[int]:  # Any: a tensor, a list of tensors, or None
     """How often each tensor was written to; those made in inference mode do not count that."""
-    return [tensor._version for tensor in tensors_in([value]) if not tensor.is_inference()]
+    return [version_of(tensor) for tensor in tensors_in([value]) if not tensor.is_inference()]

@@ -3,6 +3,7 @@
 - `autograd.function._SingleLevelFunction`: `Function.apply` routes through a higher-order op under functorch, which
   gets `jacfwd(jacfwd)` wrong and ignores a custom backward inside `torch.compile`; its base class does not.
 - `Tensor._base`, `Tensor._is_view`: what a view is a view of.
+- `Tensor._version`: how often a tensor was written to.
 - `_C._any_requires_grad`: asks all arguments at once, looking into lists.
 - `Node._input_metadata`, `ctx.next_functions`: shapes, dtypes and devices that the graph keeps anyway.
 - `ctx.to_save`, `ctx.materialize_grads`: what `save_for_backward` and `set_materialize_grads` set, without a call.
@@ -19,7 +20,6 @@ from torch import Tensor
 from torch.autograd.function import Function
 
 from custom_autograd.torch_private.transforms import is_transforming, single_level_enabled
-
 
 SAVED = "to_save"
 MATERIALIZES = "materialize_grads"
@@ -50,10 +50,11 @@ def make_node(
             which traces what it runs, takes the function's own.
     """
     members = {"forward": staticmethod(forward), "backward": staticmethod(function.backward)}
-    node = type(function)(function.__name__, (Function,), {**members, "__module__": function.__module__})
+    metaclass: Any = type(function)  # Any: torch gives it no public name
+    node = metaclass(function.__name__, (Function,), {**members, "__module__": function.__module__})
     if backward is not None:
-        node._backward_cls.apply = backward  # type: ignore[attr-defined]  # made by the metaclass
-    apply: Callable[..., Any] = super(Function, node).apply  # type: ignore[misc]  # C++ defines it, stubs do not
+        node._backward_cls.apply = backward
+    apply: Callable[..., Any] = super(Function, node).apply
     return apply
 
 
@@ -86,6 +87,11 @@ def any_requires_grad(*values: Any) -> bool:  # Any: whatever an op takes
 def is_view(tensor: Tensor) -> bool:
     """Whether autograd knows a tensor to be a view of another one."""
     return tensor._is_view()
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was written to."""
+    return tensor._version
 
 
 def is_leaf_in_graph(tensor: Tensor) -> bool:

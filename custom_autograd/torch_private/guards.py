@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import _C, Tensor
 
@@ -29,8 +30,8 @@ def guard_of(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     Raises:
         TypeError: when called with another number of tensors.
     """
-    free = [[None] * tensor.dim() for tensor in tensors]
-    guards = _C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)  # type: ignore[call-arg]  # the stubs know no arguments
+    free: Any = [[None] * tensor.dim() for tensor in tensors]  # Any: the stubs have another type than the code
+    guards = _C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)
     check: Callable[..., bool] = guards.check
     return check
 

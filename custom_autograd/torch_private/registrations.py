@@ -4,7 +4,8 @@ The dispatcher tells nobody about a new kernel, and asking it takes as long as a
 
 - `torch.library.Library.impl`, `_destroy`, `torch.ops.load_library`: wrapped once, to count what is registered or
   withdrawn through them.
-- `sys.modules`: it grows when an extension module is imported, whose C++ may register kernels.
+- `importlib.machinery.ExtensionFileLoader.create_module`: wrapped too, since the C++ of an extension module may
+  register kernels when it is imported.
 - `_C._dispatch_dump`: the kernels of an op, and the file of the `Library` through which each was registered.
 
 What a shared library registers that is loaded by other means (by ctypes, say) is noticed with the next of these.
@@ -13,8 +14,8 @@ What a shared library registers that is loaded by other means (by ctypes, say) i
 from __future__ import annotations
 
 import functools
+import importlib.machinery
 import re
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -23,7 +24,6 @@ from typing import Any
 import torch
 from torch import _C
 
-modules = sys.modules
 REGISTERED = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
 
 
@@ -31,13 +31,10 @@ class Changes:
     """Counts the registrations of this process.
 
     Attributes:
-        count: goes up with each one that is made or withdrawn, by anybody and for any op: in steps that are larger
-            than any number of modules, so that `count + len(modules)` says that neither has changed.
+        count: goes up with each one that is made or withdrawn, by anybody and for any op.
     """
 
     __slots__ = ("_lock", "count")
-
-    STEP = 1 << 32
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a finalizer may note a change while one is noted
@@ -46,7 +43,7 @@ class Changes:
     def note(self) -> None:
         """Something was registered or withdrawn."""
         with self._lock:
-            self.count += self.STEP
+            self.count += 1
 
 
 changes = Changes()
@@ -83,5 +80,6 @@ for _owner, _name in (
     (torch.library.Library, "impl"),
     (torch.library.Library, "_destroy"),
     (type(torch.ops), "load_library"),
+    (importlib.machinery.ExtensionFileLoader, "create_module"),
 ):
     setattr(_owner, _name, _noting(getattr(_owner, _name)))

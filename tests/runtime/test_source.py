@@ -49,7 +49,7 @@ def op(self, /, x, y):
     \"\"\"What source::multiply(...) runs.\"\"\"
     if not is_dynamo_compiling() and compiling_callback() is None:
         if not torch_function_modes() and not is_profiling() and forward_ad._current_level < 0:
-            check, function, record, is_checked = roads.last if changes.count + len(modules) == roads.epoch else NO_ROAD
+            check, function, record, is_checked = roads.last if changes.count == roads.epoch else NO_ROAD
             if not check(x, y):
                 _, function, record, is_checked = roads.find(None, (x, y), ())
             if function is not None:
@@ -169,7 +169,7 @@ def make_node(function):
 def autograd(keyset, x, y):
     \"\"\"What stands at the Autograd dispatch key of source::multiply.\"\"\"
     if not is_profiling() and forward_ad._current_level < 0:
-        check, function, record, is_checked = roads.last if changes.count + len(modules) == roads.epoch else NO_ROAD
+        check, function, record, is_checked = roads.last if changes.count == roads.epoch else NO_ROAD
         if not check(x, y):
             _, function, record, is_checked = roads.find(None, (x, y), ())
         if function is not None:
@@ -210,7 +210,7 @@ def op(self, /, x, weight=None, n=2, *, eps=1e-06):
                 tensors.append(weight)
             fixed = []
             pattern = (weight is None,)
-            check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count + len(modules) == roads.epoch else NO_ROAD
+            check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count == roads.epoch else NO_ROAD
             if not check(*tensors, *fixed):
                 _, function, record, is_checked = roads.find(pattern, tensors, fixed)
             if function is not None:
@@ -316,7 +316,7 @@ def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
             tensors.append(weight)
         fixed = []
         pattern = (weight is None,)
-        check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count + len(modules) == roads.epoch else NO_ROAD
+        check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count == roads.epoch else NO_ROAD
         if not check(*tensors, *fixed):
             _, function, record, is_checked = roads.find(pattern, tensors, fixed)
         if function is not None:
@@ -356,7 +356,7 @@ def op(self, /, values, step):
             tensors += values
             fixed = []
             pattern = (len(values),)
-            check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count + len(modules) == roads.epoch else NO_ROAD
+            check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count == roads.epoch else NO_ROAD
             if not check(*tensors, *fixed):
                 _, function, record, is_checked = roads.find(pattern, tensors, fixed)
             if function is not None:
@@ -446,7 +446,7 @@ def autograd(keyset, values, step):
         tensors += values
         fixed = []
         pattern = (len(values),)
-        check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count + len(modules) == roads.epoch else NO_ROAD
+        check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count == roads.epoch else NO_ROAD
         if not check(*tensors, *fixed):
             _, function, record, is_checked = roads.find(pattern, tensors, fixed)
         if function is not None:
