@@ -13,7 +13,7 @@ import torch
 from custom_autograd import declaring, registering
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.call import call_source
+from custom_autograd.runtime.call import call_source, make_public_call
 from custom_autograd.runtime.program import program_of
 from custom_autograd.runtime.validation import level_of, parse_level
 from custom_autograd.torch_private.dispatch import OpOverload
@@ -138,10 +138,8 @@ class CustomOp(Generic[P, R]):
     """A PyTorch operation declared with `custom_op`; not to be made by hand."""
 
     def __new__(cls, entry: Entry) -> CustomOp[P, R]:
-        """An instance of a class of its own, whose `__call__` is what was generated for the op."""
-        assert entry.public_call is not None
-        own = type(cls.__name__, (cls,), {"__call__": entry.public_call, "__module__": cls.__module__})
-        return object.__new__(own)
+        """An instance of a class of its own, which gets the `__call__` that is generated for the op."""
+        return object.__new__(type(cls.__name__, (cls,), {"__module__": cls.__module__}))
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
@@ -152,7 +150,10 @@ class CustomOp(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op; hidden outputs are dropped."""
-        raise NotImplementedError  # every op has its own, see __new__
+        if torch.compiler.is_dynamo_compiling():
+            return self.entry.call(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
+        type(self).__call__ = make_public_call(self.entry)  # type: ignore[method-assign]
+        return self(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<CustomOp {self.name}{self.entry.declaration.schema.text}>"

@@ -7,10 +7,8 @@ through (pytorch#144344). So a fingerprint of all rules of all ops becomes part 
 from __future__ import annotations
 
 from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.cache_tag import COUNTED, count_rules
 from custom_autograd.runtime.fingerprint import fingerprint
-from custom_autograd.torch_private.compiler import CacheTag
-
-_TAG = CacheTag()
 
 
 class CompileCache:
@@ -19,8 +17,9 @@ class CompileCache:
     name = "compile cache"
 
     def attach(self, entry: Entry) -> None:
-        """Counts the op's rules into the tag."""
-        _TAG.update(str(entry.home), fingerprint(entry))
+        """Counts the op's rules into the tag anew, if something may have been compiled with them."""
+        if COUNTED in entry.attached:
+            count_rules(entry)
 
     def describe(self, entry: Entry) -> str:
         """How the op is told apart from its earlier versions."""

@@ -12,6 +12,7 @@ from custom_autograd.integrations.base import registered
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.bind import Binder
+from custom_autograd.runtime.cache_tag import COUNTED, count_rules
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.user_code import noted
 
@@ -29,6 +30,8 @@ class Fake:
         reader = ResultReader(entry.declaration, str)
 
         def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema says
+            if COUNTED not in entry.attached:
+                count_rules(entry)
             rule = _find_rule(entry)
             arguments = bind.arguments(*args, **kwargs)
             if rule is None:

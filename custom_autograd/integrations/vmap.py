@@ -28,7 +28,8 @@ class Vmap:
 
     def attach(self, entry: Entry) -> None:
         """Registers one batching kernel, which chooses when it is called."""
-        implement(entry, KEY, _kernel(entry))
+        if KEY not in entry.attached:
+            implement(entry, KEY, _kernel(entry))
 
     def describe(self, entry: Entry) -> str:
         """Which of the three ways is taken."""

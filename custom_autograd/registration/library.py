@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -40,9 +39,7 @@ def implement(entry: Entry, key: str, function: Callable[..., Any], *, with_keys
     if key in entry.attached:
         return
     assert entry.library is not None  # an entry is defined before anything is attached to it
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Warning only once for all operators", category=UserWarning)
-        entry.library.impl(entry.home.name, function, key, with_keyset=with_keyset)
+    entry.library.impl(entry.home.name, function, key, with_keyset=with_keyset)
     entry.attached.add(key)
 
 

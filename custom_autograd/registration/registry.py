@@ -31,7 +31,6 @@ class Entry:
         overload: the dispatcher's op.
         library: the handle through which everything was registered with the dispatcher.
         call: calls the op by way of the dispatcher, generated from the schema; None until it is defined.
-        public_call: what calling the op runs: the direct road where there is one, else `call`.
         roads: the calls that are known to need no dispatcher.
         programs: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
         validation: the op's own level of validation, or None.
@@ -47,7 +46,6 @@ class Entry:
         self.overload: OpOverload | None = None
         self.library: torch.library.Library | None = None
         self.call: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
-        self.public_call: Callable[..., Any] | None = None  # Any: the same
         self.roads: Any = None  # Any: runtime's Roads, a layer above
         self.programs: dict[str, Any] = {}  # Any: runtime's Program, a layer above
         self.validation: str | None = None

@@ -27,8 +27,7 @@ def attach(entry: Entry) -> None:
     if entry.roads is None:
         entry.roads = Roads(entry)
     if entry.call is None or is_compiler_loaded():  # a new function makes compiled callers trace the new rules
-        public_call, entry.call = make_call(entry)
-        entry.public_call = entry.public_call or public_call
+        entry.call = make_call(entry)
     implement(entry, "CompositeExplicitAutograd", _backend(entry, None))
     for device_type in entry.kernels:
         if device_type is not None:

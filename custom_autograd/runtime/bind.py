@@ -5,7 +5,8 @@ The dispatcher leaves out every argument that equals its default, also one that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from custom_autograd.core.schema import Schema
@@ -18,16 +19,20 @@ class Binder:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        source = Source()
-        with source.block(f"def bind({signature(schema, for_dispatcher=True)})"):
-            source.line("return {" + ", ".join(f'"{name}": {name}' for name in schema.argument_names) + "}")
-        self._bind = compile_source(source.text, "bind", defaults(schema))["bind"]
         self._converted = [argument for argument in schema.arguments if argument.from_dispatcher is not None]
+
+    @functools.cached_property
+    def _bind(self) -> Callable[..., dict[str, Any]]:
+        """Generated when it is first needed: most ops are declared to be called in few ways."""
+        source = Source()
+        with source.block(f"def bind({signature(self.schema, for_dispatcher=True)})"):
+            source.line("return {" + ", ".join(f'"{name}": {name}' for name in self.schema.argument_names) + "}")
+        bind: Callable[..., dict[str, Any]] = compile_source(source.text, "bind", defaults(self.schema))["bind"]
+        return bind
 
     def raw(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
         """All arguments by name, as the dispatcher holds them."""
-        found: dict[str, Any] = self._bind(*args, **kwargs)
-        return found
+        return self._bind(*args, **kwargs)
 
     def arguments(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
         """All arguments by name, as users see them."""
