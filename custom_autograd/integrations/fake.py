@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
@@ -14,6 +15,7 @@ from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.cache_tag import COUNTED, count_rules
 from custom_autograd.runtime.results import ResultReader
+from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.runtime.user_code import noted
 
 
@@ -38,7 +40,9 @@ class Fake:
                 return reader.read(None, arguments, "fake")
             positional, keywords = bind.call(arguments)
             result = noted(entry.name, rule)(*positional, **keywords)
-            return reader.read(result, arguments, f"fake, {rule.location},")
+            found = reader.read(result, arguments, f"fake, {rule.location},")
+            _check_has_no_data(entry, rule, found, arguments)
+            return found
 
         torch.library.register_fake(str(entry.home), fake, lib=entry.library)
         entry.attached.add(self.name)
@@ -51,6 +55,27 @@ class Fake:
         if entry.reference() is not None:
             return "derived from the reference"
         return "derived: the op returns nothing new" if _returns_nothing_new(entry) else "missing: register_fake"
+
+
+def _check_has_no_data(entry: Entry, rule: Rule, found: Any, arguments: dict[str, Any]) -> None:
+    """Refuses memory that nobody has written to: from a call with tensors on "meta" and others that are not.
+
+    Any: results and arguments of any type.
+    """
+    if not any(type(tensor) is Tensor and not tensor.is_meta for tensor in tensors_in([found])):
+        return
+    devices = {name: tensor.device for name, value in arguments.items() for tensor in tensors_in([value])}
+    raise KernelError(
+        format_message(
+            entry.name,
+            "the op meets tensors on 'meta', which have no data, together with tensors that have",
+            expected="all tensors on one device",
+            found=", ".join(f"'{name}' on {str(device)!r}" for name, device in devices.items()),
+            rule=f"{rule.location}, fake",
+            declared=entry.declaration.location,
+            do="move them to one device; a fake makes its outputs on the device of an input",
+        )
+    )
 
 
 def _find_rule(entry: Entry) -> Rule | None:

@@ -17,7 +17,7 @@ from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.runtime.source import Source, tuple_of
 from custom_autograd.torch_private import dispatch, guards
 from custom_autograd.torch_private.compiler import compiling_callback
-from custom_autograd.torch_private.registrations import changes
+from custom_autograd.torch_private.transforms import is_transforming
 
 IS_INT = "type({0}) is int and -9223372036854775808 <= {0} <= 9223372036854775807"
 CONDITIONS = {
@@ -36,20 +36,26 @@ CONDITIONS = {
 }
 """By type of the schema: source that is true where the dispatcher hands a value on unchanged."""
 
-MODES = ("not $is_profiling()", "$forward_ad._current_level < 0")
-IS_CURRENT = "$changes.count == $roads.epoch"  # asked before a road is read: see Roads._renew
+PLAIN = "(type({0}) is $Tensor or type({0}) is $Parameter) and not {0}.is_nested"
+MODES = (
+    "not $torch_dispatch_modes()",
+    "not $is_transforming()",
+    "not $profiler._is_profiler_enabled",
+    "$forward_ad._current_level < 0",
+)
 
 
-Road: TypeAlias = tuple[Callable[..., bool], Callable[..., Any] | None, Callable[..., Any] | None, bool]
+Road: TypeAlias = tuple[Callable[..., bool], Callable[..., Any] | None, Callable[..., Any] | None, bool, bool]
 """One kind of call that needs no dispatcher (a plain tuple: a NamedTuple takes twice as long to unpack).
 
 - check: whether tensors are of that kind, now;
 - function: the kernel, which takes and returns what the schema says (Any); None where there is no road;
 - record: what records the call, where a tensor of that kind requires a gradient, else None;
-- is_checked: whether the results of the kernel are to be looked at.
+- is_checked: whether the results of the kernel are to be looked at;
+- is_blind: whether the kernel needs no grad mode to be switched off for it.
 """
 
-NO_ROAD: Road = (lambda *tensors: False, None, None, True)
+NO_ROAD: Road = (lambda *tensors: False, None, None, True, False)
 
 
 def helpers() -> dict[str, Any]:
@@ -57,11 +63,13 @@ def helpers() -> dict[str, Any]:
     return {
         "torch": torch,
         "Tensor": Tensor,
+        "Parameter": torch.nn.Parameter,
         "NO_ROAD": NO_ROAD,
         "forward_ad": forward_ad,
-        "changes": changes,
         "torch_function_modes": guards.torch_function_modes,
-        "is_profiling": guards.is_profiling,
+        "torch_dispatch_modes": guards.torch_dispatch_modes,
+        "is_transforming": is_transforming,
+        "profiler": torch.autograd.profiler,
         "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
         "compiling_callback": compiling_callback,
         "is_grad_enabled": torch.is_grad_enabled,
@@ -98,10 +106,10 @@ class DirectWriter:
         with source.block(f"if {' and '.join(asked)}"):
             self._write_tensors()
             first = "$roads.first.get($pattern, $NO_ROAD)" if self.has_pattern else "$roads.last"
-            source.line(f"$check, $function, $record, $is_checked = {first} if {IS_CURRENT} else $NO_ROAD")
-            with source.block(f"if not $check({self._guarded()})"):
+            source.line(f"$check, $function, $record, $is_checked, $is_blind = {first}")
+            with source.block(f"if not ({self._is_guardable()} and $check({self._guarded()}))"):
                 pattern = "$pattern" if self.has_pattern else "None"
-                source.line(f"_, $function, $record, $is_checked = $roads.find({pattern}, {self._found()})")
+                source.line(f"_, $function, $record, $is_checked, $is_blind = $roads.find({pattern}, {self._found()})")
             with source.block("if $function is not None"):
                 self._write_taking(hides=hides)
 
@@ -130,6 +138,12 @@ class DirectWriter:
             return "*$tensors, *$fixed"
         return ", ".join(a.name for a in (*self.tensors, *self.fixed))
 
+    def _is_guardable(self) -> str:
+        """Source that is true for tensors that a guard may be asked about: see guards.py."""
+        if self.has_pattern:
+            return f"all([{PLAIN.format('$tensor')} for $tensor in (*$tensors, *$fixed)])"
+        return " and ".join(PLAIN.format(a.name) for a in (*self.tensors, *self.fixed))
+
     def _found(self) -> str:
         if self.has_pattern:
             return "$tensors, $fixed"
@@ -138,18 +152,17 @@ class DirectWriter:
     def _write_taking(self, *, hides: bool) -> None:
         """The call itself."""
         source, schema = self.source, self.schema
-        with source.block("if $is_grad_enabled()"):
-            if not schema.mutated_arguments:
-                with source.block("if $record is not None"):
-                    result = f"$record({', '.join(schema.argument_names)})"
-                    self._write_return(result, hides=hides)
+        if not schema.mutated_arguments:
+            with source.block("if $record is not None and $is_grad_enabled()"):
+                self._write_return(f"$record({', '.join(schema.argument_names)})", hides=hides)
+        with source.block("if $is_blind or not $is_grad_enabled()"):
+            source.line(f"$result = {call_kernel(schema)}")
+        with source.block("else"):
             source.line("$set_grad_enabled(False)")
             with source.block("try"):
                 source.line(f"$result = {call_kernel(schema)}")
             with source.block("finally"):
                 source.line("$set_grad_enabled(True)")
-        with source.block("else"):
-            source.line(f"$result = {call_kernel(schema)}")
         write_reading(source, schema, "$is_checked")
         for argument in schema.mutated_arguments:
             source.line(f"$increment_version({argument.name})")

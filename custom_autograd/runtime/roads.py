@@ -27,8 +27,9 @@ from custom_autograd.registration import library
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import validation
 from custom_autograd.runtime.direct import NO_ROAD, Road
+from custom_autograd.runtime.grad_mode import is_blind_to_grad_mode
 from custom_autograd.runtime.program import program_of
-from custom_autograd.torch_private import guards, registrations
+from custom_autograd.torch_private import guards, registrations, transforms
 from custom_autograd.torch_private.registrations import changes
 
 CLASSES = (Tensor, torch.nn.Parameter)
@@ -40,23 +41,20 @@ _lock = threading.RLock()  # a finalizer may call an op while it is held
 
 
 class Roads:
-    """The roads of one op that are known so far.
+    """The roads of one op that are known so far. All are forgotten at the next change of what is registered.
 
     Attributes:
         first: by pattern, the road that was taken last.
         last: the same for an op with one pattern.
-        epoch: `changes.count` when all were proven.
     """
 
-    __slots__ = ("_entry", "_foreign", "_known", "epoch", "first", "last")
+    __slots__ = ("__weakref__", "_entry", "_known", "first", "last")
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
-        self._foreign: frozenset[str] = frozenset()
         self._known: dict[Hashable, tuple[Road, ...]] = {}
         self.first: dict[Hashable, Road] = {}
         self.last = NO_ROAD
-        self.epoch = -1
 
     def find(self, pattern: Hashable, tensors: Sequence[Tensor], fixed: Sequence[Tensor]) -> Road:
         """The road for a call whose tensors the first road is not for: one that is known, or a new one, or NO_ROAD.
@@ -66,12 +64,12 @@ class Roads:
             tensors: the differentiable inputs.
             fixed: the other tensors.
         """
+        epoch, known = changes.count, self._known.get(pattern, ())
         if _closed or validation.is_overridden():
             return NO_ROAD
         given = (*tensors, *fixed)
-        with _lock:
-            epoch = self._renew()
-            known = self._known.get(pattern, ())
+        if not _can_be_guarded(given):
+            return NO_ROAD
         for road in known:
             if road[0](*given):
                 self._remember(pattern, road, known, epoch)
@@ -83,9 +81,25 @@ class Roads:
             return NO_ROAD
         return self._on_trial(found, lambda: self._remember(pattern, found, (*known[1 - LONGEST :], found), epoch))
 
+    def forget(self) -> None:
+        """Forgets all roads: something was registered since they were proven."""
+        self._known, self.first, self.last = {}, {}, NO_ROAD
+
+    def _remember(self, pattern: Hashable, road: Road, known: tuple[Road, ...], epoch: int) -> None:
+        """Notes a road as the first, unless something was registered since it was proven."""
+        with changes.lock:
+            if epoch != changes.count:
+                return
+            changes.tell_once(self.forget)
+            if pattern is None:
+                self.last = road
+            if pattern in self._known or len(self._known) < WIDEST:
+                self._known[pattern] = known
+                self.first[pattern] = road
+
     def _on_trial(self, road: Road, remember: Callable[[], None]) -> Road:
         """A road whose first call is checked in full, and which is remembered once that has passed."""
-        check, function, record, is_checked = road
+        check, function, record, is_checked, _ = road
         program = program_of(self._entry)
         assert function is not None  # it was found
         watched = program.watch(function) if is_checked else function
@@ -100,34 +114,13 @@ class Roads:
             remember()
             return result
 
-        return check, run, None if record is None else record_once, is_checked
-
-    def _remember(self, pattern: Hashable, road: Road, known: tuple[Road, ...], epoch: int) -> None:
-        """Notes a road as the first, unless something was registered since it was proven."""
-        with _lock:
-            if not epoch == self.epoch == changes.count:
-                return
-            if pattern is None:
-                self.last = road
-            if pattern in self._known or len(self._known) < WIDEST:
-                self._known[pattern] = known
-                self.first[pattern] = road
-
-    def _renew(self) -> int:
-        """Forgets all roads if anything was registered or loaded since they were proven; says when that is."""
-        epoch = changes.count
-        if epoch != self.epoch:
-            self._foreign = registrations.foreign_keys(str(self._entry.home), library.FILE)
-            self._known, self.first, self.last = {}, {}, NO_ROAD
-            self.epoch = epoch  # last: who finds it current, in another thread, then reads no outdated road
-        return epoch
+        return check, run, None if record is None else record_once, is_checked, False
 
     def _prove(self, tensors: Sequence[Tensor]) -> Road | None:
-        if guards.torch_dispatch_modes() or not tensors or not all(type(tensor) in CLASSES for tensor in tensors):
-            return None
         device = tensors[0].device
         backend = guards.backend_of(tensors[0])
-        allowed, foreign = _allowed(self._entry, backend), self._foreign
+        allowed = _allowed(self._entry, backend)
+        foreign = registrations.foreign_keys(str(self._entry.home), library.FILE)
         for tensor in tensors:
             keys = guards.keys_in_effect(tensor)
             if tensor.device != device or not keys <= allowed or foreign & (keys | _ALIASES):
@@ -145,7 +138,15 @@ class Roads:
         if program.is_writing and (is_recorded or not all("ADInplaceOrView" in its for its in keys)):
             return None
         apply = program.recorder(function) if is_recorded and program.is_recording else None
-        return guards.guard_of(tensors), function, apply, program.is_checked
+        is_blind = not program.is_writing and is_blind_to_grad_mode(function)
+        return guards.guard_of(tensors), function, apply, program.is_checked, is_blind
+
+
+def _can_be_guarded(tensors: Sequence[Tensor]) -> bool:
+    """Whether a guard may look at tensors: it ends the process at nested ones (see guards.py), and misses some modes."""
+    if not tensors or guards.torch_dispatch_modes() or transforms.is_transforming():
+        return False
+    return all(type(tensor) in CLASSES and not guards.is_without_sizes(tensor) for tensor in tensors)
 
 
 _ALIASES = frozenset({"Autograd", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "BackendSelect"})

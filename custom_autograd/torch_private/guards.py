@@ -3,9 +3,11 @@
 - `_C._dynamo.guards.TensorGuards`: Dynamo's own guard. It compares class, dispatch keys as the dispatcher computes them
   (the tensor's, plus those that modes and transforms include, minus those they exclude), dtype, device, number of
   dimensions and requires_grad. Asking tensor by tensor costs as much as the dispatcher itself.
+  It does not see modes that Dynamo itself works under, and it ends the process at tensors that have no sizes or strides.
 - `_C._dispatch_keys`, `_C._dispatch_tls_local_include_set`, `_C._dispatch_tls_local_exclude_set`: what it compares.
-- `_C._len_torch_function_stack`, `_C._len_torch_dispatch_stack`, `_C._autograd._profiler_enabled`: no public question
-  exists that costs less than the answer is worth.
+- `_C._len_torch_function_stack`, `_C._len_torch_dispatch_stack`: no public question exists that costs less than the
+  answer is worth. `autograd.profiler._is_profiler_enabled`, which generated source reads, is torch's own for that.
+- `_C._functorch.is_functorch_wrapped_tensor`: a wrapper that has outlived its transform is no plain tensor.
 - `_C._set_grad_enabled`: `torch.no_grad()` costs six times as much.
 """
 
@@ -18,7 +20,6 @@ from torch import _C, Tensor
 
 torch_function_modes = _C._len_torch_function_stack
 torch_dispatch_modes = _C._len_torch_dispatch_stack
-is_profiling = _C._autograd._profiler_enabled
 set_grad_enabled = _C._set_grad_enabled
 
 
@@ -46,6 +47,11 @@ def _names(keys: _C.DispatchKeySet) -> frozenset[str]:
     """The names of the keys in a set; torch gives no iteration over it."""
     text = str(keys).removeprefix("DispatchKeySet(").removesuffix(")")
     return frozenset(text.split(", ")) - {""}
+
+
+def is_without_sizes(tensor: Tensor) -> bool:
+    """Whether a tensor, by itself or in what it wraps, may be without sizes or strides, which a guard cannot bear."""
+    return tensor.is_nested or _C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def backend_of(tensor: Tensor) -> str:

@@ -28,22 +28,30 @@ REGISTERED = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.M
 
 
 class Changes:
-    """Counts the registrations of this process.
+    """The registrations of this process, as they happen.
 
     Attributes:
         count: goes up with each one that is made or withdrawn, by anybody and for any op.
+        lock: held while one is noted; reentrant, since a finalizer may note a change at any moment.
     """
 
-    __slots__ = ("_lock", "count")
-
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a finalizer may note a change while one is noted
+        self.lock = threading.RLock()
         self.count = 0
+        self._listeners: dict[int, Callable[[], None]] = {}
 
     def note(self) -> None:
-        """Something was registered or withdrawn."""
-        with self._lock:
+        """Something was registered or withdrawn: tells everyone who asked to be told."""
+        with self.lock:
             self.count += 1
+            listeners, self._listeners = self._listeners, {}
+            for listener in listeners.values():
+                listener()
+
+    def tell_once(self, listener: Callable[[], None]) -> None:
+        """Calls a bound method at the next change, once, however often it is given."""
+        with self.lock:
+            self._listeners[id(listener.__self__)] = listener  # type: ignore[attr-defined]  # it is bound
 
 
 changes = Changes()

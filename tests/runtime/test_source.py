@@ -48,21 +48,21 @@ def test_the_source_of_a_plain_op():
 def op(self, /, x, y):
     \"\"\"What source::multiply(...) runs.\"\"\"
     if not is_dynamo_compiling() and compiling_callback() is None:
-        if not torch_function_modes() and not is_profiling() and forward_ad._current_level < 0:
-            check, function, record, is_checked = roads.last if changes.count == roads.epoch else NO_ROAD
-            if not check(x, y):
-                _, function, record, is_checked = roads.find(None, (x, y), ())
+        if not torch_function_modes() and not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0:
+            check, function, record, is_checked, is_blind = roads.last
+            if not ((type(x) is Tensor or type(x) is Parameter) and not x.is_nested and (type(y) is Tensor or type(y) is Parameter) and not y.is_nested and check(x, y)):
+                _, function, record, is_checked, is_blind = roads.find(None, (x, y), ())
             if function is not None:
-                if is_grad_enabled():
-                    if record is not None:
-                        return record(x, y)
+                if record is not None and is_grad_enabled():
+                    return record(x, y)
+                if is_blind or not is_grad_enabled():
+                    result = function(x, y)
+                else:
                     set_grad_enabled(False)
                     try:
                         result = function(x, y)
                     finally:
                         set_grad_enabled(True)
-                else:
-                    result = function(x, y)
                 if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
                     result = read_result(result, {"x": x, "y": y}, function, is_checked=is_checked)
                 return result
@@ -168,21 +168,21 @@ def make_node(function):
 
 def autograd(keyset, x, y):
     \"\"\"What stands at the Autograd dispatch key of source::multiply.\"\"\"
-    if not is_profiling() and forward_ad._current_level < 0:
-        check, function, record, is_checked = roads.last if changes.count == roads.epoch else NO_ROAD
-        if not check(x, y):
-            _, function, record, is_checked = roads.find(None, (x, y), ())
+    if not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0:
+        check, function, record, is_checked, is_blind = roads.last
+        if not ((type(x) is Tensor or type(x) is Parameter) and not x.is_nested and (type(y) is Tensor or type(y) is Parameter) and not y.is_nested and check(x, y)):
+            _, function, record, is_checked, is_blind = roads.find(None, (x, y), ())
         if function is not None:
-            if is_grad_enabled():
-                if record is not None:
-                    return record(x, y)
+            if record is not None and is_grad_enabled():
+                return record(x, y)
+            if is_blind or not is_grad_enabled():
+                result = function(x, y)
+            else:
                 set_grad_enabled(False)
                 try:
                     result = function(x, y)
                 finally:
                     set_grad_enabled(True)
-            else:
-                result = function(x, y)
             if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
                 result = read_result(result, {"x": x, "y": y}, function, is_checked=is_checked)
             return result
@@ -204,27 +204,27 @@ def test_the_source_of_an_op_with_a_hidden_output_keywords_and_defaults():
 def op(self, /, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What source::norm(...) runs.\"\"\"
     if not is_dynamo_compiling() and compiling_callback() is None:
-        if not torch_function_modes() and not is_profiling() and forward_ad._current_level < 0 and type(n) is int and -9223372036854775808 <= n <= 9223372036854775807 and type(eps) is float:
+        if not torch_function_modes() and not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0 and type(n) is int and -9223372036854775808 <= n <= 9223372036854775807 and type(eps) is float:
             tensors = [x]
             if weight is not None:
                 tensors.append(weight)
             fixed = []
             pattern = (weight is None,)
-            check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count == roads.epoch else NO_ROAD
-            if not check(*tensors, *fixed):
-                _, function, record, is_checked = roads.find(pattern, tensors, fixed)
+            check, function, record, is_checked, is_blind = roads.first.get(pattern, NO_ROAD)
+            if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
+                _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
             if function is not None:
-                if is_grad_enabled():
-                    if record is not None:
-                        out, _ = record(x, weight, n, eps)
-                        return out
+                if record is not None and is_grad_enabled():
+                    out, _ = record(x, weight, n, eps)
+                    return out
+                if is_blind or not is_grad_enabled():
+                    result = function(x, weight, n, eps=eps)
+                else:
                     set_grad_enabled(False)
                     try:
                         result = function(x, weight, n, eps=eps)
                     finally:
                         set_grad_enabled(True)
-                else:
-                    result = function(x, weight, n, eps=eps)
                 if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
                     result = read_result(result, {"x": x, "weight": weight}, function, is_checked=is_checked)
                 out, _ = result
@@ -310,26 +310,26 @@ def make_node(function):
 
 def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What stands at the Autograd dispatch key of source::norm.\"\"\"
-    if not is_profiling() and forward_ad._current_level < 0 and type(n) is int and -9223372036854775808 <= n <= 9223372036854775807 and type(eps) is float:
+    if not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0 and type(n) is int and -9223372036854775808 <= n <= 9223372036854775807 and type(eps) is float:
         tensors = [x]
         if weight is not None:
             tensors.append(weight)
         fixed = []
         pattern = (weight is None,)
-        check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count == roads.epoch else NO_ROAD
-        if not check(*tensors, *fixed):
-            _, function, record, is_checked = roads.find(pattern, tensors, fixed)
+        check, function, record, is_checked, is_blind = roads.first.get(pattern, NO_ROAD)
+        if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
+            _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
         if function is not None:
-            if is_grad_enabled():
-                if record is not None:
-                    return record(x, weight, n, eps)
+            if record is not None and is_grad_enabled():
+                return record(x, weight, n, eps)
+            if is_blind or not is_grad_enabled():
+                result = function(x, weight, n, eps=eps)
+            else:
                 set_grad_enabled(False)
                 try:
                     result = function(x, weight, n, eps=eps)
                 finally:
                     set_grad_enabled(True)
-            else:
-                result = function(x, weight, n, eps=eps)
             if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
                 result = read_result(result, {"x": x, "weight": weight}, function, is_checked=is_checked)
             return result
@@ -351,23 +351,23 @@ def test_the_source_of_an_op_that_writes_to_a_list():
 def op(self, /, values, step):
     \"\"\"What source::add_all_(...) runs.\"\"\"
     if not is_dynamo_compiling() and compiling_callback() is None:
-        if not torch_function_modes() and not is_profiling() and forward_ad._current_level < 0 and (type(values) is list or type(values) is tuple):
+        if not torch_function_modes() and not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0 and (type(values) is list or type(values) is tuple):
             tensors = [step]
             tensors += values
             fixed = []
             pattern = (len(values),)
-            check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count == roads.epoch else NO_ROAD
-            if not check(*tensors, *fixed):
-                _, function, record, is_checked = roads.find(pattern, tensors, fixed)
+            check, function, record, is_checked, is_blind = roads.first.get(pattern, NO_ROAD)
+            if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
+                _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
             if function is not None:
-                if is_grad_enabled():
+                if is_blind or not is_grad_enabled():
+                    result = function(list(values), step)
+                else:
                     set_grad_enabled(False)
                     try:
                         result = function(list(values), step)
                     finally:
                         set_grad_enabled(True)
-                else:
-                    result = function(list(values), step)
                 result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
                 increment_version(values)
                 return result
@@ -441,23 +441,23 @@ class add_all_(torch.autograd.Function):
 
 def autograd(keyset, values, step):
     \"\"\"What stands at the Autograd dispatch key of source::add_all_.\"\"\"
-    if not is_profiling() and forward_ad._current_level < 0 and (type(values) is list or type(values) is tuple):
+    if not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0 and (type(values) is list or type(values) is tuple):
         tensors = [step]
         tensors += values
         fixed = []
         pattern = (len(values),)
-        check, function, record, is_checked = roads.first.get(pattern, NO_ROAD) if changes.count == roads.epoch else NO_ROAD
-        if not check(*tensors, *fixed):
-            _, function, record, is_checked = roads.find(pattern, tensors, fixed)
+        check, function, record, is_checked, is_blind = roads.first.get(pattern, NO_ROAD)
+        if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
+            _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
         if function is not None:
-            if is_grad_enabled():
+            if is_blind or not is_grad_enabled():
+                result = function(list(values), step)
+            else:
                 set_grad_enabled(False)
                 try:
                     result = function(list(values), step)
                 finally:
                     set_grad_enabled(True)
-            else:
-                result = function(list(values), step)
             result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
             increment_version(values)
             return result

@@ -1,0 +1,134 @@
+"""The direct road is the dispatcher's way: in every mode, for every kind of tensor, for every shape of schema."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from runtime.grid_modes import MODES, tensors_of
+from runtime.grid_ops import OPS, GridOp
+from runtime.grid_tensors import KINDS, Wrapper, numbers
+from torch import Tensor
+
+from custom_autograd.runtime import roads
+from custom_autograd.runtime.roads import through_dispatcher
+
+SLOW = ("compile", "export")  # these two trace the call, so that neither tensor kinds nor runs teach them anything new
+
+
+def shown(value: Any) -> Any:
+    """A value as something that two runs can be compared by."""
+    if isinstance(value, Wrapper):
+        return "wrapper", shown(value.inner)
+    if isinstance(value, Tensor):
+        return shown_tensor(value)
+    if isinstance(value, (tuple, list)):
+        return type(value).__name__, [shown(item) for item in value]
+    return type(value).__name__, re.sub(r"0x[0-9a-f]+", "0x", repr(value))
+
+
+def shown_tensor(tensor: Tensor) -> tuple[Any, ...]:
+    facts: list[Any] = [type(tensor).__name__, tensor.dtype, str(tensor.device), str(tensor.layout)]
+    facts += [tensor.requires_grad, type(tensor.grad_fn).__name__, tensor.is_leaf, tensor.is_inference()]
+    facts += [tensor.is_conj(), tensor.is_neg(), tensor._is_zerotensor()]
+    if tensor.layout is torch.strided and not tensor.is_nested:
+        facts += [tuple(tensor.shape), tensor.stride(), tensor.storage_offset()]
+    if not tensor.is_inference():
+        facts.append(tensor._version)
+    return (*facts, values_of(tensor))
+
+
+def values_of(tensor: Tensor) -> str:
+    """All numbers; for fakes and the like, which have none, their kind."""
+    with torch.no_grad():
+        if tensor.is_nested:
+            return str([values_of(part) for part in tensor.unbind()])
+        if tensor.is_meta or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
+            return "no data"
+        try:
+            return repr(tensor.detach().to_dense() if tensor.layout is not torch.strided else tensor.detach())
+        except RuntimeError as error:
+            return f"unreadable: {type(error).__name__}"
+
+
+def outcome(mode: str, grid_op: GridOp, kind: str) -> list[Any]:
+    """Everything that one call does: results, gradients, versions, or its error."""
+    seen: list[Any] = []
+    x, y = KINDS[kind]()
+    try:
+        result = MODES[mode](grid_op.call, x, y, seen)
+        seen.append(shown(result))
+        seen += gradients(result, x, y)
+    except Exception as error:
+        seen.append((type(error).__name__, first_line(error)))
+    seen += [shown(x), shown(y)]
+    return seen
+
+
+def first_line(error: Exception) -> str:
+    """The message without addresses, without the names of generated variables, and without where Dynamo was."""
+    return re.sub(r"0x[0-9a-f]+|\d{6,}", "0x", str(error)).split("\n")[0]
+
+
+def gradients(result: Any, x: Any, y: Any) -> list[Any]:
+    """The gradients of all results, with a graph, and then once more."""
+    outputs = [t for t in tensors_of(result) if t.requires_grad]
+    inputs = [t for t in (x, y) if isinstance(t, Tensor) and t.requires_grad]
+    if not outputs or not inputs:
+        return []
+    found = torch.autograd.grad(
+        outputs, inputs, [torch.ones_like(t) for t in outputs], create_graph=True, allow_unused=True
+    )
+    second = [t for t in found if t is not None and t.requires_grad]
+    if not second:
+        return [shown(found)]
+    again = torch.autograd.grad(second, inputs, [torch.ones_like(t) for t in second], allow_unused=True)
+    return [shown(found), shown(again)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_cell_is_the_same_on_both_roads(mode, op):
+    differences = []
+    for kind in KINDS:
+        for _ in range(2):
+            OPS[op].call(*numbers(3, 2))  # a road for plain tensors is known: no other tensor may pass for one
+        runs = [outcome(mode, OPS[op], kind) for _ in range(1 if mode in SLOW else 3)]
+        with through_dispatcher():
+            expected = outcome(mode, OPS[op], kind)
+        differences += [(kind, run, expected) for run in (runs[0], runs[-1]) if run != expected]
+
+    assert [] == [f"{kind}:\n  direct     {found}\n  dispatcher {expected}" for kind, found, expected in differences]
+
+
+@pytest.mark.parametrize("op", [name for name in OPS if name != "in_place"])
+def test_plain_calls_do_take_the_direct_road(op, monkeypatch):
+    """Without this, the grid could compare the dispatcher with itself."""
+    x, y = numbers(3, 2)
+    for _ in range(2):
+        OPS[op].call(x, y)
+    monkeypatch.setattr(OPS[op].op.entry, "call", lambda *args, **kwargs: pytest.fail("the dispatcher was called"))
+
+    OPS[op].call(x, y)
+    OPS[op].call(x.requires_grad_(), y)
+    OPS[op].call(x, y)
+
+
+def test_a_road_that_differs_is_reported(monkeypatch):
+    """The comparison itself: a direct road with another kernel than the dispatcher's is found."""
+    monkeypatch.setattr(
+        roads.Roads, "_prove", lambda self, tensors: (lambda *_: True, lambda x, y: x - y, None, False, False)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        OPS["one"].op.entry.forget()
+        found = [outcome("none", OPS["one"], "plain") for _ in range(2)][-1]
+    with through_dispatcher():
+        expected = outcome("none", OPS["one"], "plain")
+    OPS["one"].op.entry.forget()
+
+    assert found != expected
