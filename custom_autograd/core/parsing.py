@@ -12,7 +12,7 @@ from custom_autograd.core.annotations import annotations_of
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.names import is_name
 from custom_autograd.core.schema import TENSOR_TYPES, Argument, Output, Schema
-from custom_autograd.core.types import find_argument_type
+from custom_autograd.core.types import find_argument_type, find_check
 from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
 
@@ -53,13 +53,15 @@ def _argument(
         is_differentiable=value.type in TENSOR_TYPES and value.name not in wish.non_differentiable,
         has_default=value.has_default,
         default=value.default,
+        to_dispatcher=find_check(value.type),
     )
     if wish.schema is not None:
         return argument
     found = find_argument_type(annotations_of(function, signature, refuse)[value.name])
     default = signature.parameters[value.name].default if value.has_default else None
     assert found is not None  # the text was built from it
-    return replace(argument, default=default, to_dispatcher=found.to_dispatcher, from_dispatcher=found.from_dispatcher)
+    convert = found.to_dispatcher or argument.to_dispatcher
+    return replace(argument, default=default, to_dispatcher=convert, from_dispatcher=found.from_dispatcher)
 
 
 def _named_tuple(

@@ -6,6 +6,7 @@ ARGUMENT_TYPES has one row per type. Lists and optionals of a row, `Literal` and
 from __future__ import annotations
 
 import enum
+import functools
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -68,6 +69,27 @@ RETURN_SPELLINGS = {
     bool: "bool",
     torch.types.Number: "Scalar",
 }
+
+
+CODES = {"ScalarType": torch.dtype, "Layout": torch.layout, "MemoryFormat": torch.memory_format}
+"""Types that the dispatcher holds as integers: it takes any integer for one, and then reads beyond its own table."""
+
+
+@functools.cache
+def find_check(spelling: str) -> Callable[[Any], Any] | None:  # Any: a value of a call
+    """What refuses values that the dispatcher wrongly takes for one of a type, or None where it takes none."""
+    kind = CODES.get(spelling.removesuffix("?").removesuffix("[]"))
+    if kind is None:
+        return None
+    is_list, is_optional = "[]" in spelling, spelling.endswith("?")
+
+    def check(value: Any) -> Any:
+        items = value if is_list and isinstance(value, (list, tuple)) else (value,)
+        if not all(isinstance(item, kind) for item in items) and not (is_optional and value is None):
+            raise ValueError(f"expected a torch.{kind.__name__}, found {value!r}")
+        return value
+
+    return check
 
 
 def describe_supported() -> str:

@@ -26,9 +26,9 @@ ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other
 class Derivatives:
     """The derivatives of one op, in terms of the ctx of its Function (which torch gives no type: Any)."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, is_checked: bool) -> None:
         self.plan = plan
-        self.vjp = Vjp(plan)
+        self.vjp = Vjp(plan, is_checked=is_checked)
         self.tangents = Jvp(plan)
         self.drop_in = None if plan.drop_in is None else DropIn(plan, plan.drop_in)
         schema = plan.declaration.schema

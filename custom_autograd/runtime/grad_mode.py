@@ -14,10 +14,8 @@ from types import CodeType, FunctionType
 
 import torch
 
-BUILTINS = frozenset(
-    "abs all any bool complex dict divmod enumerate float int isinstance len list map max min pow print range reversed "
-    "round set slice sorted str sum tuple type zip ValueError TypeError RuntimeError AssertionError".split()
-)
+BUILTINS = frozenset({"abs", "all", "any", "bool", "dict", "enumerate", "float", "int", "isinstance", "len", "list"})
+BUILTINS |= {"max", "min", "pow", "range", "reversed", "round", "slice", "sorted", "sum", "tuple", "zip", "ValueError"}
 REACHING = frozenset({"nn", "Parameter", "load", "ops", "library", "autograd", "func", "compile", "inference_mode"})
 
 
@@ -25,20 +23,18 @@ def is_blind_to_grad_mode(function: Callable[..., object]) -> bool:
     """Whether switching grad mode off around a kernel can make no difference."""
     if type(function) is not FunctionType or function.__closure__ or function.__defaults__ or function.__kwdefaults__:
         return False
-    modules = (torch, math, sys.modules.get("numpy", math))
-    for instruction in _instructions(function.__code__):
-        name = str(instruction.argval)
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            value = function.__globals__.get(name)
-            if not any(value is module for module in modules) and (value is not None or name not in BUILTINS):
-                return False
-        elif instruction.opname.startswith(("IMPORT", "STORE_GLOBAL", "DELETE_GLOBAL")):
-            return False
-        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and (
-            name in REACHING or "grad" in name or "_C" in name
-        ):
-            return False
-    return True
+    return all(_is_harmless(instruction, function) for instruction in _instructions(function.__code__))
+
+
+def _is_harmless(instruction: dis.Instruction, function: FunctionType) -> bool:
+    kind, name = instruction.opname, str(instruction.argval)
+    if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
+        value = function.__globals__.get(name)
+        modules = (torch, math, sys.modules.get("numpy", math))
+        return any(value is module for module in modules) or (value is None and name in BUILTINS)
+    if kind in ("LOAD_ATTR", "LOAD_METHOD"):
+        return name not in REACHING and "grad" not in name and "_C" not in name
+    return not kind.startswith(("IMPORT", "STORE_GLOBAL", "DELETE_GLOBAL"))
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:

@@ -83,7 +83,7 @@ class Program:
         return found
 
     def _helpers(self, entry: Entry) -> dict[str, Any]:
-        derivatives = Derivatives(self.plan)
+        derivatives = Derivatives(self.plan, is_checked=self.is_checked)
         found = {**direct.helpers(), **_helpers(entry, derivatives), "choose": self.choose}
         for index, step in enumerate(derivatives.vjp.steps):
             found.update(_rule_helpers(index, step, derivatives))

@@ -143,7 +143,7 @@ class Roads:
 
 
 def _can_be_guarded(tensors: Sequence[Tensor]) -> bool:
-    """Whether a guard may look at tensors: it ends the process at nested ones (see guards.py), and misses some modes."""
+    """Whether a guard may look at tensors: it ends the process at some, and does not see some modes; see guards.py."""
     if not tensors or guards.torch_dispatch_modes() or transforms.is_transforming():
         return False
     return all(type(tensor) in CLASSES and not guards.is_without_sizes(tensor) for tensor in tensors)

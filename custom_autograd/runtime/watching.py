@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
@@ -36,10 +38,11 @@ class Watcher:
     def _watch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
             arguments = self._bind.raw(*args, **kwargs)
-            before = {name: _versions(arguments[name]) for name in self._fixed}
+            tensors = {name: _counting(arguments[name]) for name in self._fixed}
+            before = {name: [version_of(tensor) for tensor in its] for name, its in tensors.items()}
             result = self._read(function(*args, **kwargs), arguments, function)
             for name, versions in before.items():
-                if versions != _versions(arguments[name]):
+                if versions != [version_of(tensor) for tensor in tensors[name]]:
                     raise self._undeclared(name, function)
             return result
 
@@ -56,6 +59,6 @@ class Watcher:
         )
 
 
-def _versions(value: Any) -> list[int]:  # Any: a tensor, a list of tensors, or None
-    """How often each tensor was written to; those made in inference mode do not count that."""
-    return [version_of(tensor) for tensor in tensors_in([value]) if not tensor.is_inference()]
+def _counting(value: Any) -> list[Tensor]:  # Any: a tensor, a list of tensors, or None
+    """The tensors in a value that count how often they are written to: those made in inference mode do not."""
+    return [tensor for tensor in tensors_in([value]) if not tensor.is_inference()]

@@ -2,8 +2,8 @@
 
 - `_C._dynamo.guards.TensorGuards`: Dynamo's own guard. It compares class, dispatch keys as the dispatcher computes them
   (the tensor's, plus those that modes and transforms include, minus those they exclude), dtype, device, number of
-  dimensions and requires_grad. Asking tensor by tensor costs as much as the dispatcher itself.
-  It does not see modes that Dynamo itself works under, and it ends the process at tensors that have no sizes or strides.
+  dimensions and requires_grad. Asking tensor by tensor costs as much as the dispatcher itself. It does not see modes
+  that Dynamo works under, and it ends the process at tensors without sizes or strides.
 - `_C._dispatch_keys`, `_C._dispatch_tls_local_include_set`, `_C._dispatch_tls_local_exclude_set`: what it compares.
 - `_C._len_torch_function_stack`, `_C._len_torch_dispatch_stack`: no public question exists that costs less than the
   answer is worth. `autograd.profiler._is_profiler_enabled`, which generated source reads, is torch's own for that.

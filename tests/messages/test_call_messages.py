@@ -222,3 +222,35 @@ KernelError: words::batched: vmap would write one tensor once per sample: 'x' is
 
 def test_instance_of_the_function():
     assert_expected_inline(message(reduce.function, TypeError), """TypeError: reduce is not to be instantiated or called: call the op, or reduce.apply(...)""")
+
+
+@custom_op("words::convert")
+def convert(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    return x.to(dtype) + 1
+
+
+def test_a_number_for_a_dtype():
+    """torch takes any integer for one, and reads beyond the end of its table."""
+    assert_expected_inline(message(lambda: convert(torch.zeros(1), 3000)), """\
+KernelError: words::convert: argument 'dtype': expected a torch.dtype, found 3000
+  declared   FILE.py:LINE""")
+
+
+def test_tensors_with_data_among_tensors_without():
+    op = custom_op("words::two", lambda x, y: x + y, schema="(Tensor x, Tensor y) -> Tensor", replace=True)
+    op.register_fake(lambda x, y: torch.empty_like(x))
+    assert_expected_inline(message(lambda: op(ONES, ONES.to("meta"))), """\
+KernelError: words::two: the op meets tensors on 'meta', which have no data, together with tensors that have
+  expected   all tensors on one device
+  found      'x' on 'cpu', 'y' on 'meta'
+  rule       FILE.py:LINE, fake
+  declared   FILE.py:LINE
+  do         move them to one device; a fake makes its outputs on the device of an input""")
+
+
+def test_an_input_that_is_written_to_without_being_declared():
+    op = custom_op("words::writes", lambda x: x.mul_(1) + 1, schema="(Tensor x) -> Tensor", replace=True)
+    assert_expected_inline(message(lambda: op(torch.ones(2))), """\
+KernelError: words::writes: the default kernel, FILE.py:LINE, writes to its input 'x'
+  declared   FILE.py:LINE
+  do         write to a copy, or declare it: mutates_args=('x',)""")
