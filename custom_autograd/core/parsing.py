@@ -33,8 +33,9 @@ def parse(text: str, signature: inspect.Signature, function: Callable[..., Any],
         arguments, results = parse_schema("op" + text)
     except RuntimeError as error:
         raise refuse(f"the schema cannot be parsed: {str(error).strip()}", found=text) from error
-    named_tuple = _named_tuple(function, signature, wish, refuse)
-    built = tuple(_argument(value, signature, function, wish, refuse) for value in arguments)
+    annotations = {} if wish.schema is not None else annotations_of(function, signature, refuse)
+    named_tuple = _named_tuple(annotations)
+    built = tuple(_argument(value, signature, annotations, wish) for value in arguments)
     outputs = _outputs(results, built, arguments, named_tuple, wish, refuse)
     schema = Schema(built, outputs, text, named_tuple)
     _check_against_function(schema, signature, wish, refuse)
@@ -42,9 +43,7 @@ def parse(text: str, signature: inspect.Signature, function: Callable[..., Any],
     return schema
 
 
-def _argument(
-    value: ParsedValue, signature: inspect.Signature, function: Callable[..., Any], wish: Wish, refuse: Refusal
-) -> Argument:
+def _argument(value: ParsedValue, signature: inspect.Signature, annotations: dict[str, Any], wish: Wish) -> Argument:
     argument = Argument(
         name=value.name,
         type=value.type,
@@ -57,19 +56,15 @@ def _argument(
     )
     if wish.schema is not None:
         return argument
-    found = find_argument_type(annotations_of(function, signature, refuse)[value.name])
+    found = find_argument_type(annotations[value.name])
     default = signature.parameters[value.name].default if value.has_default else None
     assert found is not None  # the text was built from it
     convert = found.to_dispatcher or argument.to_dispatcher
     return replace(argument, default=default, to_dispatcher=convert, from_dispatcher=found.from_dispatcher)
 
 
-def _named_tuple(
-    function: Callable[..., Any], signature: inspect.Signature, wish: Wish, refuse: Refusal
-) -> type | None:
-    if wish.schema is not None or signature.return_annotation is inspect.Signature.empty:
-        return None
-    annotation = annotations_of(function, signature, refuse)["return"]
+def _named_tuple(annotations: dict[str, Any]) -> type | None:
+    annotation = annotations.get("return")
     return annotation if isinstance(annotation, type) and hasattr(annotation, "_fields") else None
 
 

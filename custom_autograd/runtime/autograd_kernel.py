@@ -14,19 +14,20 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
+from custom_autograd.runtime.cache_tag import COUNTED
 from custom_autograd.runtime.call import make_call
 from custom_autograd.runtime.program import program_of
 from custom_autograd.runtime.roads import Roads
 from custom_autograd.runtime.tensors import first_tensor
 from custom_autograd.torch_private import dispatch
-from custom_autograd.torch_private.compiler import is_compiler_loaded, outside_compilation
+from custom_autograd.torch_private.compiler import outside_compilation
 
 
 def attach(entry: Entry) -> None:
     """Registers the op's kernels and its autograd with the dispatcher, and makes what a call runs."""
     if entry.roads is None:
         entry.roads = Roads(entry)
-    if entry.call is None or is_compiler_loaded():  # a new function makes compiled callers trace the new rules
+    if entry.call is None or COUNTED in entry.attached:  # a new function makes compiled callers trace the new rules
         entry.call = make_call(entry)
     implement(entry, "CompositeExplicitAutograd", _backend(entry, None))
     for device_type in entry.kernels:

@@ -113,13 +113,13 @@ class Derivatives:
             kept: ByName = ctx.known
             return kept
         schema = self.plan.declaration.schema
-        known: dict[str, Any] = dict.fromkeys(argument.name for argument in schema.tensor_arguments)
-        for index, argument in enumerate(schema.arguments):
-            if ctx.needs_input_grad[index]:
-                known[argument.name] = input_metadata(ctx, index)
-        for index, output in enumerate(schema.outputs):
-            known[output.name] = Metadata(*functions.known_output(ctx, index), torch.strided)
-        return known
+        layout = getattr(ctx, "layout", None)
+        needed = [input_metadata(ctx, i) if need else None for i, need in enumerate(ctx.needs_input_grad)]
+        outputs = [output_metadata(ctx, i) for i in range(functions.count_outputs(ctx))]
+        if layout is not None:
+            needed, outputs = restore(needed[1:], layout.inputs), restore(outputs, layout.outputs)
+        known = dict(zip(schema.argument_names, needed, strict=True))
+        return {**known, **dict(zip(schema.output_names, outputs, strict=True))}
 
     def _no_backward(self) -> GradientError:
         declaration = self.plan.declaration
@@ -137,6 +137,11 @@ class Derivatives:
 def input_metadata(ctx: Any, index: int) -> Metadata:
     """What the graph knows of a strided input that requires a gradient."""
     return Metadata(*functions.known_input(ctx, index), torch.strided)
+
+
+def output_metadata(ctx: Any, index: int) -> Metadata:
+    """What the graph knows of a strided output."""
+    return Metadata(*functions.known_output(ctx, index), torch.strided)
 
 
 def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:

@@ -17,6 +17,7 @@ from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.runtime.source import Source, tuple_of
 from custom_autograd.torch_private import dispatch, guards
 from custom_autograd.torch_private.compiler import compiling_callback
+from custom_autograd.torch_private.functions import is_view
 from custom_autograd.torch_private.transforms import is_transforming
 
 IS_INT = "type({0}) is int and -9223372036854775808 <= {0} <= 9223372036854775807"
@@ -74,6 +75,7 @@ def helpers() -> dict[str, Any]:
         "compiling_callback": compiling_callback,
         "is_grad_enabled": torch.is_grad_enabled,
         "set_grad_enabled": guards.set_grad_enabled,
+        "are_new": are_new,
         "increment_version": dispatch.increment_version,
     }
 
@@ -212,6 +214,11 @@ def write_reading(source: Source, schema: Schema, condition: str) -> None:
     """
     pairs = ", ".join(f'"{argument.name}": {argument.name}' for argument in schema.tensor_arguments)
     reading = f"$result = $read_result($result, {{{pairs}}}, $function, is_checked={condition})"
+    if len(schema.outputs) == 1 and schema.outputs[0].type == "Tensor[]" and schema.outputs[0].alias_of is None:
+        inputs = tuple_of([argument.name for argument in schema.tensor_arguments])
+        with source.block(f"if type($result) is not list or not $are_new($result, {inputs}, {condition})"):
+            source.line(reading)
+        return
     if not schema.outputs or any(output.type != "Tensor" or output.alias_of is not None for output in schema.outputs):
         source.line(reading)
         return
@@ -219,6 +226,18 @@ def write_reading(source: Source, schema: Schema, condition: str) -> None:
     asked = {"True": shared, "False": []}.get(condition, [f"({condition} and ({' or '.join(shared)}))"])
     with source.block(f"if {' or '.join([*shapeless, *asked])}"):
         source.line(reading)
+
+
+def are_new(results: list[Any], inputs: tuple[Any, ...], is_checked: bool) -> bool:
+    """Whether all results are plain tensors, none of them an input, a view, or there twice (Any: what a kernel has)."""
+    if not is_checked:
+        return all(type(result) is Tensor for result in results)
+    seen = {id(tensor) for value in inputs for tensor in (value if isinstance(value, (list, tuple)) else (value,))}
+    for result in results:
+        if type(result) is not Tensor or is_view(result) or id(result) in seen:
+            return False
+        seen.add(id(result))
+    return True
 
 
 def _oddities(schema: Schema) -> tuple[list[str], list[str]]:

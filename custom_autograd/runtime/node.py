@@ -7,7 +7,6 @@ find that what it returns fits, and leaves everything else to the Function's own
 
 from __future__ import annotations
 
-from custom_autograd.core.schema import Output
 from custom_autograd.registration.rules import Rule, grad_names, sole_result
 from custom_autograd.runtime.direct import call_kernel, write_reading
 from custom_autograd.runtime.drop_in import PARCEL
@@ -65,7 +64,7 @@ class NodeWriter:
     def _keeps_metadata(self) -> bool:
         """Whether metadata must be kept; else the graph knows them: see `known_of` in derivatives.py."""
         wants = any(rule.wants_meta for rule in self.plan.rules)
-        return wants or self.function.has_lists or any(v.type != "Tensor" for v in self.schema.values if _is_result(v))
+        return wants or any(v.type not in ("Tensor", "Tensor[]") for v in self.schema.outputs)
 
     def _write_list_apply(self) -> None:
         """Writes `apply` for ops with lists: spreads them out, and gathers the results again."""
@@ -219,32 +218,16 @@ class NodeWriter:
         gradient = f"$gradient_{name}"
         with source.block(f"if not needs_{name}"):
             source.line(f"{gradient} = None")
-        odd = [f"type({gradient}) is not $Tensor"]
-        if self.is_checked:
-            like = name if self._is_at_hand(name) else "$like"
-            if like != name:
-                with source.block("else"):
+        with source.block("else"):
+            odd = [f"type({gradient}) is not $Tensor"]
+            if self.is_checked:
+                like = name if self._is_at_hand(name) else "$like"
+                if like != name:
                     source.line(f"$like = $input_metadata($ctx, {self.function.inputs.index(name)})")
-                    odd += _differs(gradient, like)
-                    with source.block(f"if {' or '.join(odd)}"):
-                        source.line(f"{gradient} = $check_{index}($ctx, {name!r}, {gradient})")
-                return
-            odd += _differs(gradient, like)
-        with source.block(f"elif {' or '.join(odd)}"):
-            source.line(f"{gradient} = $check_{index}($ctx, {name!r}, {gradient})")
+                odd += [f"{gradient}.{fact} != {like}.{fact}" for fact in ("shape", "dtype", "device")]
+            with source.block(f"if {' or '.join(odd)}"):
+                source.line(f"{gradient} = $check_{index}($ctx, {name!r}, {gradient})")
 
     def _is_at_hand(self, name: str) -> bool:
         """Whether an input is saved whenever its own gradient is needed."""
         return name in self.function.saved_tensors and name in self.plan.saved[name]
-
-
-def _differs(gradient: str, like: str) -> list[str]:
-    return [
-        f"{gradient}.shape != {like}.shape",
-        f"{gradient}.dtype is not {like}.dtype",
-        f"{gradient}.device != {like}.device",
-    ]
-
-
-def _is_result(value: object) -> bool:
-    return isinstance(value, Output)

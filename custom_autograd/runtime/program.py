@@ -63,7 +63,6 @@ class Program:
         namespace[source.own("backward")] = getattr(self.function, "backward", None)
         self._make_node: Callable[..., Any] | None = namespace.get(source.own("make_node"))
         self._spread: Callable[..., Any] | None = namespace.get(source.own("spread"), None)
-        self._recorders: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.function.__module__ = declaration.function.__module__
         self.function.__new__ = _refuse_instance
 
@@ -73,14 +72,14 @@ class Program:
         return self.watch(function) if self._is_watched else function
 
     def recorder(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What runs a kernel and records a node, for a call that needs no dispatcher: takes the schema's arguments."""
-        found = self._recorders.get(function)
-        if found is None:
-            assert self._make_node is not None  # the op is recording
-            forward, backward = self._make_node(function)
-            apply = functions.make_node(self.function, forward, backward)
-            found = self._recorders[function] = apply if self._spread is None else self._spread(apply)
-        return found
+        """What runs a kernel and records a node, for one kind of call that needs no dispatcher.
+
+        It takes the schema's arguments.
+        """
+        assert self._make_node is not None  # the op is recording
+        forward, backward = self._make_node(function)
+        apply = functions.make_node(self.function, forward, backward)
+        return apply if self._spread is None else self._spread(apply)
 
     def _helpers(self, entry: Entry) -> dict[str, Any]:
         derivatives = Derivatives(self.plan, is_checked=self.is_checked)

@@ -105,11 +105,11 @@ class ResultReader:
 
     def _check_aliasing(self, values: list[Any], arguments: Mapping[str, Any], source: Any) -> None:
         """Outputs share no memory with inputs or each other: compared by address range, since NumPy shares it too."""
-        seen = [(f"input '{name}'", *span) for name, value in arguments.items() for span in _spans(value)]
+        seen = [(f"input '{name}'", *span) for name, value in arguments.items() for span in spans(value)]
         for output, value in zip(self.outputs, values, strict=True):
             if output.alias_of is not None:
                 continue
-            for start, end in _spans(value):
+            for start, end in spans(value):
                 for label, other_start, other_end in seen:
                     if start < other_end and other_start < end:
                         self._fail(
@@ -133,10 +133,10 @@ class ResultReader:
         )
 
 
-def _spans(value: Any) -> list[tuple[int, int]]:
+def spans(value: Any) -> list[tuple[int, int]]:
     """The address range of each plain tensor; others (fake, wrapped, sparse) own no memory that could be compared."""
     if isinstance(value, (list, tuple)):
-        return [span for item in value for span in _spans(item)]
+        return [span for item in value for span in spans(item)]
     if type(value) not in ACCESSIBLE or value.layout is not torch.strided or value.device.type == "meta":
         return []
     try:

@@ -48,11 +48,12 @@ class Roads:
         last: the same for an op with one pattern.
     """
 
-    __slots__ = ("__weakref__", "_entry", "_known", "first", "last")
+    __slots__ = ("__weakref__", "_entry", "_foreign", "_known", "first", "last")
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
         self._known: dict[Hashable, tuple[Road, ...]] = {}
+        self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
         self.first: dict[Hashable, Road] = {}
         self.last = NO_ROAD
 
@@ -64,12 +65,13 @@ class Roads:
             tensors: the differentiable inputs.
             fixed: the other tensors.
         """
-        epoch, known = changes.count, self._known.get(pattern, ())
-        if _closed or validation.is_overridden():
-            return NO_ROAD
         given = (*tensors, *fixed)
-        if not _can_be_guarded(given):
+        if _closed or validation.is_overridden() or not _can_be_guarded(given):
             return NO_ROAD
+        places = _places(given)
+        if places is not None:  # a guard says no where a tensor is given twice
+            given, pattern = tuple({id(tensor): tensor for tensor in given}.values()), (pattern, places)
+        epoch, known = changes.count, self._known.get(pattern, ())
         for road in known:
             if road[0](*given):
                 self._remember(pattern, road, known, epoch)
@@ -120,12 +122,19 @@ class Roads:
         device = tensors[0].device
         backend = guards.backend_of(tensors[0])
         allowed = _allowed(self._entry, backend)
-        foreign = registrations.foreign_keys(str(self._entry.home), library.FILE)
+        foreign = self._find_foreign()
         for tensor in tensors:
             keys = guards.keys_in_effect(tensor)
             if tensor.device != device or not keys <= allowed or foreign & (keys | _ALIASES):
                 return None
         return self._road(tensors, f"Autograd{backend}")
+
+    def _find_foreign(self) -> frozenset[str]:
+        """The dispatch keys at which somebody else's kernel stands now."""
+        count = changes.count
+        if self._foreign[0] != count:
+            self._foreign = count, registrations.foreign_keys(str(self._entry.home), library.FILE)
+        return self._foreign[1]
 
     def _road(self, tensors: Sequence[Tensor], autograd_key: str) -> Road | None:
         entry, device_type = self._entry, tensors[0].device.type
@@ -140,6 +149,13 @@ class Roads:
         apply = program.recorder(function) if is_recorded and program.is_recording else None
         is_blind = not program.is_writing and is_blind_to_grad_mode(function)
         return guards.guard_of(tensors), function, apply, program.is_checked, is_blind
+
+
+def _places(tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
+    """Which tensor stands in each place, where one stands in several; else None."""
+    seen: dict[int, int] = {}
+    places = tuple([seen.setdefault(id(tensor), len(seen)) for tensor in tensors])
+    return None if len(seen) == len(tensors) else places
 
 
 def _can_be_guarded(tensors: Sequence[Tensor]) -> bool:

@@ -11,7 +11,7 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
-from custom_autograd.runtime.results import ResultReader
+from custom_autograd.runtime.results import ResultReader, spans
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.torch_private.functions import version_of
 
@@ -24,6 +24,7 @@ class Watcher:
         self._read = ResultReader(entry.declaration, entry.kernels.describe).read
         self._bind = Binder(entry.declaration.schema)
         self._fixed = [a.name for a in entry.declaration.schema.tensor_arguments if not a.is_mutated]
+        self._written = [a.name for a in entry.declaration.schema.mutated_arguments]
         self._watched: dict[Callable[..., Any], Callable[..., Any]] = {}  # Any: as the schema says, here and below
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,7 +39,8 @@ class Watcher:
     def _watch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
             arguments = self._bind.raw(*args, **kwargs)
-            tensors = {name: _counting(arguments[name]) for name in self._fixed}
+            written = {span for name in self._written for span in spans(arguments[name])}
+            tensors = {name: _counting(arguments[name], written) for name in self._fixed}
             before = {name: [version_of(tensor) for tensor in its] for name, its in tensors.items()}
             result = self._read(function(*args, **kwargs), arguments, function)
             for name, versions in before.items():
@@ -59,6 +61,6 @@ class Watcher:
         )
 
 
-def _counting(value: Any) -> list[Tensor]:  # Any: a tensor, a list of tensors, or None
-    """The tensors in a value that count how often they are written to: those made in inference mode do not."""
-    return [tensor for tensor in tensors_in([value]) if not tensor.is_inference()]
+def _counting(value: Any, written: set[tuple[int, int]]) -> list[Tensor]:  # Any: a tensor, a list of tensors, or None
+    """The tensors in a value that must not be written to, and count if they are: those of inference mode do not."""
+    return [t for t in tensors_in([value]) if not t.is_inference() and written.isdisjoint(spans(t))]

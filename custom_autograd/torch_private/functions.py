@@ -65,13 +65,19 @@ def known_input(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.de
         ctx: of a node in the graph.
         index: of the input among the arguments of `apply`.
     """
-    node, position = ctx.next_functions[index]
+    edges = [edge for edge in ctx.next_functions if edge[0] is not None]  # one per input that requires a gradient
+    node, position = edges[sum(ctx.needs_input_grad[:index])]
     return _known(node._input_metadata[position])
 
 
 def known_output(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: as above
     """What the graph knows of an output of a node."""
     return _known(ctx._input_metadata[index])
+
+
+def count_outputs(ctx: Any) -> int:  # Any: as above
+    """How many outputs a node has."""
+    return len(ctx._input_metadata)
 
 
 def _known(metadata: Any) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: torch gives it no public type

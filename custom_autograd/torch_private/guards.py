@@ -3,7 +3,8 @@
 - `_C._dynamo.guards.TensorGuards`: Dynamo's own guard. It compares class, dispatch keys as the dispatcher computes them
   (the tensor's, plus those that modes and transforms include, minus those they exclude), dtype, device, number of
   dimensions and requires_grad. Asking tensor by tensor costs as much as the dispatcher itself. It does not see modes
-  that Dynamo works under, and it ends the process at tensors without sizes or strides.
+  that Dynamo works under, it ends the process at tensors without sizes or strides, and it says no where a tensor is
+  given twice.
 - `_C._dispatch_keys`, `_C._dispatch_tls_local_include_set`, `_C._dispatch_tls_local_exclude_set`: what it compares.
 - `_C._len_torch_function_stack`, `_C._len_torch_dispatch_stack`: no public question exists that costs less than the
   answer is worth. `autograd.profiler._is_profiler_enabled`, which generated source reads, is torch's own for that.
@@ -26,7 +27,8 @@ set_grad_enabled = _C._set_grad_enabled
 def guard_of(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     """A function of as many tensors that says whether they are of the kind of these, now and as the modes then are.
 
-    Sizes and strides may differ, the number of dimensions may not. It holds no reference to the tensors.
+    No tensor may be given twice. Sizes and strides may differ, the number of dimensions may not. It holds no reference
+    to the tensors.
 
     Raises:
         TypeError: when called with another number of tensors.
@@ -45,8 +47,14 @@ def keys_in_effect(tensor: Tensor) -> frozenset[str]:
 
 def _names(keys: _C.DispatchKeySet) -> frozenset[str]:
     """The names of the keys in a set; torch gives no iteration over it."""
-    text = str(keys).removeprefix("DispatchKeySet(").removesuffix(")")
-    return frozenset(text.split(", ")) - {""}
+    found = _NAMES.get(keys.raw_repr())
+    if found is None:
+        text = str(keys).removeprefix("DispatchKeySet(").removesuffix(")")
+        found = _NAMES[keys.raw_repr()] = frozenset(text.split(", ")) - {""}
+    return found
+
+
+_NAMES: dict[int, frozenset[str]] = {}
 
 
 def is_without_sizes(tensor: Tensor) -> bool:

@@ -230,7 +230,7 @@ def convert(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def test_a_number_for_a_dtype():
-    """torch takes any integer for one, and reads beyond the end of its table."""
+    """PyTorch takes any integer for one, and reads beyond the end of its table."""
     assert_expected_inline(message(lambda: convert(torch.zeros(1), 3000)), """\
 KernelError: words::convert: argument 'dtype': expected a torch.dtype, found 3000
   declared   FILE.py:LINE""")

@@ -155,12 +155,14 @@ def make_node(function):
             gradient_x, gradient_y = read_0(ctx, result, {"x": needs_x, "y": needs_y})
         if not needs_x:
             gradient_x = None
-        elif type(gradient_x) is not Tensor or gradient_x.shape != x.shape or gradient_x.dtype is not x.dtype or gradient_x.device != x.device:
-            gradient_x = check_0(ctx, 'x', gradient_x)
+        else:
+            if type(gradient_x) is not Tensor or gradient_x.shape != x.shape or gradient_x.dtype != x.dtype or gradient_x.device != x.device:
+                gradient_x = check_0(ctx, 'x', gradient_x)
         if not needs_y:
             gradient_y = None
-        elif type(gradient_y) is not Tensor or gradient_y.shape != y.shape or gradient_y.dtype is not y.dtype or gradient_y.device != y.device:
-            gradient_y = check_0(ctx, 'y', gradient_y)
+        else:
+            if type(gradient_y) is not Tensor or gradient_y.shape != y.shape or gradient_y.dtype != y.dtype or gradient_y.device != y.device:
+                gradient_y = check_0(ctx, 'y', gradient_y)
         return gradient_x, gradient_y
 
     return forward, quick
@@ -368,7 +370,8 @@ def op(self, /, values, step):
                         result = function(list(values), step)
                     finally:
                         set_grad_enabled(True)
-                result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
+                if type(result) is not list or not are_new(result, (values, step), is_checked):
+                    result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
                 increment_version(values)
                 return result
     return entry.call(values, step)
@@ -390,7 +393,8 @@ def kernel(device, values, step):
             set_grad_enabled(True)
     else:
         result = function(values, step)
-    result = read_result(result, {"values": values, "step": step}, function, is_checked=True)
+    if type(result) is not list or not are_new(result, (values, step), True):
+        result = read_result(result, {"values": values, "step": step}, function, is_checked=True)
     return result
 
 
@@ -458,7 +462,8 @@ def autograd(keyset, values, step):
                     result = function(list(values), step)
                 finally:
                     set_grad_enabled(True)
-            result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
+            if type(result) is not list or not are_new(result, (values, step), is_checked):
+                result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
             increment_version(values)
             return result
     if not (is_transforming() or is_forward_mode() or (torch.is_grad_enabled() and any_requires_grad(values, step))):

@@ -1,0 +1,145 @@
+"""One op, x * y with a backward that saves both, in every way there is to tell PyTorch of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd import custom_op
+
+Call = Callable[..., Any]
+
+CPP = """
+#include <torch/extension.h>
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::Tensor multiply(const at::Tensor& x, const at::Tensor& y) { return x * y; }
+
+at::Tensor below(const at::Tensor& x, const at::Tensor& y) {
+  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("bench_cpp::multiply", "")
+      .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return op.call(x, y);
+}
+
+struct Multiply : torch::autograd::Function<Multiply> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& y) {
+    ctx->save_for_backward({x, y});
+    return below(x, y);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    return {grads[0] * saved[1], grads[0] * saved[0]};
+  }
+};
+
+at::Tensor autograd(const at::Tensor& x, const at::Tensor& y) { return Multiply::apply(x, y); }
+
+TORCH_LIBRARY(bench_cpp, m) { m.def("multiply(Tensor x, Tensor y) -> Tensor"); }
+TORCH_LIBRARY_IMPL(bench_cpp, CPU, m) { m.impl("multiply", multiply); }
+TORCH_LIBRARY_IMPL(bench_cpp, Autograd, m) { m.impl("multiply", autograd); }
+"""
+
+
+def kernel(x: Tensor, y: Tensor) -> Tensor:
+    """The op."""
+    return x * y
+
+
+def save(ctx: Any, inputs: Any, output: Any) -> None:
+    """The setup_context of the styles that have one."""
+    ctx.save_for_backward(*inputs)
+
+
+def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """The backward of the styles that have a ctx."""
+    x, y = ctx.saved_tensors
+    return grad * y, grad * x
+
+
+class WithContext(torch.autograd.Function):
+    """`forward(ctx, ...)`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        """Saves both."""
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    backward = staticmethod(backward)
+
+
+class WithSetup(torch.autograd.Function):
+    """`forward(...)` and `setup_context`."""
+
+    forward = staticmethod(kernel)
+    setup_context = staticmethod(save)
+    backward = staticmethod(backward)
+
+
+def by_name() -> Any:
+    """Ours, with a rule bound by name."""
+    op = custom_op("bench::by_name", kernel, replace=True)
+    op.register_fake(lambda x, y: torch.empty_like(x))
+    op.register_backward(lambda grad, x, y: (grad * y, grad * x))
+    return op
+
+
+def drop_in() -> Any:
+    """Ours, with the rules of `torch.library`."""
+    op = custom_op("bench::drop_in", kernel, replace=True)
+    op.register_fake(lambda x, y: torch.empty_like(x))
+    op.register_autograd(backward, setup_context=save)
+    return op
+
+
+def torch_library() -> Any:
+    """torch.library's own."""
+    op = torch.library.custom_op("bench::torch_library", kernel, mutates_args=())
+    op.register_fake(lambda x, y: torch.empty_like(x))
+    op.register_autograd(backward, setup_context=save)
+    return op
+
+
+def raw_library(library: torch.library.Library) -> Call:
+    """A raw Library op with an autograd.Function at its Autograd key."""
+    library.define("raw(Tensor x, Tensor y) -> Tensor")
+    op = torch.ops.bench.raw.default
+
+    class Raw(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+            ctx.save_for_backward(x, y)
+            with torch._C._AutoDispatchBelowAutograd():  # as torch's tutorial has it
+                return op(x, y)
+
+        backward = staticmethod(backward)
+
+    library.impl("raw", kernel, "CPU")
+    library.impl("raw", lambda x, y: Raw.apply(x, y), "Autograd")
+    return op
+
+
+def triton_op() -> tuple[Call | None, str]:
+    """torch.library's op for Triton kernels; a function of PyTorch operations here, since a CPU runs no Triton."""
+    try:
+        op = torch.library.triton_op("bench::triton_op", mutates_args={})(kernel)
+        op.register_autograd(backward, setup_context=save)
+    except (ImportError, RuntimeError) as error:
+        return None, str(error).splitlines()[0]
+    return op, ""
+
+
+def cpp() -> tuple[Call | None, str]:
+    """The op in C++, with C++ autograd, called through torch.ops; or the reason why it could not be built."""
+    if shutil.which("c++") is None or shutil.which("ninja") is None:
+        return None, "no C++ compiler or no ninja was found"
+    from torch.utils.cpp_extension import load_inline
+
+    load_inline("bench_cpp_multiply", cpp_sources=CPP, is_python_module=False, extra_cflags=["-O2"])
+    return torch.ops.bench_cpp.multiply, ""
