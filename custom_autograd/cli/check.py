@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from custom_autograd.report import Report  # imports torch
 
     checks = select_checks(None if arguments.checks is None else _names(arguments.checks))
-    cases, without = _cases(arguments)
+    cases, without = cases_of(arguments)
     total = sum(len(case.samples) for case in cases) * len(checks)
     with progress(total, is_quiet=arguments.quiet) as advance:
         report = runner.run(cases, checks, seed=arguments.seed, on_result=advance)
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def _cases(arguments: argparse.Namespace) -> "tuple[list[Case], list[Result]]":
+def cases_of(arguments: argparse.Namespace) -> "tuple[list[Case], list[Result]]":
     """The targets with samples, and a skipped result for each without."""
     from custom_autograd.checking import case_of  # imports torch
     from custom_autograd.checks.loading import load  # imports torch

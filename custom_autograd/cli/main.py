@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from custom_autograd.cli import check, list_ops, show
+from custom_autograd.cli import bench, check, list_ops, show
 
 USAGE = 2
 
@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser with every command."""
-    parser = argparse.ArgumentParser(prog="custom-autograd", description="Verifies, lists and shows custom operators.")
+    parser = argparse.ArgumentParser(
+        prog="custom-autograd", description="Verifies, measures, lists and shows custom operators."
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.purpose, description=command.purpose, epilog=EPILOG)
@@ -67,6 +69,7 @@ EPILOG = "A TARGET is a module, a file, a folder, or module:attribute (file.py:a
 
 COMMANDS: tuple[Command, ...] = (
     Command("check", check.PURPOSE, check.configure, check.run),
+    Command("bench", bench.PURPOSE, bench.configure, bench.run),
     Command("list", list_ops.PURPOSE, list_ops.configure, list_ops.run),
     Command("show", show.PURPOSE, show.configure, show.run),
 )
