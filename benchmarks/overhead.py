@@ -177,6 +177,17 @@ def lists_group() -> Cases:
     return cases
 
 
+def validation_group() -> Cases:
+    """One op at each level of validation."""
+    cases: Cases = {}
+    for level in ("full", "cheap", "off"):
+        op = custom_op(f"bench::validated_{level}", peers.kernel, replace=True)
+        op.register_backward(lambda grad, x, y: (grad * y, grad * x))
+        op.validation = level
+        cases |= modes_of(f"validation {level}", op, pair())
+    return cases
+
+
 def compiled_group() -> Cases:
     """200 calls in one compiled graph; times are of the whole graph."""
     cases: Cases = {}
@@ -195,6 +206,7 @@ GROUPS: dict[str, Callable[[], Cases]] = {
     "declare": declare_group,
     "inputs": inputs_group,
     "lists": lists_group,
+    "validation": validation_group,
     "compiled": compiled_group,
 }
 LIBRARY = torch.library.Library("bench", "FRAGMENT")

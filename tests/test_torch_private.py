@@ -8,7 +8,19 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
-from custom_autograd.torch_private import compiler, dispatch, functions, schemas, tags, transforms, trees, verification
+from custom_autograd import custom_op
+from custom_autograd.torch_private import (
+    compiler,
+    dispatch,
+    functions,
+    guards,
+    registrations,
+    schemas,
+    tags,
+    transforms,
+    trees,
+    verification,
+)
 
 
 @pytest.fixture
@@ -258,3 +270,141 @@ def test_fake_tensors_and_overloads_for_verification():
 
     assert torch.ops.aten.sin.default is sine
     assert "aten::sin" == verification.name_of_overload(sine)
+
+
+# ------------------------------------------------------------------------------------------- guards, registrations
+
+
+def test_a_guard_knows_class_keys_dtype_dimensions_gradient_and_modes():
+    x = torch.ones(2, 3)
+    check = guards.guard_of([x])
+
+    assert check(torch.ones(4, 5))
+    assert not check(torch.ones(2))
+    assert not check(x.double())
+    assert not check(torch.nn.Parameter(x))
+    assert not check(x.clone().requires_grad_())
+    assert not check(torch._neg_view(x))
+    assert not check(x.to_sparse())
+    with torch.inference_mode():
+        assert not check(x)
+    with torch.autocast("cpu"):
+        assert not check(x)
+    torch.func.grad(lambda y: (check(x) and pytest.fail("functorch is not seen"), y)[1])(torch.ones(()))
+
+
+def test_a_guard_says_no_to_a_tensor_that_is_given_twice_and_refuses_another_number():
+    x, y = torch.ones(2), torch.ones(2)
+    check = guards.guard_of([x, y])
+
+    assert check(y, x)
+    assert not check(x, x)
+    with pytest.raises(TypeError):
+        check(x)
+
+
+def test_keys_in_effect_are_what_the_dispatcher_computes():
+    x = torch.ones(2)
+
+    assert {"CPU", "AutogradCPU", "ADInplaceOrView", "BackendSelect"} == guards.keys_in_effect(x)
+    assert "Negative" in guards.keys_in_effect(torch._neg_view(x))
+    with torch.autocast("cpu"):
+        assert "AutocastCPU" in guards.keys_in_effect(x)
+
+
+def test_tensors_without_sizes_are_known():
+    kept = []
+    torch.func.grad(lambda y: (kept.append(y), y.sum())[1])(torch.ones(2))
+
+    assert guards.is_without_sizes(kept[0])
+    assert not guards.is_without_sizes(torch.ones(2))
+
+
+def test_modes_and_grad_mode_are_counted_and_set():
+    with torch.device("cpu"):
+        assert 1 == guards.torch_function_modes()
+    assert 0 == guards.torch_function_modes() == guards.torch_dispatch_modes()
+    guards.set_grad_enabled(False)
+    assert not torch.is_grad_enabled()
+    guards.set_grad_enabled(True)
+
+
+def test_a_profiler_sets_the_flag_that_generated_source_reads():
+    with torch.profiler.profile():
+        assert torch.autograd.profiler._is_profiler_enabled
+    assert not torch.autograd.profiler._is_profiler_enabled
+
+
+def test_every_registration_is_a_change_and_is_told_once():
+    told = []
+
+    class Listener:
+        def hear(self):
+            told.append(1)
+
+    listener = Listener()
+    registrations.changes.tell_once(listener.hear)
+    registrations.changes.tell_once(listener.hear)
+    before = registrations.changes.count
+    library = torch.library.Library("private_changes", "FRAGMENT")
+    library.define("f(Tensor x) -> Tensor")
+    library.impl("f", lambda x: x, "CPU")
+    library._destroy()
+
+    assert before + 2 <= registrations.changes.count
+    assert [1] == told
+
+
+def test_a_foreign_kernel_is_known_by_the_file_of_its_library():
+    library = torch.library.Library("private_foreign", "FRAGMENT")
+    library.define("f(Tensor x) -> Tensor")
+    library.impl("f", lambda x: x, "CPU")
+
+    assert {"CPU"} == registrations.foreign_keys("private_foreign::f", "elsewhere.py")
+    assert frozenset() == registrations.foreign_keys("private_foreign::f", __file__)
+    library._destroy()
+
+
+def test_a_node_knows_shapes_dtypes_and_devices_of_what_it_joins():
+    class Node(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, number, x, y):
+            ctx.to_save = (x,)
+            ctx.materialize_grads = False
+            return x.sum(), y.double()
+
+        @staticmethod
+        def backward(ctx, first, second):
+            seen.append((functions.known_input(ctx, 2), functions.known_output(ctx, 1), functions.count_outputs(ctx)))
+            seen.append((first, ctx.saved_tensors[0].shape))
+            return None, None, second.float()
+
+    seen = []
+    y = torch.ones(3, 2, requires_grad=True)
+    Node.apply(5, torch.ones(4), y)[1].sum().backward()
+
+    shape, cpu = torch.Size((3, 2)), torch.device("cpu")
+    assert [((shape, torch.float32, cpu), (shape, torch.float64, cpu), 2), (None, torch.Size((4,)))] == seen
+
+
+def test_a_function_outside_compilation_is_not_compiled_nor_is_what_it_calls(fresh_compiler):
+    graphs = []
+    op = custom_op("private::outside", lambda x: helper(x), schema="(Tensor x) -> Tensor")
+    op.register_fake(torch.empty_like)
+
+    def broken(x):
+        for _ in range(2):
+            try:
+                torch._dynamo.graph_break()
+                x = op(x)
+            finally:
+                pass
+        return x
+
+    torch.compile(broken, backend=lambda graph, _: graphs.append(graph) or graph.forward)(torch.ones(3))
+
+    assert not any("mul" in str(node.target) for graph in graphs for node in graph.graph.nodes)
+
+
+def helper(x):
+    return x * 2
