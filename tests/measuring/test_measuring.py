@@ -7,10 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from custom_autograd.measuring.interleaved import measure
 from custom_autograd.measuring.machine import describe_machine
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "overhead.py"
+MODES = ("no grad", "forward", "forward + backward")
+
+
+@pytest.fixture(scope="module")
+def quick_run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("benchmarks") / "found.json"
+    subprocess.run([sys.executable, str(SCRIPT), "--quick", "--out", str(out)], check=True, capture_output=True)
+    return json.loads(out.read_text())
 
 
 def test_cases_take_turns():
@@ -44,3 +54,21 @@ def test_the_script_measures_every_target_it_can(tmp_path):
     found = json.loads(out.read_text())
     assert {"declare", "14 inputs"} == {row["ours"] for row in found["ratios"]}
     assert "cuda" in found["not measured"]
+
+
+def test_a_quick_run_has_every_peer_in_every_mode_or_says_why_not(quick_run):
+    timings = quick_run["timings"]
+    measured = {name.split(" | ")[0] for name in timings}
+
+    assert {"date", "machine", "timings", "ratios", "not measured"} == set(quick_run)
+    assert "--quick builds nothing" == quick_run["not measured"]["C++"]
+    assert {"torch.mul", "by name", "drop-in", "torch.library", "overload", "raw Library"} <= measured
+    assert {f"{name} | {mode}" for name in measured for mode in MODES} == set(timings)
+    assert all({"minimum", "median", "rounds", "calls"} == set(timing) for timing in timings.values())
+
+
+def test_a_ratio_says_what_it_is_held_to_and_whether_it_holds(quick_run):
+    assert quick_run["ratios"]
+    for row in quick_run["ratios"]:
+        assert {"ours", "peer", "mode", "ratio", "comparison", "target", "holds"} == set(row)
+        assert row["holds"] is (row["ratio"] <= row["target"])
