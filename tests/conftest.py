@@ -16,6 +16,18 @@ def fresh_compiler():
     torch.compiler.reset()
 
 
+@pytest.fixture
+def imports_of(tmp_path, monkeypatch):
+    """A folder to import from: what was imported from it is forgotten afterwards, and nothing else is."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """The global generator, where a test forgets to use its own."""

@@ -1,6 +1,5 @@
 """Loading: what a target names, and that importing it twice is importing it once."""
 
-import sys
 
 import pytest
 
@@ -25,11 +24,8 @@ def _(make):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    return tmp_path
+def folder(imports_of):
+    return imports_of
 
 
 def names(text):

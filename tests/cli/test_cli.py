@@ -44,13 +44,10 @@ BROKEN = Target("cli::broken", right, right, (TargetArgument("x"),), samples=bro
 
 
 @pytest.fixture
-def file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    namespace = f"cli_{abs(hash(str(tmp_path)))}"
-    (tmp_path / "cli_ops.py").write_text(OPS.format(namespace=namespace))
-    return tmp_path / "cli_ops.py"
+def file(imports_of):
+    namespace = f"cli_{abs(hash(str(imports_of)))}"
+    (imports_of / "cli_ops.py").write_text(OPS.format(namespace=namespace))
+    return imports_of / "cli_ops.py"
 
 
 def test_check_of_a_right_op_ends_with_0_and_prints_the_table(file, capsys):
