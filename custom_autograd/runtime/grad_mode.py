@@ -14,8 +14,10 @@ from types import CodeType, FunctionType
 
 import torch
 
-BUILTINS = frozenset({"abs", "all", "any", "bool", "dict", "enumerate", "float", "int", "isinstance", "len", "list"})
-BUILTINS |= {"max", "min", "pow", "range", "reversed", "round", "slice", "sorted", "sum", "tuple", "zip", "ValueError"}
+BUILTINS = frozenset(
+    {"abs", "all", "any", "bool", "dict", "enumerate", "float", "int", "isinstance", "len", "list"}
+    | {"max", "min", "pow", "range", "reversed", "round", "slice", "sorted", "sum", "tuple", "zip", "ValueError"}
+)
 REACHING = frozenset({"nn", "Parameter", "load", "ops", "library", "autograd", "func", "compile", "inference_mode"})
 
 
