@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def cases_of(arguments: argparse.Namespace) -> "tuple[list[Case], list[Result]]":
-    """The targets with samples, and a skipped result for each without."""
+def cases_of(arguments: argparse.Namespace, *, done: str = "checked") -> "tuple[list[Case], list[Result]]":
+    """The targets with samples, and a skipped result for each without; `done` is what the command does to them."""
     from custom_autograd.checking import case_of  # imports torch
     from custom_autograd.checks.loading import load  # imports torch
     from custom_autograd.checks.targets import target_of  # imports torch
@@ -68,7 +68,7 @@ def cases_of(arguments: argparse.Namespace) -> "tuple[list[Case], list[Result]]"
         cases.append(case_of(target, device=device, dtype=dtype, seed=arguments.seed))
     if not cases:
         names = ", ".join(result.op for result in without)
-        raise CheckError(f"{names}: nothing was checked, because no samples are registered (register_samples)")
+        raise CheckError(f"{names}: nothing was {done}, because no samples are registered (register_samples)")
     return cases, without
 
 

@@ -4,7 +4,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 from custom_autograd.report import Result
@@ -24,6 +24,24 @@ def print_report(text: str, stream: TextIO) -> None:
     for word, style in STYLES.items():
         styled.highlight_regex(rf"\b{word}\b", style)
     Console(file=stream, soft_wrap=True).print(styled)
+
+
+def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:
+    """Prints rows in columns, the first as their titles: a table of rich on a terminal, aligned text elsewhere."""
+    if not _is_rich(stream):
+        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            print("  ".join(cells).rstrip(), file=stream)
+        return
+    from rich.console import Console  # optional
+    from rich.table import Table  # optional
+    from rich.text import Text  # optional
+
+    table = Table(*rows[0])
+    for row in rows[1:]:
+        table.add_row(*(Text(cell) for cell in row))  # a Text, since the square brackets of shapes are no markup
+    Console(file=stream).print(table)
 
 
 @contextlib.contextmanager

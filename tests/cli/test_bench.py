@@ -1,8 +1,12 @@
 """custom-autograd bench: what it prints, what it writes, and with which exit code it ends. No figure is asserted."""
 
+import importlib.util
 import json
+import re
 
+import expecttest
 import pytest
+import torch
 
 from custom_autograd.cli import main
 
@@ -31,15 +35,32 @@ def op_(x: Tensor) -> None:
 op_.register_samples(lambda make: [Sample(make(3))])
 
 
+@custom_op("bench_cli::{name}_one_way")
+def one_way(x: Tensor) -> Tensor:
+    return x * 2
+
+
+one_way.register_samples(lambda make: [Sample(make(3))])
+
+
+@custom_op("bench_cli::{name}_unsampled")
+def unsampled(x: Tensor) -> Tensor:
+    return x * 2
+
+
 def other(x):
     return x + x
+
+
+def unlucky(x):
+    raise ValueError("no luck")
 """
 
 
 @pytest.fixture
-def file(tmp_path, request):
-    path = tmp_path / "benched.py"
-    path.write_text(OPS.format(name=request.node.name.replace("[", "_").replace("]", "")))
+def file(imports_of, request):
+    path = imports_of / "benched.py"
+    path.write_text(OPS.format(name=re.sub(r"\W", "_", request.node.name)))
     return path
 
 
@@ -52,9 +73,9 @@ def test_it_prints_a_line_per_sample_callable_and_mode(file, capsys):
 
     lines = [[cell.strip() for cell in line if cell.strip()] for line in table(capsys)]
     assert ["op", "sample", "callable", "mode", "minimum, µs", "median, µs", "op / callable"] == lines[0]
-    assert {
-        (name, mode) for name in ("op", "reference") for mode in ("no grad", "forward", "forward + backward")
-    } == {(line[2], line[3]) for line in lines[1:]}
+    assert {(name, mode) for name in ("op", "reference") for mode in ("no grad", "forward", "forward + backward")} == {
+        (line[2], line[3]) for line in lines[1:]
+    }
 
 
 def test_it_compares_with_a_callable(file, capsys):
@@ -78,9 +99,76 @@ def test_it_writes_json_and_a_plot(file, tmp_path):
     assert 0 == main(["bench", f"{file}:op", "--seconds", "0", "--json", str(found), "--plot", str(plot)])
 
     written = json.loads(found.read_text())
-    assert {"machine", "rows"} == set(written)
+    assert {"machine", "rows", "not measured"} == set(written)
     assert all(0 < row["minimum"] <= row["median"] for row in written["rows"])
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def rows_of(path):
+    return json.loads(path.read_text())["rows"]
+
+
+def test_out_is_json_by_another_name(file, tmp_path):
+    main(["bench", f"{file}:op", "--seconds", "0", "--no-backward", "--out", str(tmp_path / "found.json")])
+
+    assert ["op", "reference"] == [row["callable"] for row in rows_of(tmp_path / "found.json")]
+
+
+def test_a_ratio_is_of_the_shortest_times(file, tmp_path):
+    main(["bench", f"{file}:op", "--seconds", "0", "--no-backward", "--out", str(tmp_path / "found.json")])
+
+    op, reference = rows_of(tmp_path / "found.json")
+    assert 1.0 == op["op / callable"]
+    assert reference["op / callable"] == pytest.approx(op["minimum"] / reference["minimum"], rel=0.01, abs=0.001)
+
+
+def test_a_callable_of_the_name_op_does_not_take_the_place_of_the_op(file, tmp_path):
+    compare = ["--compare", f"{file}:op", "--no-backward", "--out", str(tmp_path / "found.json")]
+    main(["bench", f"{file}:op", "--seconds", "0", *compare])
+
+    assert ["op", "reference", f"{file}:op"] == [row["callable"] for row in rows_of(tmp_path / "found.json")]
+
+
+def test_an_op_without_a_backward_is_measured_as_far_as_it_goes(file, capsys):
+    assert 0 == main(["bench", f"{file}:one_way", "--seconds", "0"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert ["no grad", "forward"] == [cells(line.split("  "))[3].strip() for line in lines[1:3]]
+    assert lines[3].endswith("op, forward + backward: no backward is registered")
+
+
+def test_a_callable_that_raises_is_a_finding_and_stops_nothing(file, capsys):
+    code = main(["bench", f"{file}:op", "--seconds", "0", "--no-backward", "--compare", f"{file}:unlucky"])
+
+    out = capsys.readouterr().out
+    assert 1 == code
+    assert ["op", "reference"] == [cells(line.split("  "))[2].strip() for line in out.splitlines()[1:3]]
+    assert "unlucky, no grad: it raises ValueError: no luck" in out
+
+
+def test_an_op_without_samples_is_named(file, capsys):
+    assert 0 == main(["bench", f"{file}", "--seconds", "0", "--no-backward"])
+
+    assert "_unsampled: no samples are registered (register_samples)" in capsys.readouterr().out
+
+
+def test_the_number_of_threads_is_what_it_was(file):
+    before = torch.get_num_threads()
+    main(["bench", f"{file}:op", "--seconds", "0", "--no-backward", "--threads", str(before + 1)])
+
+    assert before == torch.get_num_threads()
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(file, capsys, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert 2 == main(["bench", f"{file}:op", "--plot", "found.png"])
+
+    expecttest.assert_expected_inline(
+        capsys.readouterr().err,
+        """\
+custom-autograd: --plot needs matplotlib: pip install custom-autograd[plot]
+""",
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,6 +177,11 @@ def test_it_writes_json_and_a_plot(file, tmp_path):
         (["nowhere.py"], "nowhere"),
         (["{file}", "--compare", "{file}"], "--compare takes a callable"),
         (["{file}:op", "--device", "nope"], "there is no device type of that name"),
+        (["{file}:unsampled"], "nothing was measured, because no samples are registered"),
+        (["{file}:op", "--seconds", "-1"], "--seconds takes a finite number, 0 or more; -1.0 was given"),
+        (["{file}:op", "--seconds", "inf"], "--seconds takes a finite number, 0 or more; inf was given"),
+        (["{file}:op", "--threads", "0"], "--threads takes 1 or more; 0 was given"),
+        (["{file}:op", "--plot", "found.nope"], "found.nope: --plot writes no such format"),
     ],
 )
 def test_what_cannot_be_measured_is_said(file, arguments, message, capsys):

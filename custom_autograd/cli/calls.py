@@ -1,0 +1,136 @@
+"""The calls of a sample that are to be timed: every callable in every mode, or the reason why one cannot be.
+
+no grad               no input requires a gradient
+forward               inputs that can, require a gradient
+forward + backward    and the gradients of all visible outputs are taken
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.targets import Function, Target
+from custom_autograd.cli.list_ops import coverage_of
+from custom_autograd.core.samples import Sample
+from custom_autograd.measuring.interleaved import Work
+from custom_autograd.registration.registry import Entry
+
+MODES = ("no grad", "forward", "forward + backward")
+
+Reader: TypeAlias = Callable[[Any], list[Tensor]]  # Any: what a function returns, in any container
+"""Takes the tensors whose gradients are asked for out of a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One callable on one sample in one mode.
+
+    Attributes:
+        name: "op", "reference", or the name of what is compared.
+        mode: one of `MODES`.
+        work: makes the call; None where it cannot be timed.
+        reason: why it cannot be.
+        is_finding: whether the reason is a mistake, and not the way the op is declared.
+    """
+
+    name: str
+    mode: str
+    work: Work | None
+    reason: str = ""
+    is_finding: bool = False
+
+
+def calls_of(target: Target, sample: Sample, compared: Mapping[str, Function], *, modes: tuple[str, ...]) -> list[Call]:
+    """Every call of a sample, each tried once.
+
+    Args:
+        target: the op.
+        sample: the arguments.
+        compared: other callables by name, called with the same arguments.
+        modes: some of `MODES`; an op that writes to its inputs has the first only, since a leaf that requires a
+            gradient may not be written to.
+
+    Returns:
+        For the op, its reference if it has one, and what is compared: one call per mode.
+    """
+    functions: dict[str, Function] = {"op": target.call}
+    if target.reference is not None:
+        functions["reference"] = target.reference
+    functions |= compared
+    if target.written_places(sample):
+        modes = tuple(mode for mode in modes if mode == MODES[0])
+    return [_call(target, name, function, sample, mode) for name, function in functions.items() for mode in modes]
+
+
+def _call(target: Target, name: str, function: Function, sample: Sample, mode: str) -> Call:
+    if name == "op" and mode == MODES[2] and coverage_of(target.call).get("backward", "").startswith("missing"):
+        return Call(name, mode, None, "no backward is registered")
+    hidden = _hidden_outputs(target) if name == "reference" else frozenset[int]()
+    try:
+        work = _work(function, sample, mode, hidden)
+        if work is not None:
+            work()
+    except Exception as error:  # noqa: BLE001  # what others wrote may raise anything, and the next call is timed still
+        lines = str(error).splitlines() or [""]
+        return Call(name, mode, None, f"it raises {type(error).__name__}: {lines[0]}", is_finding=True)
+    return Call(name, mode, work, "" if work else "no output has a gradient")
+
+
+def _hidden_outputs(target: Target) -> frozenset[int]:
+    """The places of the outputs that a reference computes, and a call of the op does not return."""
+    entry = getattr(target.call, "entry", None)
+    if not isinstance(entry, Entry):
+        return frozenset()
+    outputs = entry.declaration.schema.outputs
+    return frozenset(place for place, output in enumerate(outputs) if output.is_hidden)
+
+
+def _work(function: Function, sample: Sample, mode: str, hidden: frozenset[int]) -> Work | None:
+    """A function without arguments; None where there is no gradient to ask for."""
+    own = sample.map(_without_gradient if mode == MODES[0] else _with_gradient)
+    args, kwargs = own.args, own.kwargs
+    if mode != MODES[2]:
+        return lambda: function(*args, **kwargs)
+    result = function(*args, **kwargs)
+    read = _reader(result, hidden)
+    grads = [torch.ones_like(tensor) for tensor in read(result)]
+    if not grads:
+        return None
+    return lambda: torch.autograd.backward(read(function(*args, **kwargs)), grads)
+
+
+def _without_gradient(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _with_gradient(tensor: Tensor) -> Tensor:
+    return _without_gradient(tensor).requires_grad_(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _reader(result: object, hidden: frozenset[int]) -> Reader:
+    """Where the tensors are is found out here, and not timed; but for containers that have no places by number."""
+    visible = [path for path in _paths(result) if not path or path[0] not in hidden]
+    found = [tensor for tensor in _visible(result, hidden).tensors() if tensor.requires_grad]
+    if len(visible) == len(found):
+        return lambda result: [functools.reduce(operator.getitem, path, result) for path in visible]
+    return lambda result: [tensor for tensor in _visible(result, hidden).tensors() if tensor.requires_grad]
+
+
+def _paths(value: object) -> list[tuple[int, ...]]:
+    """The places of what has a gradient, in tuples and lists in each other."""
+    if isinstance(value, Tensor):
+        return [()] if value.requires_grad else []
+    if isinstance(value, (tuple, list)):
+        return [(place, *path) for place, part in enumerate(value) for path in _paths(part)]
+    return []
+
+
+def _visible(result: object, hidden: frozenset[int]) -> Sample:
+    if hidden and isinstance(result, (tuple, list)):
+        return Sample(*(part for place, part in enumerate(result) if place not in hidden))
+    return Sample(result)
