@@ -173,13 +173,6 @@ def write_kernel(source: Source, schema: Schema, *, is_checked: bool) -> None:
     with source.block(f"def $kernel({signature(schema, first='$device', for_dispatcher=True)})"):
         source.line('"""What stands at a backend\'s dispatch key."""')
         source.line("$function = $choose($device)")
-        with source.block("if $is_grad_enabled()"):
-            source.line("$set_grad_enabled(False)")
-            with source.block("try"):
-                source.line(f"$result = {direct.call_kernel(schema, is_from_dispatcher=True)}")
-            with source.block("finally"):
-                source.line("$set_grad_enabled(True)")
-        with source.block("else"):
-            source.line(f"$result = {direct.call_kernel(schema, is_from_dispatcher=True)}")
+        direct.write_kernel_call(source, direct.call_kernel(schema, is_from_dispatcher=True), "not $is_grad_enabled()")
         direct.write_reading(source, schema, str(is_checked))
         source.line("return $result")

@@ -157,14 +157,7 @@ class DirectWriter:
         if not schema.mutated_arguments:
             with source.block("if $record is not None and $is_grad_enabled()"):
                 self._write_return(f"$record({', '.join(schema.argument_names)})", hides=hides)
-        with source.block("if $is_blind or not $is_grad_enabled()"):
-            source.line(f"$result = {call_kernel(schema)}")
-        with source.block("else"):
-            source.line("$set_grad_enabled(False)")
-            with source.block("try"):
-                source.line(f"$result = {call_kernel(schema)}")
-            with source.block("finally"):
-                source.line("$set_grad_enabled(True)")
+        write_kernel_call(source, call_kernel(schema), "$is_blind or not $is_grad_enabled()")
         write_reading(source, schema, "$is_checked")
         for argument in schema.mutated_arguments:
             source.line(f"$increment_version({argument.name})")
@@ -189,6 +182,24 @@ def write_return(source: Source, schema: Schema, result: str) -> None:
         source.line(f"return $named_tuple({', '.join(visible)})")
     else:
         source.line(f"return {visible[0] if len(visible) == 1 else tuple_of(visible)}")
+
+
+def write_kernel_call(source: Source, call: str, condition: str) -> None:
+    """Writes a call of a kernel with grad mode off.
+
+    Args:
+        source: to write to.
+        call: source of the call.
+        condition: source that is true where grad mode need not be switched off.
+    """
+    with source.block(f"if {condition}"):
+        source.line(f"$result = {call}")
+    with source.block("else"):
+        source.line("$set_grad_enabled(False)")
+        with source.block("try"):
+            source.line(f"$result = {call}")
+        with source.block("finally"):
+            source.line("$set_grad_enabled(True)")
 
 
 def call_kernel(schema: Schema, *, is_from_dispatcher: bool = False) -> str:

@@ -109,7 +109,8 @@ class NodeWriter:
         self.function.unpack_needs()
         for index, rule in enumerate(self.plan.rules):
             self._write_rule(index, rule)
-        returned = [f"$gradient_{name}" if name in self.function.differentiable else "None" for name in self._inputs()]
+        differentiable = self.function.differentiable
+        returned = [f"$gradient_{name}" if name in differentiable else "None" for name in self.function.inputs]
         source.line(f"return {', '.join(returned)}")
 
     def _write_quick_drop_in(self) -> None:
@@ -154,9 +155,6 @@ class NodeWriter:
             source.line("$check_saved($ctx.to_save)")
         with source.block("if $ctx.__dict__"):
             source.line("$drop_in.park($ctx)")
-
-    def _inputs(self) -> list[str]:
-        return self.function.inputs
 
     def _write_rule(self, index: int, rule: Rule) -> None:
         source = self.source

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -18,11 +17,6 @@ F = TypeVar("F", bound=Callable[..., object])
 
 compiling_callback = eval_frame.get_eval_frame_callback
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
-
-
-def is_compiler_loaded() -> bool:
-    """Whether anything can have been compiled in this process."""
-    return "torch._dynamo.eval_frame" in sys.modules
 
 
 def outside_compilation(function: F) -> F:

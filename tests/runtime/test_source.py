@@ -77,14 +77,14 @@ def call(x, y):
 def kernel(device, x, y):
     \"\"\"What stands at a backend's dispatch key.\"\"\"
     function = choose(device)
-    if is_grad_enabled():
+    if not is_grad_enabled():
+        result = function(x, y)
+    else:
         set_grad_enabled(False)
         try:
             result = function(x, y)
         finally:
             set_grad_enabled(True)
-    else:
-        result = function(x, y)
     if type(result) is not Tensor or result is x or result is y or result._is_view():
         result = read_result(result, {"x": x, "y": y}, function, is_checked=True)
     return result
@@ -243,14 +243,14 @@ def call(x, weight=None, n=2, *, eps=1e-06):
 def kernel(device, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What stands at a backend's dispatch key.\"\"\"
     function = choose(device)
-    if is_grad_enabled():
+    if not is_grad_enabled():
+        result = function(x, weight, n, eps=eps)
+    else:
         set_grad_enabled(False)
         try:
             result = function(x, weight, n, eps=eps)
         finally:
             set_grad_enabled(True)
-    else:
-        result = function(x, weight, n, eps=eps)
     if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
         result = read_result(result, {"x": x, "weight": weight}, function, is_checked=True)
     return result
@@ -385,14 +385,14 @@ def call(values, step):
 def kernel(device, values, step):
     \"\"\"What stands at a backend's dispatch key.\"\"\"
     function = choose(device)
-    if is_grad_enabled():
+    if not is_grad_enabled():
+        result = function(values, step)
+    else:
         set_grad_enabled(False)
         try:
             result = function(values, step)
         finally:
             set_grad_enabled(True)
-    else:
-        result = function(values, step)
     if type(result) is not list or not are_new(result, (values, step), True):
         result = read_result(result, {"values": values, "step": step}, function, is_checked=True)
     return result
