@@ -5,7 +5,7 @@ from custom_autograd.checks.compile import Compile
 from custom_autograd.checks.cotangents import Cotangents
 from custom_autograd.checks.fake import Fake
 from custom_autograd.checks.forward_mode import ForwardMode
-from custom_autograd.checks.gradients import Gradients
+from custom_autograd.checks.gradcheck import Gradcheck
 from custom_autograd.checks.kernels import Kernels
 from custom_autograd.checks.linearity import Linearity
 from custom_autograd.checks.opcheck import Opcheck
@@ -22,7 +22,7 @@ CHECKS: tuple[Check, ...] = (
     Reference(),
     Kernels(),
     Fake(),
-    Gradients(),
+    Gradcheck(),
     ReferenceGradients(),
     Linearity(),
     Cotangents(),

@@ -1,12 +1,12 @@
 """What a check is: a name, what it applies to, and `run(target, sample)`, which yields findings.
 
-finding     one thing that was looked at: passed, failed with what is wrong, or skipped with the reason
+finding     one thing that was looked at: passed, failed with what is wrong and why, or skipped with the reason
 refusal     an op that raises because it cannot do something is honest: the check is skipped, not failed
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from custom_autograd.checks.targets import Target
@@ -16,18 +16,32 @@ from custom_autograd.core.samples import Sample
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing a check looked at."""
+    """One thing a check looked at.
+
+    Args:
+        status: what came of it.
+        message: why it failed or was skipped.
+        cause: why, probably: "the sign is flipped"; empty where nobody knows.
+        measures: numbers worth keeping by name, such as "bytes saved"; reports show and draw them.
+    """
 
     status: Literal["passed", "failed", "skipped"]
     message: str = ""
+    cause: str = ""
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 PASSED = Finding("passed")
 
 
-def failed(message: str) -> Finding:
-    """Something is wrong; the message says what was expected and what was found."""
-    return Finding("failed", message)
+def failed(message: str, *, cause: str = "") -> Finding:
+    """Something is wrong; the message says what was expected and what was found, the cause why, probably."""
+    return Finding("failed", message, cause)
+
+
+def measured(**measures: float) -> Finding:
+    """Nothing is wrong, and these numbers are worth keeping."""
+    return Finding("passed", measures=measures)
 
 
 def skipped(reason: str) -> Finding:
@@ -44,20 +58,36 @@ class Check(ABC):
 
     Attributes:
         name: what `checks=` and reports call it.
-        code: a short, stable code; a letter for the area (F forward, C compile, G gradient, T transform) and a number.
+        code: a short, stable code; a letter for the area (F forward, C compile, G gradient, T transform, S saving,
+            Y system, D device) and a number.
         purpose: one line that completes "verifies that ...".
+        group: the kind of check, which `checks=` takes as well: values, layouts, derivatives, fake, transforms,
+            compiler, saving or system.
         needs: names of checks without which this one says nothing new; where one of them fails, it is skipped.
+        is_quick: whether it belongs to `checks="quick"`.
+        most_samples: how many samples it looks at, those with the most kinds of arguments first; all by default. Set
+            where a sample costs a compilation.
+        is_for_errors: whether it looks at the samples that are declared to raise (`Sample.raises`), and at no other.
     """
 
     name: ClassVar[str]
     code: ClassVar[str]
     purpose: ClassVar[str]
+    group: ClassVar[str] = "other"
     needs: ClassVar[tuple[str, ...]] = ()
+    is_quick: ClassVar[bool] = False
+    most_samples: ClassVar[int | None] = None
+    is_for_errors: ClassVar[bool] = False
 
     def applies_to(self, target: Target) -> str | None:
         """Why the check has nothing to look at in this target, or None if it has."""
         del target
         return None
+
+    def parts(self, target: Target, samples: Sequence[Sample]) -> "Mapping[str, Check]":
+        """Narrower checks by label, which together are this one: one test item of pytest each. Itself by default."""
+        del target, samples
+        return {"": self}
 
     @abstractmethod
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -18,6 +18,7 @@ class Compile(Check):
 
     name = "compile"
     code = "C04"
+    group = "compiler"
     purpose = "compiled without a graph break, values and gradients equal eager ones"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -18,7 +18,9 @@ class Cotangents(Check):
 
     name = "cotangents"
     code = "G05"
-    needs = ("gradients",)
+    group = "layouts"
+    is_quick = True
+    needs = ("gradcheck",)
     purpose = "the backward takes incoming gradients of any layout, or none, and leaves them unchanged"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -17,6 +17,8 @@ class Fake(Check):
 
     name = "fake"
     code = "C01"
+    group = "fake"
+    is_quick = True
     purpose = "fake outputs have the shape, stride, dtype and device of the real ones"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -19,7 +19,8 @@ class ForwardMode(Check):
 
     name = "forward_mode"
     code = "T03"
-    needs = ("gradients", "linearity")
+    group = "derivatives"
+    needs = ("gradcheck", "linearity")
     purpose = "forward-mode tangents are right, or the op says that it has none"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

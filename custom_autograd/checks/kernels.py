@@ -17,6 +17,8 @@ class Kernels(Check):
 
     name = "kernels"
     code = "F14"
+    group = "values"
+    is_quick = True
     purpose = "every kernel computes what the default kernel computes"
 
     def applies_to(self, target: Target) -> str | None:

@@ -19,6 +19,8 @@ class Linearity(Check):
 
     name = "linearity"
     code = "G04"
+    group = "derivatives"
+    is_quick = True
     purpose = "the backward is linear in the incoming gradient"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -14,6 +14,8 @@ class Reference(Check):
 
     name = "reference"
     code = "F01"
+    group = "values"
+    is_quick = True
     purpose = "values equal those of the reference, in every memory layout"
 
     def applies_to(self, target: Target) -> str | None:

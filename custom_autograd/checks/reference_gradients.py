@@ -14,6 +14,8 @@ class ReferenceGradients(Check):
 
     name = "reference_gradients"
     code = "G07"
+    group = "derivatives"
+    is_quick = True
     purpose = "gradients equal those of autograd through the reference"
 
     def applies_to(self, target: Target) -> str | None:

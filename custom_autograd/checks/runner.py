@@ -8,11 +8,14 @@ import traceback
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from custom_autograd.checks.base import Check, Finding, NothingToCheckError, failed, find_refusal, skipped
+from custom_autograd.checks.scripts import script_of
+from custom_autograd.checks.shrinking import shrink
+from custom_autograd.checks.sweeps import representatives
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.samples import Sample
@@ -28,7 +31,12 @@ class Case:
 
 
 def run(
-    cases: Iterable[Case], checks: Sequence[Check], *, seed: int = 0, on_result: Callable[[Result], None] | None = None
+    cases: Iterable[Case],
+    checks: Sequence[Check],
+    *,
+    seed: int = 0,
+    on_result: Callable[[Result], None] | None = None,
+    is_explained: bool = True,
 ) -> Report:
     """Runs every check on every sample of every target.
 
@@ -37,6 +45,7 @@ def run(
         checks: in the order in which they run.
         seed: equal seeds draw equal numbers; each check on each sample has its own.
         on_result: told of each result as it comes.
+        is_explained: whether the first failure of each check is shrunk, and shown by a script.
 
     Returns:
         One result per target, check and sample; one per target and check where the check does not apply.
@@ -45,7 +54,11 @@ def run(
     for case in cases:
         findings: set[tuple[str, str]] = set()
         for check in checks:
-            for result in _run_check(case, check, seed, findings):
+            is_first = is_explained
+            for sample, found in _run_check(case, check, seed, findings):
+                result = found
+                if result.status == "failed" and sample is not None and is_first:
+                    result, is_first = _explained(case.target, check, sample, seed, result), False
                 results.append(result)
                 if result.is_finding:
                     findings.add((check.name, result.sample))
@@ -79,22 +92,57 @@ def label_of(sample: Sample, position: int) -> str:
     return sample.name or f"sample {position}: {str(sample).removeprefix('Sample')}"
 
 
-def _run_check(case: Case, check: Check, seed: int, findings: Set[tuple[str, str]]) -> Iterator[Result]:
-    reason = check.applies_to(case.target)
-    if reason is not None:
-        yield Result(case.target.name, check.name, "all samples", "skipped", reason)
+def _run_check(
+    case: Case, check: Check, seed: int, findings: Set[tuple[str, str]]
+) -> Iterator[tuple[Sample | None, Result]]:
+    name = case.target.name
+    samples = [(i, row) for i, row in enumerate(case.samples) if (row.error is not None) == check.is_for_errors]
+    reason = check.applies_to(case.target) or ("" if samples else _nothing_for(check))
+    if reason:
+        yield None, Result(name, check.name, "all samples", "skipped", reason, code=check.code, seed=seed)
         return
-    for position, sample in enumerate(case.samples):
+    for position, sample in representatives(samples, check.most_samples):
         label = label_of(sample, position)
-        failed_first = [name for name in check.needs if (name, label) in findings]
+        failed_first = [other for other in check.needs if (other, label) in findings]
         if failed_first:
             reason = f"the check {failed_first[0]} fails first"
-            yield Result(case.target.name, check.name, label, "skipped", reason)
+            yield sample, Result(name, check.name, label, "skipped", reason, code=check.code, seed=seed)
             continue
-        own_seed = zlib.crc32(f"{case.target.name}/{check.name}/{position}/{seed}".encode())
-        with isolated_randomness(own_seed), torch.enable_grad():
-            result = _run_on_sample(case.target, check, sample, label)
-        yield result
+        result = _run_at(case.target, check, sample, position, seed)
+        yield sample, _accepted(result, sample.accepted.get(check.name))
+
+
+def _nothing_for(check: Check) -> str:
+    return "no sample is declared to raise (Sample.raises)" if check.is_for_errors else "every sample is to raise"
+
+
+def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: int) -> Result:
+    own_seed = zlib.crc32(f"{target.name}/{check.name}/{position}/{seed}".encode())
+    with isolated_randomness(own_seed), torch.enable_grad():
+        result = _run_on_sample(target, check, sample, label_of(sample, position))
+    return replace(result, seed=seed)
+
+
+def _accepted(result: Result, reason: str | None) -> Result:
+    """A failure that a sample says is known is skipped, and a pass that it says would fail is a failure."""
+    if reason is None or result.status == "skipped":
+        return result
+    if result.is_finding:
+        message = f"accepted, because {reason}\n{result.message}"
+        return replace(result, status="skipped", message=message, accepted=reason)
+    message = f"it passes, but the sample says that it fails, because {reason}: remove the xfail"
+    return replace(result, status="failed", message=message)
+
+
+def _explained(target: Target, check: Check, sample: Sample, seed: int, result: Result) -> Result:
+    """The result with a script that shows it on the smallest sample that shows it."""
+
+    def fails(candidate: Sample) -> bool:
+        again = _run_at(target, check, candidate, 0, seed)
+        return again.status == "failed" and again.cause == result.cause
+
+    smallest = shrink(sample, fails)
+    return replace(result, script="" if smallest is None else script_of(target, smallest, check.name, seed))
 
 
 def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> Result:
@@ -109,10 +157,14 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
     except Exception as error:  # noqa: BLE001 - isolation: what a check raises is a result, not the end of the run
         known = _finding_of(error)
         if known is None:
-            return Result(target.name, check.name, label, "error", _describe(error), time.perf_counter() - start)
+            message, seconds = _describe(error), time.perf_counter() - start
+            return Result(target.name, check.name, label, "error", message, seconds, check.code)
         findings.append(known)
     status, message = _summarise(findings)
-    return Result(target.name, check.name, label, status, message, time.perf_counter() - start)
+    causes = [finding.cause for finding in findings if finding.status == status and finding.cause]
+    measures = {name: value for finding in findings for name, value in finding.measures.items()}
+    seconds, cause = time.perf_counter() - start, causes[0] if causes else ""
+    return Result(target.name, check.name, label, status, message, seconds, check.code, cause, measures=measures)
 
 
 @contextlib.contextmanager

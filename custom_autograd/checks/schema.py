@@ -17,6 +17,8 @@ class Schema(Check):
 
     name = "schema"
     code = "F02"
+    group = "values"
+    is_quick = True
     purpose = "undeclared writes, unwritten declared arguments and shared memory do not occur"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -20,7 +20,8 @@ class SecondOrder(Check):
 
     name = "second_order"
     code = "G09"
-    needs = ("gradients", "linearity")
+    group = "derivatives"
+    needs = ("gradcheck", "linearity")
     purpose = "second derivatives are right, or the op says that it has none"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -1,7 +1,7 @@
 """One sample -> its variants: the same call in other memory layouts, and subsets of inputs that need a gradient."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -40,6 +40,55 @@ def subsets(size: int) -> Iterator[tuple[int, ...]]:
     yield everything
     yield from itertools.combinations(everything, size - 1)
     yield from itertools.combinations(everything, 1)
+
+
+def representatives(samples: Sequence[tuple[int, Sample]], most: int | None) -> Sequence[tuple[int, Sample]]:
+    """At most so many samples with their positions, one of each kind first; empty tensors come last."""
+    if most is None or len(samples) <= most:
+        return samples
+    kinds: dict[object, int] = {}
+    order = sorted(samples, key=lambda row: any(tensor.numel() == 0 for tensor in row[1].tensors()))
+    firsts = [row for row in order if kinds.setdefault(_kind(row[1]), row[0]) == row[0]]
+    chosen = [*firsts, *(row for row in order if row not in firsts)][:most]
+    return sorted(chosen, key=lambda row: row[0])
+
+
+def _kind(sample: Sample) -> object:
+    """What two calls have in common that differ in sizes and numbers only."""
+    leaves = tuple((leaf.argument, leaf.path, leaf.tensor.dim(), leaf.tensor.dtype) for leaf in sample.leaves())
+    return leaves, tuple(sorted(sample.kwargs)), tuple(type(value) for value in sample.args)
+
+
+def sizes_of(sample: Sample) -> frozenset[int]:
+    """The sizes above 1 of all dimensions of all tensors. Dimensions of equal size are taken to be the same one."""
+    return frozenset(size for tensor in sample.tensors() for size in tensor.shape if size > 1)
+
+
+def resized(sample: Sample, sizes: Mapping[int, int]) -> Sample:
+    """The same call with other sizes: tensors are cut or repeated, integers equal to a size follow it.
+
+    Args:
+        sample: what to vary.
+        sizes: old size -> new size; every dimension of the old size gets the new one.
+    """
+
+    def resize(tensor: Tensor) -> Tensor:
+        if tensor.layout != torch.strided:
+            return tensor
+        found = tensor.detach()
+        for dim, size in enumerate(tensor.shape):
+            wanted = sizes.get(size, size)
+            if wanted != size:
+                places = torch.arange(wanted, device=tensor.device) % max(size, 1)
+                found = found.index_select(dim, places)
+        return found.clone(memory_format=torch.contiguous_format).requires_grad_(tensor.requires_grad)
+
+    def follow(value: object) -> object:
+        return sizes.get(value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    changed = sample.map(resize)
+    args = [follow(value) for value in changed.args]
+    return changed.with_arguments(args, {name: follow(value) for name, value in changed.kwargs.items()})
 
 
 def copy(sample: Sample) -> Sample:

@@ -9,7 +9,7 @@ any callable on tensors              its signature, nothing else
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -56,6 +56,7 @@ class Target:
         location: file:line of the declaration.
         may_alias: whether results may share memory with arguments.
         has_hidden_outputs: whether `full` gives more than `call`.
+        subject: what was given to be checked.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Target:
     location: str = ""
     may_alias: bool = True
     has_hidden_outputs: bool = False
+    subject: object = None
 
     def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
         """The argument a tensor of a sample belongs to."""
@@ -105,8 +107,10 @@ def target_of(value: object) -> Target:
     Raises:
         CheckError: it cannot be called.
     """
-    if isinstance(value, Target):
-        return value
+    return value if isinstance(value, Target) else replace(_target_of(value), subject=value)
+
+
+def _target_of(value: object) -> Target:
     entry = getattr(value, "entry", None)
     if isinstance(entry, Entry):
         return _from_entry(cast(Function, value), entry)
@@ -157,7 +161,7 @@ def _to_dispatcher(schema: Schema, sample: Sample) -> Sample:
 
     args = [convert(name, value) for name, value in zip(schema.argument_names, sample.args, strict=False)]
     kwargs = {name: convert(name, value) for name, value in sample.kwargs.items()}
-    return Sample(*args, **kwargs).named(sample.name)
+    return sample.with_arguments(args, kwargs)
 
 
 def _from_definition(definition: verification.Definition) -> Target:

@@ -19,6 +19,7 @@ class Vmap(Check):
 
     name = "vmap"
     code = "T01"
+    group = "transforms"
     purpose = "vmap equals a loop over the batch, whichever arguments are batched"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -3,10 +3,12 @@
 def samples(make):                        make is a TensorFactory, bound to device, dtype and seed
     yield Sample(make(4, 8), make(8))     one call: positional and keyword arguments
     yield Sample(make(4, 8), make(8), eps=1e-3).named("large eps")
+    yield Sample(make(4, 8), make(7)).raises(ValueError, match="'weight' has 7")
+    yield Sample(make(0, 8), make(8)).xfail("sizes", reason="the kernel knows no empty tensors yet")
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -27,22 +29,54 @@ class Sample:
         Sample(float32[4, 8], eps=0.001).named('large eps')
     """
 
-    __slots__ = ("args", "kwargs", "name")
+    __slots__ = ("accepted", "args", "error", "kwargs", "name")
 
     args: tuple[object, ...]
     kwargs: dict[str, object]
     name: str
+    error: "ExpectedError | None"
+    accepted: Mapping[str, str]
 
     def __init__(self, /, *args: object, **kwargs: object) -> None:
         """Keeps the arguments as they are; nothing is copied."""
         self.args = args
         self.kwargs = kwargs
         self.name = ""
+        self.error = None
+        self.accepted = {}
 
     def named(self, name: str, /) -> "Sample":
         """The same call under a name, which reports show."""
-        sample = Sample(*self.args, **self.kwargs)
+        sample = self.map(lambda tensor: tensor)
         sample.name = name
+        return sample
+
+    def raises(self, error: type[Exception] = Exception, /, *, match: str = "") -> "Sample":
+        """The same call, declared to raise: the check `errors` looks at it, and no other does.
+
+        Args:
+            error: the class that is raised.
+            match: a regular expression that its message contains.
+        """
+        sample = self.map(lambda tensor: tensor)
+        sample.error = ExpectedError(error, match)
+        return sample
+
+    def xfail(self, /, *checks: str, reason: str) -> "Sample":
+        """The same call, on which checks are known to fail: reported as accepted, and a failure once they pass.
+
+        Args:
+            checks: names of checks, one or more.
+            reason: why the failures are accepted; reports show it.
+
+        Raises:
+            CheckError: no check is named, or there is no reason.
+        """
+        if not checks or not reason.strip():
+            problem = "xfail() is given no " + ("reason" if checks else "name of a check")
+            raise CheckError(format_message("samples", problem, do="xfail('gradcheck', reason='a kink at 0')"))
+        sample = self.map(lambda tensor: tensor)
+        sample.accepted = {**self.accepted, **dict.fromkeys(checks, reason)}
         return sample
 
     def leaves(self) -> "tuple[TensorLeaf, ...]":
@@ -62,7 +96,13 @@ class Sample:
         """The same call with `function` applied to every tensor, in the order of `leaves`."""
         args = tuple(_map(value, function) for value in self.args)
         kwargs = {name: _map(value, function) for name, value in self.kwargs.items()}
-        return Sample(*args, **kwargs).named(self.name)
+        return self.with_arguments(args, kwargs)
+
+    def with_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> "Sample":
+        """A call with other arguments under the same name, with what is declared of this one."""
+        sample = Sample(*args, **kwargs)
+        sample.name, sample.error, sample.accepted = self.name, self.error, self.accepted
+        return sample
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> "Sample":
         """The same call with its tensors replaced, one for one, in the order of `leaves`."""
@@ -75,6 +115,14 @@ class Sample:
         parts += [f"{name}={format_value(value)}" for name, value in self.kwargs.items()]
         label = f".named({self.name!r})" if self.name else ""
         return f"Sample({', '.join(parts)}){label}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedError:
+    """What a call is declared to raise: a class, and a regular expression that the message contains."""
+
+    type: type[Exception]
+    match: str
 
 
 @dataclass(frozen=True, slots=True)

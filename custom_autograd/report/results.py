@@ -1,7 +1,7 @@
 """What one check found on one sample of one op."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Status: TypeAlias = Literal["passed", "failed", "skipped", "error"]
@@ -20,6 +20,12 @@ class Result:
         status: see `Status`.
         message: why it failed, was skipped or raised; empty where it passed.
         seconds: wall time, s.
+        code: the check's code.
+        cause: why it failed, probably; empty where nobody knows.
+        seed: where its random numbers began.
+        script: a program that shows the failure by itself, on the smallest sample that shows it; empty otherwise.
+        accepted: why a failure is accepted (`Sample.xfail`); the status is then "skipped".
+        measures: numbers worth keeping by name.
     """
 
     op: str
@@ -28,6 +34,12 @@ class Result:
     status: Status
     message: str = ""
     seconds: float = 0.0
+    code: str = ""
+    cause: str = ""
+    seed: int = 0
+    script: str = ""
+    accepted: str = ""
+    measures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_finding(self) -> bool:

@@ -49,7 +49,12 @@ def _findings(results: Sequence[Result]) -> list[str]:
 
 def _finding(result: Result) -> str:
     head = f"{result.status.upper()} {result.op}: {result.check}, on {result.sample}"
-    return "\n".join([head, *(f"  {line}" for line in result.message.splitlines())])
+    lines = [head, *(f"  {line}" for line in result.message.splitlines())]
+    lines += [f"  why, probably: {result.cause}"] if result.cause else []
+    lines += (
+        ["  a script that shows it:", *(f"    {line}" for line in result.script.splitlines())] if result.script else []
+    )
+    return "\n".join(lines)
 
 
 def _skips(results: Sequence[Result]) -> str:

@@ -132,7 +132,7 @@ def test_op_with_everything_passes_everything(dtype):
 
 
 def test_method_uses_registered_samples_and_returns_the_report():
-    report = scaled_square.check(checks=["gradients"])
+    report = scaled_square.check(checks=["gradcheck"])
 
     assert ["sample 0: (float32[4, 3], float32[3])", "other k"] == [result.sample for result in report.results]
 
@@ -171,7 +171,7 @@ def test_op_without_rules_is_skipped_where_it_can_do_nothing():
 
     assert report.ok
     assert {"passed"} == {statuses[name] for name in ("schema", "vmap")}
-    assert {"skipped"} == {statuses[name] for name in ("fake", "gradients", "second_order", "forward_mode", "compile")}
+    assert {"skipped"} == {statuses[name] for name in ("fake", "gradcheck", "second_order", "forward_mode", "compile")}
 
 
 def test_kernel_that_differs_is_found_by_both_value_checks():
@@ -182,17 +182,17 @@ def test_kernel_that_differs_is_found_by_both_value_checks():
 
 
 def test_gradient_of_the_wrong_shape_fails_once_with_the_ops_own_message():
-    statuses, report = statuses_of(wrong_shape, vector, checks=["gradients", "cotangents", "second_order"])
+    statuses, report = statuses_of(wrong_shape, vector, checks=["gradcheck", "cotangents", "second_order"])
 
-    assert {"gradients": "failed", "cotangents": "skipped", "second_order": "skipped"} == statuses
+    assert {"gradcheck": "failed", "cotangents": "skipped", "second_order": "skipped"} == statuses
     assert "the gradient of 'x' has the wrong shape" in report.results[0].message
-    assert "the check gradients fails first" == report.results[1].message
+    assert "the check gradcheck fails first" == report.results[1].message
 
 
 def test_wrong_jvp_is_found():
-    statuses, report = statuses_of(wrong_jvp, vector, checks=["gradients", "forward_mode"])
+    statuses, report = statuses_of(wrong_jvp, vector, checks=["gradcheck", "forward_mode"])
 
-    assert {"gradients": "passed", "forward_mode": "failed"} == statuses
+    assert {"gradcheck": "passed", "forward_mode": "failed"} == statuses
     assert "the tangent of output 0 along 'x' is wrong" in report.results[1].message
 
 

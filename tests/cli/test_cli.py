@@ -51,36 +51,36 @@ def file(imports_of):
 
 
 def test_check_of_a_right_op_ends_with_0_and_prints_the_table(file, capsys):
-    code = main(["check", "cli_ops.py:RIGHT", "--checks", "schema,gradients"])
+    code = main(["check", "cli_ops.py:RIGHT", "--checks", "schema,gradcheck"])
 
     out = capsys.readouterr().out
     assert 0 == code
-    assert "cli::right  gradients  passed  1 passed" in out
+    assert "cli::right  gradcheck  passed  1 passed" in out
     assert "2 passed" in out
 
 
 def test_check_of_a_wrong_op_ends_with_1_and_says_why(file, capsys):
-    code = main(["check", "cli_ops:WRONG", "--checks", "gradients", "-q"])
+    code = main(["check", "cli_ops:WRONG", "--checks", "gradcheck", "-q"])
 
     out = capsys.readouterr().out
     assert 1 == code
-    assert "FAILED cli::wrong: gradients, on three" in out
+    assert "FAILED cli::wrong: gradcheck, on three" in out
     assert "it is silently zero" in out
 
 
 def test_quiet_check_of_a_right_op_prints_nothing(file, capsys):
-    assert 0 == main(["check", "cli_ops:RIGHT", "--checks", "gradients", "--quiet"])
+    assert 0 == main(["check", "cli_ops:RIGHT", "--checks", "gradcheck", "--quiet"])
     assert ("", "") == tuple(capsys.readouterr())
 
 
 def test_check_writes_every_document(file, capsys):
     arguments = ["--json", "r.json", "--html", "r.html", "--markdown", "r.md"]
-    main(["check", "cli_ops.py:RIGHT", "--checks", "gradients", "--dtype", "float64", "--seed", "7", *arguments])
+    main(["check", "cli_ops.py:RIGHT", "--checks", "gradcheck", "--dtype", "float64", "--seed", "7", *arguments])
     capsys.readouterr()
 
     assert json.loads((file.parent / "r.json").read_text())["ok"]
     assert "cli::right" in (file.parent / "r.html").read_text()
-    assert "| cli::right | gradients | passed |" in (file.parent / "r.md").read_text()
+    assert "| cli::right | gradcheck | passed |" in (file.parent / "r.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_colour_on_a_terminal_only_and_never_with_no_color(monkeypatch, variable
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     terminal, file = Terminal(), io.StringIO()
-    print_report("f  gradients  failed", terminal)
-    print_report("f  gradients  failed", file)
+    print_report("f  gradcheck  failed", terminal)
+    print_report("f  gradcheck  failed", file)
 
     assert is_coloured == ("\x1b[" in terminal.getvalue())
-    assert "f  gradients  failed\n" == file.getvalue()
+    assert "f  gradcheck  failed\n" == file.getvalue()

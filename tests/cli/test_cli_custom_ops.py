@@ -48,4 +48,4 @@ def test_show_prints_schema_kernels_coverage_samples_and_source(target, capsys):
 def test_check_of_an_op_with_everything_ends_with_0(target, capsys):
     assert torch.get_default_dtype() == torch.float32
     assert 0 == main(["check", target, "--dtype", "float64"])
-    assert "cli::square  gradients" in capsys.readouterr().out
+    assert "cli::square  gradcheck" in capsys.readouterr().out

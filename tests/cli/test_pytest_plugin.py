@@ -34,7 +34,7 @@ from custom_autograd.testing import parametrize_checks
 from plugin_ops import RIGHT, WRONG
 
 
-@parametrize_checks(RIGHT, WRONG, checks=["gradients", "reference"])
+@parametrize_checks(RIGHT, WRONG, checks=["gradcheck", "reference"])
 def test_op(case):
     case()
 """
@@ -67,7 +67,7 @@ def test_one_item_per_op_and_check_skipped_where_nothing_was_checked(folder):
     code, out = run_pytest(folder, "--custom-ops", "plugin_ops:RIGHT")
 
     assert 0 == code, out
-    assert "PASSED plugin_ops:RIGHT::plugin::right-gradients" in out
+    assert "PASSED plugin_ops:RIGHT::plugin::right-gradcheck" in out
     assert "no reference is registered (register_reference)" in out
 
 
@@ -105,6 +105,6 @@ def test_parametrize_checks_makes_one_test_per_op_and_check(folder):
     code, out = run_pytest(folder, "test_ops.py")
 
     assert 1 == code, out
-    assert "PASSED test_ops.py::test_op[plugin::right-gradients]" in out
-    assert "FAILED test_ops.py::test_op[plugin::wrong-gradients]" in out
+    assert "PASSED test_ops.py::test_op[plugin::right-gradcheck]" in out
+    assert "FAILED test_ops.py::test_op[plugin::wrong-gradcheck]" in out
     assert "1 failed, 1 passed, 2 skipped" in out

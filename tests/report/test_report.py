@@ -1,5 +1,6 @@
 """Report: what it counts, when it is ok, and what it looks like as text, JSON, Markdown and HTML."""
 
+import dataclasses
 import json
 import pickle
 
@@ -9,7 +10,7 @@ from expecttest import assert_expected_inline
 from custom_autograd.core.errors import CheckError
 from custom_autograd.report import Report, Result
 
-PASSED = Result("ns::f", "gradients", "sample 0", "passed", "", 0.5)
+PASSED = Result("ns::f", "gradcheck", "sample 0", "passed", "", 0.5)
 FAILED = Result("ns::f", "fake", "sample 1", "failed", "says shape (3,)\nnot <b>(4,)</b> | {{ 7 * 7 }}")
 SKIPPED = Result("ns::f", "vmap", "all samples", "skipped", "no batching rule")
 ERROR = Result("ns::g", "schema", "sample 0", "error", "ValueError: no\nlast frames:\n  f.py:1 f: raise")
@@ -41,7 +42,7 @@ def test_text():
         """\
 op     check      status   samples
 -----  ---------  -------  ---------
-ns::f  gradients  passed   1 passed
+ns::f  gradcheck  passed   1 passed
 ns::f  fake       failed   1 failed
 ns::f  vmap       skipped  2 skipped
 ns::g  schema     error    1 error
@@ -92,7 +93,7 @@ def test_markdown():
 
 | op | check | status | passed | failed | skipped | error |
 |---|---|---|---|---|---|---|
-| ns::f | gradients | passed | 1 | 0 | 0 | 0 |
+| ns::f | gradcheck | passed | 1 | 0 | 0 | 0 |
 | ns::f | fake | failed | 0 | 1 | 0 | 0 |
 | ns::f | vmap | skipped | 0 | 0 | 2 | 0 |
 | ns::g | schema | error | 0 | 0 | 0 | 1 |
@@ -120,7 +121,7 @@ def test_json_has_every_field_and_the_counts():
 
     assert (1, False) == (document["format"], document["ok"])
     assert {"passed": 1, "failed": 1, "skipped": 2, "error": 1} == document["counts"]
-    assert {"op", "check", "sample", "status", "message", "seconds"} == set(document["results"][0])
+    assert {field.name for field in dataclasses.fields(Result)} == set(document["results"][0])
     assert 0.5 == document["results"][0]["seconds"]
 
 

@@ -75,7 +75,7 @@ def handles(op: Callable[[Tensor], Tensor], x: Tensor) -> None:
     assert_type(scale.kernels, dict[str, str])
     assert_type(scale.coverage(), dict[str, str])
     assert_type(scale.function, type[torch.autograd.Function])
-    assert_type(scale.check([Sample(x)], checks=["gradients"]), Report)
+    assert_type(scale.check([Sample(x)], checks=["gradcheck"]), Report)
     assert_type(check(scale, [Sample(x)]), Report)
     assert_type(scale.schema.argument_names, tuple[str, ...])
 

@@ -26,11 +26,13 @@ from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
 
-class Gradients(Check):
+class Gradcheck(Check):
     """First derivatives: torch.autograd.gradcheck for all inputs together, the same gradients for every subset."""
 
-    name = "gradients"
+    name = "gradcheck"
     code = "G03"
+    group = "derivatives"
+    is_quick = True
     purpose = "the backward agrees with finite differences, whichever inputs need a gradient"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -12,7 +12,7 @@ def samples(make):
 
 
 def result_of(op, samples=samples, **options):
-    (result,) = check(op, samples, checks=["gradients"], **options).results
+    (result,) = check(op, samples, checks=["gradcheck"], **options).results
     return result
 
 

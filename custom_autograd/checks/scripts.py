@@ -1,0 +1,109 @@
+"""A program that shows a failure by itself: it loads the target, writes the sample out, and runs the one check."""
+
+import inspect
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+from custom_autograd.registration.registry import Entry
+
+LARGEST_LITERAL = 4096  # elements
+
+
+def script_of(target: Target, sample: Sample, check: str, seed: int) -> str:
+    """The program's text; it raises CheckError with the finding.
+
+    Args:
+        target: what fails.
+        sample: the call on which it fails.
+        check: the name of the check.
+        seed: where random numbers begin.
+    """
+    arguments = [_literal(value) for value in sample.args]
+    arguments += [f"{name}={_literal(value)}" for name, value in sample.kwargs.items()]
+    lines = [
+        f"# {target.name} fails the check {check}",
+        "import torch",
+        "from math import inf, nan",
+        "from custom_autograd import Sample, check",
+        *_loading(target),
+        "sample = Sample(",
+        *(f"    {argument}," for argument in arguments),
+        ")",
+        f'check(op, [sample], checks=["{check}"], seed={seed}, raise_on_failure=True)',
+    ]
+    return "\n".join(lines)
+
+
+def _loading(target: Target) -> list[str]:
+    """The lines that give the target the name `op`."""
+    module = _module_of(target.subject)
+    attribute = None if module is None else _attribute_of(module, target.subject)
+    if target.overload is not None and (module is None or attribute is None):
+        spelling = str(target.overload).replace(" ", "")
+        before = [] if module is None else _loading_of(module, "")
+        return [*before, f"op = torch.ops.{spelling}"]
+    if module is None or attribute is None:
+        return [f"op = ...  # {target.name}, which no module holds under a name"]
+    return _loading_of(module, attribute)
+
+
+def _loading_of(module: ModuleType, attribute: str) -> list[str]:
+    file = getattr(module, "__file__", None)
+    is_package = "." in module.__name__ or file is None or hasattr(module, "__path__")
+    if is_package:
+        root, _, rest = attribute.partition(".")
+        line = f"from {module.__name__} import {root}" if attribute else f"import {module.__name__}"
+        return [line, *([f"op = {root}.{rest}" if rest else f"op = {root}"] if attribute else [])]
+    path = os.path.relpath(str(file)) if Path(str(file)).is_relative_to(Path.cwd()) else str(file)
+    call = f'load("{Path(path).as_posix()}:{attribute}")[0].value' if attribute else f'load("{Path(path).as_posix()}")'
+    return ["from custom_autograd.checks.loading import load", f"op = {call}" if attribute else call]
+
+
+def _module_of(value: object) -> ModuleType | None:
+    entry = value if isinstance(value, Entry) else getattr(value, "entry", None)
+    function = entry.declaration.function if isinstance(entry, Entry) else getattr(value, "_init_fn", value)
+    name = getattr(inspect.unwrap(function) if callable(function) else function, "__module__", None)
+    return sys.modules.get(name) if isinstance(name, str) else None
+
+
+def _attribute_of(module: ModuleType, value: object) -> str | None:
+    """The name under which a module, or a class in it, holds a value."""
+    qualified = getattr(value, "__qualname__", None)
+    names = [name for name, row in vars(module).items() if row is value]
+    if names or not isinstance(qualified, str) or "<" in qualified:
+        return names[0] if names else None
+    found: object = module
+    for part in qualified.split("."):
+        found = getattr(found, part, None)
+    return qualified if found is value else None
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, Tensor):
+        return _tensor(value)
+    if isinstance(value, torch.device):
+        return f"torch.{value!r}"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        items = ", ".join(_literal(item) for item in value)
+        return f"[{items}]" if isinstance(value, list) else f"({items},)" if len(value) == 1 else f"({items})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in value.items()) + "}"
+    return repr(value)
+
+
+def _tensor(tensor: Tensor) -> str:
+    options = f"dtype={tensor.dtype}" + (f', device="{tensor.device}"' if tensor.device.type != "cpu" else "")
+    options += ", requires_grad=True" if tensor.requires_grad else ""
+    shape = tuple(tensor.shape)
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.numel() > LARGEST_LITERAL:
+        return f"torch.rand({shape}, {options})  # a {tensor.layout} tensor too large or too special to write out"
+    if tensor.numel() == 0:
+        return f"torch.empty({shape}, {options})"
+    return f"torch.tensor({tensor.detach().cpu().tolist()}, {options})"
