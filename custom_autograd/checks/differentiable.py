@@ -74,16 +74,40 @@ def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> Ten
         NothingToCheckError: there is no such tensor, or the target does not take float64.
     """
     double = sample.map(_to_double)
-    leaves = sample.leaves()
-    able = [
-        i for i, leaf in enumerate(leaves) if _is_candidate(leaf.tensor) and target.argument_of(leaf).is_differentiable
-    ]
-    chosen = [i for i in able if leaves[i].tensor.requires_grad] or able
-    if not chosen:
-        raise NothingToCheckError("no tensor of the sample can have a gradient")
-    function = TensorFunction(target, double, tuple(chosen), target.full if is_full else target.call)
+    positions = _differentiable_positions(target, sample)
+    function = TensorFunction(target, double, positions, target.full if is_full else target.call)
     _call_once(function, sample)
     return function
+
+
+def gradients_of(target: Target, sample: Sample) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+    """The gradients of the tensors of a sample as they are: dtype and memory layout stay, nothing is copied.
+
+    Returns:
+        Names and gradients, for a cotangent of both signs from the global generator; zero where nothing connects.
+
+    Raises:
+        NothingToCheckError: there is no tensor or no result that can have a gradient.
+    """
+    positions = _differentiable_positions(target, sample)
+    leaves, written = sample.leaves(), target.written_places(sample)
+    tensors = [leaf.tensor.detach() for leaf in leaves]
+    able = [tensors[position].requires_grad_() for position in positions]
+    values = [x.clone() if place in written else x for place, x in enumerate(tensors)]
+    outputs = [*call_on(target.call, sample.with_tensors(values)), *(values[place] for place in sorted(written))]
+    kept = [y for y in outputs if y.requires_grad and can_have_gradient(y)]
+    if not kept:
+        raise NothingToCheckError("no result of the op has a gradient")
+    grads = torch.autograd.grad(kept, able, signed_like(kept), allow_unused=True)
+    names = tuple(f"gradient of '{target.name_of(leaves[position])}'" for position in positions)
+    return names, tuple(torch.zeros_like(x) if g is None else g for x, g in zip(able, grads, strict=True))
+
+
+def reference_of(function: TensorFunction) -> TensorFunction:
+    """The reference of a target as a function of the same tensors, with the outputs of a call of the target."""
+    reference = function.target.visible_reference
+    assert reference is not None, "the check applies to targets with a reference only"
+    return TensorFunction(function.target, function.sample, function.positions, reference)
 
 
 def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, str | None]:
@@ -124,6 +148,17 @@ def signed_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def can_have_gradient(tensor: Tensor) -> bool:
     """Whether the dtype is floating or complex."""
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _differentiable_positions(target: Target, sample: Sample) -> tuple[int, ...]:
+    leaves = sample.leaves()
+    able = [
+        i for i, leaf in enumerate(leaves) if _is_candidate(leaf.tensor) and target.argument_of(leaf).is_differentiable
+    ]
+    chosen = [i for i in able if leaves[i].tensor.requires_grad] or able
+    if not chosen:
+        raise NothingToCheckError("no tensor of the sample can have a gradient")
+    return tuple(chosen)
 
 
 def _is_candidate(tensor: Tensor) -> bool:

@@ -38,7 +38,7 @@ class Gradcheck(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Visible outputs first; hidden ones, where a gradient through them is defined at all."""
         yield from _check(function_of(target, sample))
-        if target.has_hidden_outputs:
+        if target.hidden:
             yield from _check_hidden(function_of(target, sample, is_full=True))
 
 
@@ -124,7 +124,7 @@ def _check_subsets(function: TensorFunction) -> Iterator[Finding]:
         names = [f"gradient of '{name}'" for name in part.names]
         difference = find_difference(found, [expected[i] for i in chosen], names=names)
         only = ", ".join(f"'{name}'" for name in part.names)
-        yield PASSED if difference is None else failed(f"where only {only} needs a gradient: {difference}")
+        yield PASSED if difference is None else difference.failed(f"where only {only} needs a gradient: {difference}")
 
 
 def _check_batched(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Finding:
@@ -140,7 +140,7 @@ def _check_batched(function: TensorFunction, inputs: Sequence[Tensor], precision
         return skipped(f"its backward cannot be batched: {find_refusal(error) or first_line(error)}")
     names = [f"batched gradient of '{name}'" for name in function.names]
     difference = find_difference(found, expected, names=names, factor=max(1.0, precision.relative / 1e-5))
-    return PASSED if difference is None else failed(f"is_grads_batched=True: {difference}")
+    return PASSED if difference is None else difference.failed(f"is_grads_batched=True: {difference}")
 
 
 def _grads(

@@ -8,7 +8,7 @@ any callable on tensors              its signature, nothing else
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -37,6 +37,7 @@ class TargetArgument:
     name: str
     is_mutated: bool = False
     is_differentiable: bool = True
+    default: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Target:
         samples: the registered samples rule.
         location: file:line of the declaration.
         may_alias: whether results may share memory with arguments.
-        has_hidden_outputs: whether `full` gives more than `call`.
+        hidden: the places of the outputs that `full` and the reference give, and `call` does not.
         subject: what was given to be checked.
     """
 
@@ -70,7 +71,7 @@ class Target:
     samples: SamplesRule | None = None
     location: str = ""
     may_alias: bool = True
-    has_hidden_outputs: bool = False
+    hidden: frozenset[int] = frozenset()
     subject: object = None
 
     def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
@@ -89,6 +90,19 @@ class Target:
     def written_places(self, sample: Sample) -> frozenset[int]:
         """Which tensors of a sample the target writes to, by their place among its leaves."""
         return frozenset(place for place, leaf in enumerate(sample.leaves()) if self.argument_of(leaf).is_mutated)
+
+    @property
+    def visible_reference(self) -> Function | None:
+        """The reference without the outputs that a call of the target does not return."""
+        reference, hidden = self.reference, self.hidden
+        if reference is None or not hidden:
+            return reference
+
+        def call(*args: object, **kwargs: object) -> object:
+            outputs = cast(Sequence[object], reference(*args, **kwargs))
+            return tuple(output for place, output in enumerate(outputs) if place not in hidden)
+
+        return call
 
     @property
     def is_mutating(self) -> bool:
@@ -134,7 +148,9 @@ def _from_entry(call: Function, entry: Entry) -> Target:
         name=entry.name,
         call=call,
         full=functools.partial(_call_overload, entry),
-        arguments=tuple(TargetArgument(row.name, row.is_mutated, row.is_differentiable) for row in schema.arguments),
+        arguments=tuple(
+            TargetArgument(row.name, row.is_mutated, row.is_differentiable, row.default) for row in schema.arguments
+        ),
         overload=entry.overload,
         to_dispatcher=functools.partial(_to_dispatcher, schema),
         reference=entry.reference(),
@@ -142,7 +158,7 @@ def _from_entry(call: Function, entry: Entry) -> Target:
         samples=None if samples is None else cast(SamplesRule, samples.function),
         location=entry.declaration.location,
         may_alias=schema.is_view,
-        has_hidden_outputs=any(output.is_hidden for output in schema.outputs),
+        hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
     )
 
 
