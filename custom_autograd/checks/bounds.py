@@ -1,16 +1,16 @@
-"""A kernel stays inside its memory: inputs and what it allocates lie between guards, which it neither writes nor reads."""
+"""A kernel stays inside its memory: what it is given and what it makes lie between guards, which it leaves alone."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.modes import DispatchMode
 
 GUARD = 64  # elements on each side
 MARKS = (3, -5)
@@ -86,7 +86,7 @@ def _guarded(tensor: Tensor, mark: int) -> _Guarded:
     return _Guarded(memory, inner.copy_(tensor), mark)
 
 
-class _Guarding(TorchDispatchMode):
+class _Guarding(DispatchMode):
     """Gives every new tensor guards."""
 
     def __init__(self, mark: int) -> None:

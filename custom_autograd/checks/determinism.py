@@ -1,4 +1,4 @@
-"""Equal calls give equal results: random numbers come from torch's generator and are declared, nothing is remembered."""
+"""Equal calls give equal results: random numbers are declared and come from torch, nothing is remembered."""
 
 import random
 from collections.abc import Iterable, Sequence

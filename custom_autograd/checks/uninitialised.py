@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckEr
 from custom_autograd.checks.differentiable import gradients_of
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
+
+MEMORY = cast(Any, deterministic)  # its attribute is made when it is asked for, which type checkers cannot see
 
 
 class Uninitialised(Check):
@@ -46,17 +49,15 @@ class Uninitialised(Check):
 @contextlib.contextmanager
 def _filled_memory() -> Iterator[None]:
     """torch.empty gives nan, or the largest integer, within."""
-    mode, is_warning = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    is_filling = deterministic.fill_uninitialized_memory
+    mode = torch.are_deterministic_algorithms_enabled()
+    is_warning = torch.is_deterministic_algorithms_warn_only_enabled()
+    is_filling = MEMORY.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
-    deterministic.fill_uninitialized_memory = True
+    MEMORY.fill_uninitialized_memory = True
     try:
         yield
     finally:
-        deterministic.fill_uninitialized_memory = is_filling
+        MEMORY.fill_uninitialized_memory = is_filling
         torch.use_deterministic_algorithms(mode, warn_only=is_warning)
 
 

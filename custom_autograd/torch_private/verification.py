@@ -4,6 +4,7 @@ FakeTensorMode                 runs an op on metadata only; torch.library.opchec
 ShapeEnv                       lets a fake of data-dependent size answer with a symbol instead of raising
 CustomOpDef._opoverload        the overload behind torch.library.custom_op
 CustomOpDef._init_fn           the function it was declared with, for its file and line
+CustomOpDef._backward_fn       its backward, to count the gradients it returns
 OpOverload, OpOverloadPacket   the classes, to tell an op from another callable
 OpOverload._schema             argument and return names, types and alias annotations
 Tensor._version                tells an in-place write from none
@@ -12,8 +13,9 @@ Tensor._version                tells an in-place write from none
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
+import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
@@ -63,6 +65,40 @@ def function_of_definition(definition: Definition) -> Callable[..., object]:
     """The function an op was declared with by torch.library.custom_op."""
     function: Callable[..., object] = definition._init_fn
     return function
+
+
+@contextlib.contextmanager
+def counted_gradients(value: object) -> Iterator[tuple[Callable[..., object] | None, list[tuple[int, int]]]]:
+    """Watches how many gradients a backward returns, before any is dropped.
+
+    Args:
+        value: an autograd.Function subclass, or what torch.library.custom_op gives; of others nothing is known.
+
+    Yields:
+        What to call instead of it, or None; and, per backward, the number of gradients and that of arguments.
+    """
+    counts: list[tuple[int, int]] = []
+
+    def counting(backward: Callable[..., Any]) -> Callable[..., Any]:  # Any: whatever a backward takes and returns
+        def count(ctx: Any, *grads: Any) -> Any:
+            result = backward(ctx, *grads)
+            counts.append((len(result) if isinstance(result, (tuple, list)) else 1, len(ctx.needs_input_grad)))
+            return result
+
+        return count
+
+    if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+        counted = type(value.__name__, (value,), {"backward": staticmethod(counting(value.backward))})
+        yield cast(Any, counted).apply, counts
+    elif isinstance(value, CustomOpDef) and value._backward_fn is not None:
+        backward = value._backward_fn
+        value._backward_fn = counting(backward)
+        try:
+            yield value, counts
+        finally:
+            value._backward_fn = backward
+    else:
+        yield None, counts
 
 
 def arguments_of_overload(overload: Overload) -> tuple[OverloadArgument, ...]:
