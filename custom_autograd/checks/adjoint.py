@@ -25,6 +25,7 @@ class Adjoint(Check):
     name = "adjoint"
     code = "G08"
     group = "derivatives"
+    needs = ("gradcheck", "forward_mode")
     purpose = "the jvp and the backward are adjoint to each other"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -55,11 +55,11 @@ def compare_values(target: Target, other: Function, sample: Sample, label: str, 
 
 
 def values_of(target: Target, function: Function, sample: Sample) -> tuple[Tensor, ...]:
-    """What a function returns for copies of a sample's tensors, then the inputs the target writes to."""
-    copies = sample.map(lambda tensor: tensor if 0 in tensor.stride() else tensor.detach().clone())
-    outputs = call_on(function, copies)
-    written = [leaf.tensor for leaf in copies.leaves() if target.argument_of(leaf).is_mutated]
-    return tuple(output.detach() for output in outputs) + tuple(written)
+    """What a function returns, then the inputs the target writes to; only those are copied, the others stay."""
+    written = target.written_places(sample)
+    tensors = [x.detach().clone() if place in written else x.detach() for place, x in enumerate(sample.tensors())]
+    outputs = call_on(function, sample.with_tensors(tensors))
+    return tuple(output.detach() for output in outputs) + tuple(tensors[place] for place in sorted(written))
 
 
 def find_gradient_difference(function: TensorFunction, other: TensorFunction) -> Difference | None:

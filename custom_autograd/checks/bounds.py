@@ -41,12 +41,13 @@ class Bounds(Check):
 
 def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:
     results: list[Sequence[Tensor]] = []
+    call = sample if kernel is target.full else target.complete(sample)
     state = torch.get_rng_state()
     for mark in MARKS:
         torch.set_rng_state(state)
         inputs = [_guarded(tensor.detach(), mark) for tensor in sample.tensors()]
         with torch.no_grad(), _Guarding(mark) as made:
-            outputs = call_on(kernel, sample.with_tensors([row.tensor for row in inputs]))
+            outputs = call_on(kernel, call.with_tensors([row.tensor for row in inputs]))
         for leaf, row in zip(sample.leaves(), inputs, strict=True):
             if (text := row.find_write()) is not None:
                 return failed(f"{name} writes {text} '{target.name_of(leaf)}'", cause=CAUSE)

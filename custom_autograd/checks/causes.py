@@ -84,9 +84,9 @@ def _ratio(found: Tensor, expected: Tensor, relative: float) -> Iterator[str]:
 def _factor(ratio: float, expected: Tensor) -> str:
     if abs(ratio + 1) < 1e-4:
         return "the sign is flipped"
-    for size in {*expected.shape, expected.numel()}:
-        if size > 1 and abs(ratio * size - 1) < 1e-4:
-            return f"a factor 1/{size}: a mean where a sum belongs"
+    size = round(1 / ratio) if abs(ratio) > 1e-6 else 0
+    if size > 1 and abs(ratio * size - 1) < 1e-4 and (size > 2 or size in expected.shape):
+        return f"a factor 1/{size}: a mean where a sum belongs"
     return f"a factor {ratio:.4g}"
 
 

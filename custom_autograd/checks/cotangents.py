@@ -18,7 +18,7 @@ class Cotangents(Check):
 
     name = "cotangents"
     code = "G05"
-    group = "layouts"
+    group = "layout"
     is_quick = True
     needs = ("gradcheck",)
     purpose = "the backward takes incoming gradients of any layout, or none, and leaves them unchanged"

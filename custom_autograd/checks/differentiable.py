@@ -100,18 +100,20 @@ def gradients_of(target: Target, sample: Sample) -> tuple[tuple[str, ...], tuple
     Raises:
         NothingToCheckError: there is no tensor or no result that can have a gradient.
     """
-    names, results = gradients_for(target, sample, is_ones=False)
+    names, results = gradients_for(target, sample, signed_like)
     places = [place for place, name in enumerate(names) if name.startswith("gradient of ")]
     return tuple(names[place] for place in places), tuple(results[place] for place in places)
 
 
-def gradients_for(target: Target, sample: Sample, *, is_ones: bool) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+def gradients_for(
+    target: Target, sample: Sample, make_cotangents: Callable[[Sequence[Tensor]], Sequence[Tensor]]
+) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
     """Outputs and gradients of the tensors of a sample as they are, each with its name.
 
     Args:
         target: what is called.
         sample: the arguments; dtype and memory layout stay, nothing is copied.
-        is_ones: whether the cotangents are ones, as sum() sends them, or of both signs.
+        make_cotangents: makes one for each output that has a gradient.
 
     Raises:
         NothingToCheckError: there is no tensor or no result that can have a gradient.
@@ -125,8 +127,7 @@ def gradients_for(target: Target, sample: Sample, *, is_ones: bool) -> tuple[tup
     kept = [y for y in outputs if y.requires_grad and can_have_gradient(y)]
     if not kept:
         raise NothingToCheckError("no result of the op has a gradient")
-    cotangents = [torch.ones_like(y) for y in kept] if is_ones else signed_like(kept)
-    grads = torch.autograd.grad(kept, able, cotangents, allow_unused=True)
+    grads = torch.autograd.grad(kept, able, make_cotangents(kept), allow_unused=True)
     names = [f"output {place}" for place in range(len(kept))]
     names += [f"gradient of '{target.name_of(leaves[position])}'" for position in positions]
     results = [y.detach() for y in kept]

@@ -17,7 +17,7 @@ class Fake(Check):
 
     name = "fake"
     code = "C01"
-    group = "fake"
+    group = "metadata"
     is_quick = True
     purpose = "fake outputs have the shape, stride, dtype and device of the real ones"
 

@@ -5,7 +5,16 @@ from collections.abc import Iterable
 import torch
 
 from custom_autograd.checks.agreement import values_of
-from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line, skipped
+from custom_autograd.checks.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    skipped,
+)
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import gradients_of
 from custom_autograd.checks.sweeps import layouts
@@ -18,7 +27,7 @@ class Layouts(Check):
 
     name = "layouts"
     code = "F07"
-    group = "layouts"
+    group = "layout"
     is_quick = True
     purpose = "values and gradients are the same in every memory layout of the inputs"
 
@@ -52,7 +61,13 @@ def _compare(target: Target, variant: Sample, label: str) -> Iterable[Finding]:
     except (NothingToCheckError, RuntimeError, TypeError):  # what has no gradient here has none in any layout
         return
     torch.set_rng_state(state)
-    _, grads = gradients_of(target, variant)
+    try:
+        _, grads = gradients_of(target, variant)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        refusal = find_refusal(error)
+        text = f"{label} inputs: the backward raises {first_line(error)}; it does not for the same numbers, contiguous"
+        yield failed(text, cause=cause) if refusal is None else skipped(f"{label}: {refusal}")
+        return
     difference = find_difference(grads, expected_grads, names=names)
     message = f"{label} inputs: {difference} for the same numbers, contiguous"
     yield PASSED if difference is None else failed(message, cause=cause)

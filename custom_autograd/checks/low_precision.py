@@ -4,7 +4,8 @@ The truth is the op itself in float64 on the same numbers, which other checks ho
 from its rounding, and from how far the truth moves where the inputs move by half a unit in their last place.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ LONG = 4099
 
 BUDGETS = {torch.float32: 3e-5, torch.float16: 1.2e-2, torch.bfloat16: 6e-2}
 """Largest error relative to the largest element: a dozen roundings in half precision, some hundred in float32."""
+
+MakeCotangents: TypeAlias = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""One cotangent for each output."""
 
 CONDITION = 8.0
 """How often the truth's own movement is allowed on top."""
@@ -56,16 +60,16 @@ def _long(sample: Sample) -> Iterator[tuple[str, Sample]]:
 def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, label: str) -> Iterator[Finding]:
     low = sample.map(lambda x: x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x)
     place = f"{str(dtype).removeprefix('torch.')}{', ' + label if label else ''}"
-    for ones in (True, False):
+    for make_cotangents in (_ones_like, _coarse_like):
         state = torch.get_rng_state()
         try:
-            names, found = gradients_for(target, low, is_ones=ones)
+            names, found = gradients_for(target, low, make_cotangents)
         except NothingToCheckError:
             return
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
             yield skipped(f"{place}: the op refuses it ({first_line(error)})")
             return
-        truths = [_truth(target, _moved(low, amount), ones=ones, state=state) for amount in (0.0, 1.0, 1.0)]
+        truths = [_truth(target, _moved(low, amount), make_cotangents, state) for amount in (0.0, 1.0, 1.0)]
         if any(truth is None for truth in truths):
             return
         finding = _compare(names, found, truths, dtype, budget, place)
@@ -74,11 +78,22 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
             return
 
 
-def _truth(target: Target, sample: Sample, *, ones: bool, state: Tensor) -> Sequence[Tensor] | None:
+def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What sum() sends."""
+    return [torch.ones_like(tensor) for tensor in tensors]
+
+
+def _coarse_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers of both signs that every dtype holds exactly: multiples of 1/16 up to 2."""
+    steps = [torch.randint(-32, 33, tensor.shape, generator=torch.Generator().manual_seed(0)) for tensor in tensors]
+    return [(step / 16).to(tensor.device, tensor.dtype) for step, tensor in zip(steps, tensors, strict=True)]
+
+
+def _truth(target: Target, sample: Sample, make_cotangents: MakeCotangents, state: Tensor) -> Sequence[Tensor] | None:
     """Outputs and gradients in float64; None where the op does not take it."""
     torch.set_rng_state(state)
     try:
-        return gradients_for(target, sample, is_ones=ones)[1]
+        return gradients_for(target, sample, make_cotangents)[1]
     except (NothingToCheckError, RuntimeError, TypeError, ValueError):
         return None
 

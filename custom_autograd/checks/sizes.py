@@ -16,7 +16,7 @@ class Sizes(Check):
 
     name = "sizes"
     code = "F08"
-    group = "layouts"
+    group = "layout"
     is_quick = True
     most_samples = 2
     purpose = "values and gradients equal the reference's for sizes 0, 1, odd and larger than a block"

@@ -19,7 +19,7 @@ from torch import Tensor
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
-from custom_autograd.core.schema import Schema
+from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private import verification
 
@@ -37,7 +37,7 @@ class TargetArgument:
     name: str
     is_mutated: bool = False
     is_differentiable: bool = True
-    default: object = None
+    default: object = inspect.Parameter.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,16 @@ class Target:
     def written_places(self, sample: Sample) -> frozenset[int]:
         """Which tensors of a sample the target writes to, by their place among its leaves."""
         return frozenset(place for place, leaf in enumerate(sample.leaves()) if self.argument_of(leaf).is_mutated)
+
+    def complete(self, sample: Sample) -> Sample:
+        """The call with every default that it leaves out written down, as a kernel is called."""
+        given = {argument.name for argument in self.arguments[: len(sample.args)]} | set(sample.kwargs)
+        missing = {
+            row.name: row.default
+            for row in self.arguments
+            if row.name not in given and row.default is not inspect.Parameter.empty
+        }
+        return sample.with_arguments(sample.args, {**sample.kwargs, **missing})
 
     @property
     def visible_reference(self) -> Function | None:
@@ -148,9 +158,7 @@ def _from_entry(call: Function, entry: Entry) -> Target:
         name=entry.name,
         call=call,
         full=functools.partial(_call_overload, entry),
-        arguments=tuple(
-            TargetArgument(row.name, row.is_mutated, row.is_differentiable, row.default) for row in schema.arguments
-        ),
+        arguments=tuple(_argument(row) for row in schema.arguments),
         overload=entry.overload,
         to_dispatcher=functools.partial(_to_dispatcher, schema),
         reference=entry.reference(),
@@ -160,6 +168,11 @@ def _from_entry(call: Function, entry: Entry) -> Target:
         may_alias=schema.is_view,
         hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
     )
+
+
+def _argument(row: Argument) -> TargetArgument:
+    default = row.default if row.has_default else inspect.Parameter.empty
+    return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default)
 
 
 def _call_overload(entry: Entry, /, *args: object, **kwargs: object) -> object:
@@ -182,8 +195,8 @@ def _to_dispatcher(schema: Schema, sample: Sample) -> Sample:
 
 def _from_definition(definition: verification.Definition) -> Target:
     overload = verification.overload_of_definition(definition)
-    location = location_of(verification.function_of_definition(definition))
-    return _of_overload(overload, definition, location)
+    function = verification.function_of_definition(definition)
+    return replace(_of_overload(overload, definition, location_of(function)), kernels={"": function})
 
 
 def _of_overload(overload: verification.Overload, call: Function, location: str) -> Target:
@@ -192,7 +205,8 @@ def _of_overload(overload: verification.Overload, call: Function, location: str)
         call=call,
         full=call,
         arguments=tuple(
-            TargetArgument(row.name, row.is_mutated) for row in verification.arguments_of_overload(overload)
+            TargetArgument(row.name, row.is_mutated, default=row.default)
+            for row in verification.arguments_of_overload(overload)
         ),
         overload=overload,
         location=location,
@@ -202,10 +216,10 @@ def _of_overload(overload: verification.Overload, call: Function, location: str)
 
 def _from_function(function: type[torch.autograd.Function]) -> Target:
     apply = cast(Function, function.apply)
-    names = list(inspect.signature(function.forward).parameters)
+    parameters = list(inspect.signature(function.forward).parameters.values())
     if not _has_setup_context(function):
-        names = names[1:]
-    arguments = tuple(TargetArgument(name) for name in names)
+        parameters = parameters[1:]
+    arguments = tuple(TargetArgument(row.name, default=row.default) for row in parameters)
     return Target(function.__qualname__, apply, apply, arguments, location=location_of(function))
 
 
@@ -219,7 +233,9 @@ def _from_callable(function: Function) -> Target:
     except (TypeError, ValueError):  # a builtin says nothing of its parameters
         parameters = []
     arguments = tuple(
-        TargetArgument(row.name) for row in parameters if row.kind not in (row.VAR_POSITIONAL, row.VAR_KEYWORD)
+        TargetArgument(row.name, default=row.default)
+        for row in parameters
+        if row.kind not in (row.VAR_POSITIONAL, row.VAR_KEYWORD)
     )
     spelling = "__name__" if inspect.isbuiltin(function) else "__qualname__"
     name = str(getattr(function, spelling, type(function).__name__))
