@@ -11,6 +11,10 @@ CLOSE = 1e-5
 """How near an explanation has to come, relative to the largest element; rounding in float32 stays below."""
 
 
+BLOCK = 16
+"""Kernels work in blocks of multiples of this: a tail that begins elsewhere, and is most of a tensor, is none."""
+
+
 def find_cause(found: Tensor, expected: Tensor, *, relative: float = CLOSE) -> str:
     """One phrase, such as "the sign is flipped"; empty where nothing simple explains the difference.
 
@@ -73,10 +77,11 @@ def _ratio(found: Tensor, expected: Tensor, relative: float) -> Iterator[str]:
     if float(norm) == 0 or expected.numel() < 1:
         return
     ratio = ((expected.conj() * found).sum() / norm).item()
-    if not _is_near(found, ratio * expected, relative) or abs(ratio - 1) < 10 * relative:
+    nearness = min(relative, 1e-6) if abs(ratio - 1) < 10 * relative else relative
+    if not _is_near(found, ratio * expected, nearness) or abs(ratio - 1) < 10 * nearness:
         return
     if expected.is_complex() and abs(complex(ratio).imag) > 1e-3:
-        yield f"a factor {complex(ratio):.4g}"
+        yield f"a factor {complex(ratio):.6g}"
         return
     yield _factor(complex(ratio).real, expected)
 
@@ -87,7 +92,7 @@ def _factor(ratio: float, expected: Tensor) -> str:
     size = round(1 / ratio) if abs(ratio) > 1e-6 else 0
     if size > 1 and abs(ratio * size - 1) < 1e-4 and (size > 2 or size in expected.shape):
         return f"a factor 1/{size}: a mean where a sum belongs"
-    return f"a factor {ratio:.4g}"
+    return f"a factor {ratio:.6g}"
 
 
 def _conjugate(found: Tensor, expected: Tensor, relative: float) -> Iterator[str]:
@@ -120,9 +125,9 @@ def _part(found: Tensor, expected: Tensor, relative: float) -> Iterator[str]:
         return
     flat = wrong.flatten()
     first = int(flat.nonzero()[0])
-    if number == total - first:
-        unset = not bool(found.flatten()[first:].any())
-        what = "unset" if unset else "wrong"
+    is_unset = not bool(found.flatten()[first:].any())
+    if number == total - first and (is_unset or 2 * number <= total or first % BLOCK == 0):
+        what = "unset" if is_unset else "wrong"
         yield f"a tail of {number} element{'s' if number > 1 else ''} is {what}, from element {first} on"
         return
     for dim in range(found.dim()):
@@ -154,8 +159,8 @@ def _share(where: Tensor) -> str:
 EXPLANATIONS: tuple[Callable[[Tensor, Tensor, float], Iterator[str]], ...] = (
     _nan,
     _zero,
-    _rounding,
     _ratio,
+    _rounding,
     _conjugate,
     _order,
     _part,

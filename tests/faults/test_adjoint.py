@@ -1,6 +1,5 @@
 """The check `adjoint` fails a jvp and a backward that are not each other's transpose."""
 
-import torch
 from torch.autograd import Function
 
 from custom_autograd.checking import check

@@ -65,7 +65,9 @@ def test_write_before_an_input_fails():
 
 
 def test_read_past_an_input_fails():
-    assert result_of(reads_past_its_input).message.startswith("it reads outside its memory: with other numbers there, output 0[")
+    assert result_of(reads_past_its_input).message.startswith(
+        "it reads outside its memory: with other numbers there, output 0["
+    )
 
 
 def test_each_kernel_is_called_with_its_defaults():

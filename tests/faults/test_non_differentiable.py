@@ -1,6 +1,5 @@
 """The check `non_differentiable` fails an output that depends on an input and carries no gradient."""
 
-import torch
 from torch.autograd import Function
 
 from custom_autograd.checking import check

@@ -41,7 +41,9 @@ def test_swallowed_nan_fails():
 
 
 def test_swallowed_infinity_fails():
-    assert "with inf in 'x', output 0 has 3.40282e+38 at [2], the reference has inf" == result_of(swallowing_inf).message
+    assert (
+        "with inf in 'x', output 0 has 3.40282e+38 at [2], the reference has inf" == result_of(swallowing_inf).message
+    )
 
 
 def test_nan_that_spreads_fails():

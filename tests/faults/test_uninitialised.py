@@ -47,4 +47,6 @@ def test_unwritten_tail_fails():
 
 
 def test_unwritten_element_of_a_gradient_fails():
-    assert "gradient of 'x': 1 of 7 elements are never written, the first at [6]" == result_of(GradientWithoutTail).message
+    assert (
+        "gradient of 'x': 1 of 7 elements are never written, the first at [6]" == result_of(GradientWithoutTail).message
+    )
