@@ -11,6 +11,7 @@ from custom_autograd.checks.determinism import Determinism
 from custom_autograd.checks.directional import Directional
 from custom_autograd.checks.fake import Fake
 from custom_autograd.checks.forward_mode import ForwardMode
+from custom_autograd.checks.forward_over_reverse import ForwardOverReverse
 from custom_autograd.checks.gradcheck import Gradcheck
 from custom_autograd.checks.kernels import Kernels
 from custom_autograd.checks.layouts import Layouts
@@ -52,6 +53,7 @@ CHECKS: tuple[Check, ...] = (
     SecondOrder(),
     ForwardMode(),
     Adjoint(),
+    ForwardOverReverse(),
     Vmap(),
     Opcheck(),
     Compile(),

@@ -5,6 +5,9 @@ other function is asked once in the sample's dtype and once in float64, and what
 rounding costs here.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -12,6 +15,7 @@ from custom_autograd.checks.base import PASSED, Finding, find_refusal, first_lin
 from custom_autograd.checks.comparison import Difference, find_difference, widened
 from custom_autograd.checks.differentiable import TensorFunction, signed_like, vector_jacobian
 from custom_autograd.checks.targets import Function, Target, call_on
+from custom_autograd.checks.variants import sizes
 from custom_autograd.core.samples import Sample
 
 ROUNDING = 8.0
@@ -60,6 +64,27 @@ def values_of(target: Target, function: Function, sample: Sample) -> tuple[Tenso
     tensors = [x.detach().clone() if place in written else x.detach() for place, x in enumerate(sample.tensors())]
     outputs = call_on(function, sample.with_tensors(tensors))
     return tuple(output.detach() for output in outputs) + tuple(tensors[place] for place in sorted(written))
+
+
+def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """The variants of a sample with other sizes that the reference takes; without one, none where integers point.
+
+    A kernel that is given an index beyond its tensor may write anywhere, so nobody but a reference is asked first.
+    """
+    if target.reference is None:
+        if all(tensor.is_floating_point() or tensor.is_complex() for tensor in sample.tensors()):
+            yield from sizes(sample)
+        return
+    for label, variant in sizes(sample):
+        if _is_accepted(target, target.reference, variant):
+            yield label, variant
+
+
+def _is_accepted(target: Target, reference: Function, sample: Sample) -> bool:
+    with torch.no_grad(), contextlib.suppress(Exception):
+        values_of(target, reference, sample)
+        return True
+    return False
 
 
 def find_gradient_difference(function: TensorFunction, other: TensorFunction) -> Difference | None:

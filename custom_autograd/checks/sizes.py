@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 
-from custom_autograd.checks.agreement import compare_values, find_gradient_difference
+from custom_autograd.checks.agreement import accepted_sizes, compare_values, find_gradient_difference
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError
 from custom_autograd.checks.differentiable import function_of, reference_of
 from custom_autograd.checks.sweeps import copy
 from custom_autograd.checks.targets import Target
-from custom_autograd.checks.variants import sizes
 from custom_autograd.core.samples import Sample
 
 
@@ -28,7 +27,7 @@ class Sizes(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Two findings per variant; those that the reference refuses are left out."""
         assert target.reference is not None
-        for label, variant in sizes(sample):
+        for label, variant in accepted_sizes(target, sample):
             finding = compare_values(target, target.reference, copy(variant), label, "the reference")
             if finding.status != "skipped":
                 yield finding
