@@ -1,6 +1,7 @@
 """One sample -> its variants: the same call in other memory layouts, and subsets of inputs that need a gradient."""
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
@@ -62,6 +63,11 @@ def _kind(sample: Sample) -> object:
 def sizes_of(sample: Sample) -> frozenset[int]:
     """The sizes above 1 of all dimensions of all tensors. Dimensions of equal size are taken to be the same one."""
     return frozenset(size for tensor in sample.tensors() for size in tensor.shape if size > 1)
+
+
+def elements_of(sample: Sample, sizes: Mapping[int, int]) -> int:
+    """How many elements the largest tensor would have with other sizes."""
+    return max((math.prod(sizes.get(size, size) for size in x.shape) for x in sample.tensors()), default=0)
 
 
 def resized(sample: Sample, sizes: Mapping[int, int]) -> Sample:

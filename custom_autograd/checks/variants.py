@@ -5,12 +5,15 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.sweeps import resized, sizes_of
+from custom_autograd.checks.sweeps import elements_of, resized, sizes_of
 from custom_autograd.checks.targets import TargetArgument
 from custom_autograd.core.samples import Sample
 
 LARGE = 257
 """Above a block of 256, and a prime: the last block is not full."""
+
+MOST_ELEMENTS = 2**20
+"""In one tensor of a variant: a sample of one size in three dimensions would else grow beyond any memory."""
 
 
 def values(sample: Sample) -> Iterator[tuple[str, Sample]]:
@@ -70,16 +73,30 @@ def sizes(sample: Sample) -> Iterator[tuple[str, Sample]]:
     """The call with one size at a time changed to 0, 1, one more, and more than a block; then with all sizes equal.
 
     Yields:
-        What to call the variant, such as "size 8 -> 0", and the variant.
+        What to call the variant, such as "size 8 -> 0", and the variant; none that is larger than `MOST_ELEMENTS`.
     """
     found = sorted(sizes_of(sample))
+    changes: list[tuple[str, dict[int, int]]] = []
     for size in found:
-        for other in (0, 1, size + 1):
-            yield f"size {size} -> {other}", resized(sample, {size: other})
-        small = {other: min(other, 3) for other in found if other != size}
-        if len(set(small.values())) == len(small) or len(small) < 2:
-            yield f"size {size} -> {LARGE}", resized(sample, {**small, size: LARGE})
-        else:
-            yield f"size {size} -> {LARGE}", resized(sample, {size: LARGE})
+        changes += [(f"size {size} -> {other}", {size: other}) for other in (0, 1, size + 1)]
+        changes.append((f"size {size} -> {LARGE}", {**_small(found, size), size: LARGE}))
     if len(found) > 1:
-        yield "all sizes 3", resized(sample, dict.fromkeys(found, 3))
+        changes.append(("all sizes 3", dict.fromkeys(found, 3)))
+    for label, change in changes:
+        if elements_of(sample, change) <= MOST_ELEMENTS:
+            yield label, resized(sample, change)
+
+
+def long_sizes(sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:
+    """The call with one size at a time made so long; others stay, or become small where that keeps them apart."""
+    found = sorted(sizes_of(sample))
+    for size in found:
+        change = {**_small(found, size), size: length}
+        if elements_of(sample, change) <= MOST_ELEMENTS:
+            yield f"size {size} -> {length}", resized(sample, change)
+
+
+def _small(found: Sequence[int], kept: int) -> dict[int, int]:
+    """The other sizes cut to 3 at most, if they stay different from each other."""
+    small = {other: min(other, 3) for other in found if other != kept}
+    return small if len(set(small.values())) == len(small) else {}
