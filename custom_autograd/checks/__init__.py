@@ -11,6 +11,7 @@ from custom_autograd.checks.linearity import Linearity
 from custom_autograd.checks.opcheck import Opcheck
 from custom_autograd.checks.reference import Reference
 from custom_autograd.checks.reference_gradients import ReferenceGradients
+from custom_autograd.checks.reuse import Reuse
 from custom_autograd.checks.schema import Schema
 from custom_autograd.checks.second_order import SecondOrder
 from custom_autograd.checks.vmap import Vmap
@@ -26,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     ReferenceGradients(),
     Linearity(),
     Cotangents(),
+    Reuse(),
     SecondOrder(),
     ForwardMode(),
     Vmap(),
