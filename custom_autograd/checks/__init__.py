@@ -7,11 +7,15 @@ from custom_autograd.checks.fake import Fake
 from custom_autograd.checks.forward_mode import ForwardMode
 from custom_autograd.checks.gradcheck import Gradcheck
 from custom_autograd.checks.kernels import Kernels
+from custom_autograd.checks.leaks import Leaks
 from custom_autograd.checks.linearity import Linearity
+from custom_autograd.checks.needs import Needs
 from custom_autograd.checks.opcheck import Opcheck
 from custom_autograd.checks.reference import Reference
 from custom_autograd.checks.reference_gradients import ReferenceGradients
 from custom_autograd.checks.reuse import Reuse
+from custom_autograd.checks.saved import Saved
+from custom_autograd.checks.saved_hooks import SavedHooks
 from custom_autograd.checks.schema import Schema
 from custom_autograd.checks.second_order import SecondOrder
 from custom_autograd.checks.vmap import Vmap
@@ -28,6 +32,10 @@ CHECKS: tuple[Check, ...] = (
     Linearity(),
     Cotangents(),
     Reuse(),
+    Needs(),
+    Leaks(),
+    Saved(),
+    SavedHooks(),
     SecondOrder(),
     ForwardMode(),
     Vmap(),

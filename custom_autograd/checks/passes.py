@@ -7,12 +7,10 @@ plain = gradients(function, function.inputs, u)        what everything else is c
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import Node
 
 from custom_autograd.checks.base import NothingToCheckError
 from custom_autograd.checks.differentiable import TensorsFunction, signed_like
@@ -126,13 +124,14 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 
 def own_node(outputs: Sequence[Tensor]) -> BackwardCFunction | None:
     """The node of the target, if the outputs come from one Function; None for a composition, and for a node in C++."""
-    nodes = {id(node): node for output in outputs if (node := output.grad_fn) is not None}
-    (node, *others) = nodes.values()
-    if others or not isinstance(node, BackwardCFunction):
+    nodes = {id(output.grad_fn): output.grad_fn for output in outputs}
+    node, *others = nodes.values()
+    if others or node is None:
         return None
-    before = [row for row, _ in cast(Node, node).next_functions if row is not None]
+    before = [row for row, _ in node.next_functions if row is not None]
     is_first = all(row.name().endswith("AccumulateGrad") or row.name() == "CloneBackward0" for row in before)
-    return node if is_first else None
+    function: object = node  # torch types a Function's node as no Node
+    return function if is_first and isinstance(function, BackwardCFunction) else None
 
 
 def entry_of(target: Target) -> Entry | None:
