@@ -1,8 +1,10 @@
 """CHECKS, in the order in which they run: cheap first; a new check is one file and one line here."""
 
+from custom_autograd.checks.autocast import Autocast
 from custom_autograd.checks.base import Check
 from custom_autograd.checks.compile import Compile
 from custom_autograd.checks.cotangents import Cotangents
+from custom_autograd.checks.errors import Errors
 from custom_autograd.checks.fake import Fake
 from custom_autograd.checks.forward_mode import ForwardMode
 from custom_autograd.checks.gradcheck import Gradcheck
@@ -11,6 +13,7 @@ from custom_autograd.checks.leaks import Leaks
 from custom_autograd.checks.linearity import Linearity
 from custom_autograd.checks.needs import Needs
 from custom_autograd.checks.opcheck import Opcheck
+from custom_autograd.checks.profiler import Profiler
 from custom_autograd.checks.reference import Reference
 from custom_autograd.checks.reference_gradients import ReferenceGradients
 from custom_autograd.checks.reuse import Reuse
@@ -18,12 +21,16 @@ from custom_autograd.checks.saved import Saved
 from custom_autograd.checks.saved_hooks import SavedHooks
 from custom_autograd.checks.schema import Schema
 from custom_autograd.checks.second_order import SecondOrder
+from custom_autograd.checks.streams import Streams
+from custom_autograd.checks.subclasses import Subclasses
+from custom_autograd.checks.threads import Threads
 from custom_autograd.checks.vmap import Vmap
 
 __all__ = ["CHECKS"]
 
 CHECKS: tuple[Check, ...] = (
     Schema(),
+    Errors(),
     Reference(),
     Kernels(),
     Fake(),
@@ -36,6 +43,11 @@ CHECKS: tuple[Check, ...] = (
     Leaks(),
     Saved(),
     SavedHooks(),
+    Autocast(),
+    Subclasses(),
+    Threads(),
+    Profiler(),
+    Streams(),
     SecondOrder(),
     ForwardMode(),
     Vmap(),
