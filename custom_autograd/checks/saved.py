@@ -53,9 +53,10 @@ class Saved(Check):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What one forward saved, in order, and the node that did."""
+    """What one forward saved, in order, what a message calls each, and the node that did."""
 
     tensors: tuple[Tensor, ...]
+    labels: tuple[str, ...]
     node: BackwardCFunction
 
 
@@ -71,7 +72,19 @@ def _keep(function: TensorFunction) -> Kept:
     node = own_node(called.outputs)
     if node is None:
         raise NothingToCheckError("it makes no single Function node, so what it saves is up to the ops it is made of")
-    return Kept(tuple(saved), node)
+    return Kept(tuple(saved), tuple(_label(tensor, function, called) for tensor in saved), node)
+
+
+def _label(tensor: Tensor, function: TensorFunction, called: Forward) -> str:
+    """'weight', or output 0, by where it lies in memory; else that it was made in between."""
+    rest = [(i, leaf) for i, leaf in enumerate(function.sample.leaves()) if i not in function.positions]
+    known = [(f"'{name}'", value) for name, value in zip(function.names, called.inputs, strict=True)]
+    known += [(f"'{function.target.name_of(leaf)}'", leaf.tensor) for _, leaf in rest]
+    known += [(f"output {position}", value) for position, value in enumerate(called.outputs)]
+    for label, value in known:
+        if value.data_ptr() == tensor.data_ptr() and value.shape == tensor.shape:
+            return label
+    return "a tensor made in the forward"
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
@@ -136,6 +149,7 @@ class Reading:
     """Which of the saved tensors each order reads; None for a tensor whose values cannot be replaced."""
 
     tensors: tuple[Tensor, ...]
+    labels: tuple[str, ...]
     first: tuple[bool | None, ...]
     second: tuple[bool, ...]
 
@@ -151,9 +165,9 @@ def _unread(target: Target, function: TensorFunction) -> Iterator[Finding]:
             continue
         tensor = reading.tensors[place]
         yield failed(
-            f"saved tensor {place}, of shape {tuple(tensor.shape)} and {tensor.nbytes} bytes, is never read: "
+            f"{reading.labels[place]}, of shape {tuple(tensor.shape)}, is saved ({tensor.nbytes} bytes), never read: "
             "no gradient of first or second order changes with its values",
-            cause="it is saved for nothing, or for its shape and dtype only",
+            cause="the backward does not use it, or uses its shape and dtype only",
         )
 
 
@@ -173,17 +187,17 @@ def _is_read_elsewhere(target: Target, place: int, count: int) -> bool:
 
 def _read(function: TensorFunction) -> Reading:
     run = _Replay(function, cotangents_of(function, function.inputs), signed_like(function.inputs))
-    tensors = _keep(function).tensors
+    kept = _keep(function)
     plain, plain_second = run.first(), run.second()
     first: list[bool | None] = []
     second: list[bool] = []
-    for place, tensor in enumerate(tensors):
+    for place, tensor in enumerate(kept.tensors):
         others = _replacements(tensor)
         is_read = any(not _agree(run.first(place, other), plain) for other in others)
         first.append(is_read if others else None)
         is_waste = bool(others) and not is_read
         second.append(is_waste and any(not _agree(run.second(place, other), plain_second) for other in others))
-    return Reading(tensors, tuple(first), tuple(second))
+    return Reading(kept.tensors, kept.labels, tuple(first), tuple(second))
 
 
 @dataclass(frozen=True, slots=True)

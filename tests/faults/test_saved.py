@@ -125,7 +125,7 @@ def test_tensor_that_is_never_read_fails():
     result = result_of(Added)
 
     assert "failed" == result.status
-    assert result.message.startswith("saved tensor 0, of shape (4, 3) and 96 bytes, is never read: no gradient")
+    assert result.message.startswith("'x', of shape (4, 3), is saved (96 bytes), never read: no gradient")
 
 
 def test_tensor_read_by_the_second_order_only_is_a_number():
