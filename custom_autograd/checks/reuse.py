@@ -44,16 +44,17 @@ def _findings(function: TensorFunction, cotangents: Sequence[Tensor], expected: 
 
 def _saved_unchanged(function: TensorFunction, cotangents: Sequence[Tensor]) -> Finding:
     """What was saved has after the backward the values that it had before."""
-    saved: list[tuple[Tensor, Tensor]] = []
+    saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        saved.append((tensor.detach(), tensor.detach().clone()))
+        saved.append(tensor.detach())
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         called = forward(function, function.inputs)
+    values = [tensor.clone() for tensor in saved]  # not in pack: a forward may still write to what it has saved
     called.backward(cotangents)
-    for position, (now, before) in enumerate(saved):
+    for position, (now, before) in enumerate(zip(saved, values, strict=True)):
         if not is_same(now, before):
             return failed(
                 f"the backward writes to saved tensor {position}, of shape {tuple(now.shape)}",

@@ -218,12 +218,14 @@ class _Replay:
             return None
 
     def second(self, place: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
-        """The gradients of the inner product of the gradients with fixed directions."""
+        """The gradients of <gradients, directions>, for inputs and incoming gradients."""
         try:
             called = self._forward(place, other)
-            grads = called.backward(self.cotangents, create_graph=True)
-            pairs = [(g, v) for g, v in zip(grads, self.directions, strict=True) if g.requires_grad]
-            return Forward(called.inputs, tuple(g for g, _ in pairs)).backward([v for _, v in pairs]) if pairs else ()
+            incoming = tuple(u.clone().requires_grad_() for u in self.cotangents)
+            grads = torch.autograd.grad(called.outputs, called.inputs, incoming, create_graph=True, allow_unused=True)
+            pairs = [(g, v) for g, v in zip(grads, self.directions, strict=True) if g is not None and g.requires_grad]
+            again = Forward((*called.inputs, *incoming), tuple(g for g, _ in pairs))
+            return again.backward([v for _, v in pairs]) if pairs else ()
         except Exception:  # noqa: BLE001 - an op may have no second order; the check second_order says so
             return None
 

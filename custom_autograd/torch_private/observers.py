@@ -47,7 +47,13 @@ class Wrapped(Tensor):
 
     @staticmethod
     def __new__(cls: type["Wrapped"], inner: Tensor, seen: list[str]) -> "Wrapped":
-        """A wrapper of the same metadata, which does not require grad."""
+        """A wrapper of the same metadata, which does not require grad.
+
+        Raises:
+            NotImplementedError: the tensor is a conjugate or negative view, which a wrapper does not pass on.
+        """
+        if inner.is_conj() or inner.is_neg():
+            raise NotImplementedError("a wrapper does not pass on that what it holds is a conjugate view")
         made: Wrapped = Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
