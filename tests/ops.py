@@ -147,7 +147,7 @@ def _(xs, power=2, *, weight, bias=None):
 
 
 @weighted.register_backward
-def _(grad, xs, power, weight, bias, needs):
+def _(grad, xs, power, weight, needs):
     return {
         "xs": [
             grad * weight * power * x ** (power - 1) if needed else None for x, needed in zip(xs, needs.xs, strict=True)
@@ -208,7 +208,7 @@ def _(x, y):
 
 
 @with_jvp.register_backward
-def _(grad, output, x, y):
+def _(grad, output, x):
     return grad * output, grad * torch.exp(x)
 
 

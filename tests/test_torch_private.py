@@ -14,6 +14,7 @@ from custom_autograd.torch_private import (
     dispatch,
     functions,
     guards,
+    observers,
     registrations,
     schemas,
     tags,
@@ -408,3 +409,34 @@ def test_a_function_outside_compilation_is_not_compiled_nor_is_what_it_calls(fre
 
 def helper(x):
     return x * 2
+
+
+# --------------------------------------------------------------------------------------------------------- observers
+
+
+def test_watch_sees_each_op_with_what_it_returned():
+    seen = []
+    with observers.Watch(lambda overload, args, kwargs, found: seen.append((overload, args, found))):
+        x = torch.ones(2) * 3
+
+    assert seen[-1][0] is torch.ops.aten.mul.Tensor
+    assert seen[-1][2] is x
+
+
+def test_wrapped_runs_ops_on_what_it_holds_and_names_them():
+    seen = []
+    x = observers.Wrapped(torch.ones(2), seen)
+    y = x * 3
+
+    assert ["aten::mul.Tensor"] == seen
+    assert torch.equal(torch.full((2,), 3.0), y.held)
+
+
+def test_wrapped_refuses_a_conjugate_view():
+    with pytest.raises(NotImplementedError, match="conjugate view"):
+        observers.Wrapped(torch.ones(2, dtype=torch.complex64).conj(), [])
+
+
+def test_an_op_that_is_taken_apart_is_told_from_one_that_is_not():
+    assert observers.is_taken_apart(torch.ops.aten.matmul.default)
+    assert not observers.is_taken_apart(torch.ops.aten.mul.Tensor)

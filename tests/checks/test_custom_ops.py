@@ -21,7 +21,7 @@ def _(x, w, k):
 
 @scaled_square.register_fake
 def _(x, w, k):
-    return torch.empty_like(x), torch.empty_like(x)
+    return torch.empty_like(x, dtype=torch.promote_types(x.dtype, w.dtype)), torch.empty_like(x)
 
 
 @scaled_square.register_backward
@@ -127,8 +127,10 @@ def statuses_of(op, samples=None, **options):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_op_with_everything_passes_everything(dtype):
     statuses, report = statuses_of(scaled_square, dtype=dtype)
+    skipped = {name for name, status in statuses.items() if status == "skipped"}
 
-    assert {"passed"} == set(statuses.values()), str(report)
+    assert {"passed", "skipped"} == set(statuses.values()), str(report)
+    assert skipped <= {"errors", "streams"}, str(report)  # no sample is to raise, and there may be no CUDA device
 
 
 def test_method_uses_registered_samples_and_returns_the_report():
@@ -144,10 +146,10 @@ def test_numpy_op_has_no_findings_and_says_what_it_cannot_do():
     assert ("skipped", "skipped") == (statuses["second_order"], statuses["forward_mode"])
 
 
-def test_numpy_in_a_backward_is_found_where_it_is_compiled():
+def test_numpy_in_a_backward_is_found_where_it_is_compiled_and_where_a_tensor_has_no_memory():
     statuses, report = statuses_of(numpy_backward, vector)
 
-    assert {"opcheck", "compile"} == {name for name, status in statuses.items() if status == "failed"}
+    assert {"opcheck", "compile", "subclasses"} == {name for name, status in statuses.items() if status == "failed"}
     assert (
         "static shapes: compiling raises BackendCompilerFailed: backend='aot_eager' raised: RuntimeError: .numpy()"
         in str(report)

@@ -1,0 +1,171 @@
+"""Under autocast, and for inputs of two dtypes, the fake says what the kernel gives, and the op's own policy holds.
+
+policy       `register_autocast` names a dtype: the call is that of the inputs cast to it
+no policy    the call is that without autocast, up to the dtypes in which the ops inside the kernel then run
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    skipped,
+)
+from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.differentiable import without_refused_gradients
+from custom_autograd.checks.passes import entry_of, same_randomness, why_not_own_op
+from custom_autograd.checks.targets import Target, call_on
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private import verification
+
+LOW = torch.bfloat16
+
+
+class Autocast(Check):
+    """torch.autocast("cpu", bfloat16), and float32 beside bfloat16 without it."""
+
+    name = "autocast"
+    code = "T04"
+    group = "system"
+    needs = ("fake",)
+    most_samples = 2
+    purpose = "under autocast and for mixed dtypes the fake tells the dtypes, and the op keeps to its policy"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Ops that somebody registered; what a composition does under autocast is up to its parts."""
+        return why_not_own_op(target)
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Dtypes against the fake, values and gradients against the policy, then mixed dtypes."""
+        single = _in_single(sample)
+        try:
+            plain = _run(target, single)
+        except Exception as error:
+            if find_refusal(error) is not None:
+                raise
+            raise NothingToCheckError(f"the op does not take float32: {first_line(error)}") from error
+        with torch.autocast("cpu", LOW):
+            found = _run(target, single)
+        yield _against_fake(target, single, found.outputs, "under autocast", is_autocast=True)
+        yield from _against_policy(target, single, plain, found)
+        yield from _mixed(target, single)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The outputs of one call, and the gradients by the name of their input."""
+
+    outputs: tuple[Tensor, ...]
+    grads: tuple[tuple[str, Tensor], ...]
+
+
+def _in_single(sample: Sample) -> Sample:
+    """The sample in float32; float64, which autocast leaves alone, becomes float32 as well."""
+    return sample.map(
+        lambda x: x.detach().to(torch.float32 if x.is_floating_point() else x.dtype).requires_grad_(x.requires_grad)
+    )
+
+
+def _run(target: Target, sample: Sample, cast: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Results:
+    """One call on copies, cast on the way in, and its backward for an incoming gradient of 1.5, where one is asked."""
+    sample, _ = without_refused_gradients(target, sample)
+    leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
+    places = target.written_places(sample)
+    values = [cast(x.clone() if place in places else x) for place, x in enumerate(leaves)]
+    with same_randomness():
+        outputs = call_on(target.call, sample.with_tensors(values))
+    outputs += tuple(x for place, x in enumerate(values) if place in places)
+    able = [y for y in outputs if y.requires_grad]
+    wanted = [(target.name_of(leaf), x) for leaf, x in zip(sample.leaves(), leaves, strict=True) if x.requires_grad]
+    if not able or not wanted:
+        return Results(tuple(y.detach() for y in outputs), ())
+    with same_randomness(), torch.autocast("cpu", enabled=False):
+        grads = torch.autograd.grad(
+            able, [x for _, x in wanted], [torch.full_like(y, 1.5) for y in able], allow_unused=True
+        )
+    named = [(name, g) for (name, _), g in zip(wanted, grads, strict=True) if g is not None]
+    return Results(tuple(y.detach() for y in outputs), tuple(named))
+
+
+def _against_fake(
+    target: Target, sample: Sample, outputs: Sequence[Tensor], label: str, *, is_autocast: bool
+) -> Finding:
+    """The dtypes of the fake's outputs against those of the kernel's."""
+    try:
+        with verification.fake_mode() as to_fake, torch.no_grad(), torch.autocast("cpu", LOW, enabled=is_autocast):
+            said = call_on(target.call, sample.map(lambda tensor: to_fake(tensor.detach())))
+    except Exception as error:  # noqa: BLE001 - whatever a fake raises where the kernel does not is what there is to report
+        refusal = find_refusal(error)
+        if refusal is not None:
+            return skipped(refusal)
+        message = f"{label} the fake raises {first_line(error)}, and the kernel does not"
+        return failed(message, cause=CAUSE) if is_autocast else skipped(message)
+    for position, (one, other) in enumerate(zip(said, outputs, strict=False)):
+        if one.dtype != other.dtype:
+            message = f"{label} the fake says {one.dtype} for output {position}, the kernel returns {other.dtype}"
+            return failed(message, cause=CAUSE)
+    return PASSED
+
+
+def _against_policy(target: Target, sample: Sample, plain: Results, found: Results) -> Iterator[Finding]:
+    entry = entry_of(target)
+    rule = None if entry is None else entry.find("autocast cpu")
+    if rule is None:
+        yield _roughly(found.outputs, plain.outputs)
+        return
+    dtype: torch.dtype = rule.extra["dtype"]
+    expected = _run(target, sample, lambda x: x.to(dtype) if x.is_floating_point() else x)
+    label = f"under autocast, not what inputs cast to {dtype} give"
+    difference = find_difference(found.outputs, expected.outputs) or find_difference(
+        [g for _, g in found.grads],
+        [g for _, g in expected.grads],
+        names=[f"the gradient of '{name}'" for name, _ in expected.grads],
+    )
+    yield PASSED if difference is None else failed(f"{label}: {difference}", cause="the policy is not applied")
+
+
+def _roughly(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
+    """Fails where most numbers are far off, which no rounding inside a kernel explains."""
+    for position, (one, other) in enumerate(zip(found, expected, strict=False)):
+        if one.shape != other.shape or not other.is_floating_point() or other.numel() == 0:
+            continue
+        scale = other.double().nan_to_num().abs().max()
+        far = ((one.double() - other.double()).nan_to_num().abs() > 0.1 * scale).double().mean()
+        if float(far) > 0.5:
+            difference = find_difference([one.to(other.dtype)], [other], names=[f"output {position}"])
+            return failed(
+                f"under autocast most of the values change: {difference} without",
+                cause="what is registered for autocast computes something else",
+            )
+    return PASSED
+
+
+def _mixed(target: Target, sample: Sample) -> Iterator[Finding]:
+    """Floating tensors in float32 and bfloat16 by turns; what the op refuses is not looked at."""
+    places = [place for place, x in enumerate(sample.tensors()) if x.is_floating_point()]
+    if len(places) < 2:
+        return
+    for label, low in (("first", places[::2]), ("second", places[1::2])):
+        values = [x.detach().to(LOW) if i in low else x.detach() for i, x in enumerate(sample.tensors())]
+        mixed = sample.with_tensors(values)
+        try:
+            with torch.no_grad():
+                outputs = call_on(target.call, mixed.map(Tensor.clone))
+        except Exception as error:  # noqa: BLE001 - an op may refuse mixed dtypes in any words
+            yield skipped(f"the op does not take float32 beside bfloat16: {first_line(error)}")
+            return
+        yield _against_fake(
+            target, mixed, outputs, f"with bfloat16 for the {label} of every two tensors,", is_autocast=False
+        )
+
+
+CAUSE = "ops inside the kernel cast what the fake does not: register_autocast, or promote the dtypes in the fake"

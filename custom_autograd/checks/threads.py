@@ -1,0 +1,127 @@
+"""Eight threads that call an op at once, forward and backward, get what one thread gets."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+from torch import Tensor
+
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
+from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.differentiable import TensorFunction, function_of
+from custom_autograd.checks.passes import cotangents_of, forward, is_random, repeatable_gradients, varied
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+
+THREADS = 8
+ROUNDS = 3
+PATIENCE = 30.0
+"""Seconds after which a thread that waits for the others gives up."""
+
+
+class Threads(Check):
+    """Each thread has inputs of its own; a barrier lets them begin at once, forward and backward."""
+
+    name = "threads"
+    code = "Y01"
+    group = "system"
+    needs = ("gradcheck", "reuse")
+    most_samples = 2
+    purpose = "eight threads at once, forward and backward, get the values of one"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per round; the first that fails ends it."""
+        function = function_of(target, sample)
+        if is_random(function, function.inputs):
+            raise NothingToCheckError("it draws random numbers, whose order among threads is not fixed")
+        cotangents = cotangents_of(function, function.inputs)
+        inputs = [varied(function, function.inputs, step) for step in range(THREADS)]
+        expected = [_run(function, values, cotangents) for values in inputs]
+        repeatable_gradients(function, inputs[0], cotangents)
+        names = [f"output {i}" for i in range(len(cotangents))] + [f"the gradient of '{n}'" for n in function.names]
+        with _short_turns():
+            for _ in range(ROUNDS):
+                finding = _round(function, inputs, cotangents, expected, names)
+                yield finding
+                if finding is not PASSED:
+                    return
+
+
+def _round(
+    function: TensorFunction,
+    inputs: Sequence[Sequence[Tensor]],
+    cotangents: Sequence[Tensor],
+    expected: Sequence[Sequence[Tensor]],
+    names: Sequence[str],
+) -> Finding:
+    barrier = threading.Barrier(len(inputs))
+    workers = [_Worker(function, values, cotangents, barrier) for values in inputs]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    raised = [worker.error for worker in workers if worker.error is not None]
+    first = [error for error in raised if not isinstance(error, threading.BrokenBarrierError)]
+    if raised:
+        return failed(f"{THREADS} threads at once: one raises {first_line((first or raised)[0])}", cause=CAUSE)
+    for worker, wanted in zip(workers, expected, strict=True):
+        difference = find_difference(worker.found, wanted, names=names)
+        if difference is not None:
+            return failed(f"{THREADS} threads at once: {difference} from one thread", cause=CAUSE)
+    return PASSED
+
+
+class _Worker(threading.Thread):
+    """One forward and one backward, each begun together with the other threads."""
+
+    def __init__(
+        self,
+        function: TensorFunction,
+        inputs: Sequence[Tensor],
+        cotangents: Sequence[Tensor],
+        barrier: threading.Barrier,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._work = function, inputs, cotangents
+        self._barrier = barrier
+        self.found: Sequence[Tensor] = ()
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Keeps what it finds, or what it raises."""
+        try:
+            self.found = _run(*self._work, self._barrier)
+        except Exception as error:  # noqa: BLE001 - a thread hands over what it raises
+            self.error = error
+            self._barrier.abort()
+
+
+def _run(
+    function: TensorFunction,
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    barrier: threading.Barrier | None = None,
+) -> Sequence[Tensor]:
+    """The outputs and the gradients."""
+    if barrier is not None:
+        barrier.wait(PATIENCE)
+    called = forward(function, inputs)
+    outputs = [output.detach().clone() for output in called.outputs]
+    if barrier is not None:
+        barrier.wait(PATIENCE)
+    return [*outputs, *called.backward(cotangents)]
+
+
+@contextlib.contextmanager
+def _short_turns() -> Iterator[None]:
+    """Threads change places as often as Python can, so that what can go wrong between two lines does."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+CAUSE = "state that all threads share, such as a buffer or a variable of the module"

@@ -1,0 +1,116 @@
+"""The check `autocast` fails an op whose fake does not know what autocast or mixed dtypes do to the kernel."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import custom_op
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op, seed=0):
+    (result,) = check(op, lambda make: [Sample(make(4, 3), make(3, 4))], checks=["autocast"], seed=seed).results
+    return result
+
+
+@custom_op("faults_autocast::product", reference=True)
+def product(x: Tensor, w: Tensor) -> Tensor:
+    return x * w.mT
+
+
+@custom_op("faults_autocast::lowered", reference=True)
+def lowered(x: Tensor, w: Tensor) -> Tensor:
+    return x @ w
+
+
+lowered.register_autocast("cpu", torch.bfloat16)
+
+
+@torch.library.custom_op("faults_autocast::unaware", mutates_args=())
+def unaware(x: Tensor, w: Tensor) -> Tensor:
+    return x @ w
+
+
+@unaware.register_fake
+def _(x, w):
+    return x.new_empty(x.shape[0], w.shape[1])
+
+
+@torch.library.custom_op("faults_autocast::promotes", mutates_args=())
+def promotes(x: Tensor, w: Tensor) -> Tensor:
+    return x * w.mT
+
+
+@promotes.register_fake
+def _(x, w):
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("faults_autocast::refuses_mixed", mutates_args=())
+def refuses_mixed(x: Tensor, w: Tensor) -> Tensor:
+    if x.dtype != w.dtype:
+        raise TypeError("'x' and 'w' have different dtypes")
+    return x * w.mT
+
+
+@refuses_mixed.register_fake
+def _(x, w):
+    return torch.empty_like(x)
+
+
+LIBRARY = torch.library.Library("faults_autocast", "FRAGMENT")
+LIBRARY.define("other_under_autocast(Tensor x, Tensor w) -> Tensor")
+LIBRARY.impl("other_under_autocast", lambda x, w: x * w.mT, "CompositeExplicitAutograd")
+
+
+def _zero_under_autocast(x, w):
+    return torch.zeros_like(x)
+
+
+LIBRARY.impl("other_under_autocast", _zero_under_autocast, "AutocastCPU")
+
+
+@pytest.mark.parametrize("op", [product, lowered, refuses_mixed], ids=str)
+def test_op_whose_fake_knows_passes(op):
+    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+
+
+def test_refusal_of_mixed_dtypes_is_told():
+    message = result_of(refuses_mixed).message
+
+    assert (
+        "not checked: the op does not take float32 beside bfloat16: TypeError: 'x' and 'w' have different dtypes"
+        == message
+    )
+
+
+def test_fake_that_does_not_know_autocast_fails():
+    result = result_of(unaware)
+
+    assert "failed" == result.status
+    assert (
+        "under autocast the fake says torch.float32 for output 0, the kernel returns torch.bfloat16" in result.message
+    )
+    assert "register_autocast" in result.cause
+
+
+def test_fake_that_does_not_know_promotion_fails():
+    result = result_of(promotes)
+
+    assert "failed" == result.status
+    assert (
+        "with bfloat16 for the first of every two tensors, the fake says torch.bfloat16 for output 0, "
+        "the kernel returns torch.float32" == result.message
+    )
+
+
+def test_other_values_under_autocast_fail():
+    result = result_of(torch.ops.faults_autocast.other_under_autocast)
+
+    assert "failed" == result.status
+    assert "under autocast most of the values change: output 0[" in result.message
+
+
+def test_composition_is_left_to_its_parts():
+    assert "skipped" == result_of(torch.matmul).status

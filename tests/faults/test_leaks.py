@@ -1,0 +1,94 @@
+"""The check `leaks` fails an op that keeps tensors after its calls, and passes one with a cache of fixed size."""
+
+import gc
+from typing import ClassVar
+
+import pytest
+import torch
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op, seed=0):
+    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["leaks"], seed=seed).results
+    return result
+
+
+class Squared(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * grad * x
+
+
+class Appends(Squared):
+    everything: ClassVar = []
+
+    @staticmethod
+    def backward(ctx, grad):
+        Appends.everything.append(grad.detach())
+        return Squared.backward(ctx, grad)
+
+
+class KeepsOutput(Squared):
+    """The output holds its node, the node holds ctx, and ctx holds the output."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.output = x * x
+        return ctx.output
+
+
+class Caches(Squared):
+    cache: ClassVar = {}
+
+    @staticmethod
+    def forward(ctx, x):
+        Caches.cache[x.shape] = x.detach()
+        ctx.save_for_backward(x)
+        return x * x
+
+
+def is_positive_kept(x, kept=[]):  # noqa: B006 - the fault: a list that outlives the call
+    kept.append(x > 0)
+    return x > 0
+
+
+@pytest.mark.parametrize("op", [Squared, Caches, torch.sin, torch.isnan], ids=lambda op: op.__name__)
+def test_op_that_keeps_nothing_passes(op):
+    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+
+
+def test_list_that_grows_fails():
+    result = result_of(Appends)
+
+    assert "failed" == result.status
+    assert (
+        "a forward and its backward leaves 1 tensors behind (96 bytes), expected none, with the garbage collector off"
+        == result.message
+    )
+
+
+def test_cycle_through_ctx_fails():
+    result = result_of(KeepsOutput)
+
+    assert "failed" == result.status
+    assert result.message.startswith("a forward whose graph is dropped leaves 2 tensors behind (192 bytes)")
+
+
+def test_op_without_a_gradient_is_looked_at_too():
+    assert result_of(is_positive_kept).message.startswith("a call leaves 1 tensors behind (12 bytes)")
+
+
+def test_the_collector_is_as_it_was():
+    result_of(Squared)
+
+    assert gc.isenabled()

@@ -1,0 +1,115 @@
+"""The check `needs` fails a rule that computes what nobody needs, or gives another gradient where it is alone."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from custom_autograd import custom_op
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op, seed=0):
+    (result,) = check(op, lambda make: [Sample(make(4, 3), make(4, 3))], checks=["needs"], seed=seed).results
+    return result
+
+
+class Product(Function):
+    """Computes both gradients always, as an op may."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return grad * w, grad * x
+
+
+class ShiftsGradients(Product):
+    """Returns the needed gradients one after the other, wherever they belong."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        found = [g for g, is_needed in zip((grad * x, grad * w), ctx.needs_input_grad, strict=True) if is_needed]
+        return (found[1], found[0]) if len(found) == 2 else (found[0], found[0])
+
+
+@custom_op("faults_needs::asks")
+def asks(x: Tensor, w: Tensor) -> Tensor:
+    return x * w
+
+
+@asks.register_backward
+def _(grad, x, w, needs):
+    return {"x": grad * w if needs.x else None, "w": grad * x if needs.w else None}
+
+
+@custom_op("faults_needs::forgets")
+def forgets(x: Tensor, w: Tensor) -> Tensor:
+    return x * w.exp()
+
+
+@forgets.register_backward
+def _(grad, x, w, needs):
+    w_grad = grad * x * w.exp()
+    return {"x": grad * w.exp() if needs.x else None, "w": w_grad}
+
+
+@custom_op("faults_needs::fused")
+def fused(x: Tensor, w: Tensor) -> Tensor:
+    return x * w
+
+
+@fused.register_backward
+def _(grad, x, w, needs):
+    both = grad * torch.stack([w, x])
+    return {"x": both[0] if needs.x else None, "w": both[1] if needs.w else None}
+
+
+@custom_op("faults_needs::per_input")
+def per_input(x: Tensor, w: Tensor) -> Tensor:
+    return x * w
+
+
+@per_input.register_grad("x")
+def _(grad, w):
+    return grad * w
+
+
+@per_input.register_grad("w")
+def _(grad, x):
+    return grad * x
+
+
+@pytest.mark.parametrize("op", [asks, fused, per_input, Product, torch.mul], ids=str)
+def test_backward_that_does_what_it_promises_passes(op):
+    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+
+
+def test_work_that_nobody_promised_to_leave_out_is_a_number():
+    measures = result_of(Product).measures
+
+    assert {"operations wasted for 'x' alone": 1.0, "operations wasted for 'w' alone": 1.0} == measures
+
+
+def test_rule_that_does_not_ask_fails():
+    result = result_of(forgets)
+
+    assert "failed" == result.status
+    assert (
+        "the gradient of 'w' is computed (aten::mul.Tensor of shape (4, 3)) although only 'x' needs one"
+        == result.message
+    )
+    assert "the rule does not ask needs.w" == result.cause
+
+
+def test_gradient_in_the_place_of_another_fails():
+    result = result_of(ShiftsGradients)
+
+    assert "failed" == result.status
+    assert "the gradient of 'x' where only it is needed[0, 0] = " in result.message

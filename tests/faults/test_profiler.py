@@ -1,0 +1,88 @@
+"""The check `profiler` fails an op that a profile does not show under its own name."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from custom_autograd import custom_op
+from custom_autograd.checking import check
+from custom_autograd.checks.targets import target_of
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op):
+    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["profiler"]).results
+    return result
+
+
+@custom_op("faults_profiler::squared")
+def squared(x: Tensor) -> Tensor:
+    return x * x
+
+
+@squared.register_backward
+def _(grad, x):
+    return 2 * grad * x
+
+
+@torch.library.custom_op("faults_profiler::library", mutates_args=())
+def library(x: Tensor) -> Tensor:
+    return x * x
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _double(ctx, grad):
+    return 2 * grad * ctx.saved_tensors[0]
+
+
+library.register_autograd(_double, setup_context=_save)
+
+
+class Nameless(Function):
+    """The op inside a Function, as hand-written wrappers have it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return squared(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad * ctx.saved_tensors[0]
+
+
+def test_op_under_its_own_name_passes():
+    assert "passed" == result_of(squared).status
+
+
+def test_library_op_passes():
+    assert "passed" == result_of(library).status
+
+
+def test_call_that_goes_round_the_dispatcher_fails():
+    result = result_of(replace(target_of(squared), call=lambda x: x * x))
+
+    assert "failed" == result.status
+    assert (
+        "a profile of a call does not show 'faults_profiler::squared', only 'aten::mul'"
+        == result.message.splitlines()[0]
+    )
+
+
+def test_backward_under_a_name_that_tells_nothing_fails():
+    result = result_of(replace(target_of(squared), call=Nameless.apply))
+
+    assert "failed" == result.status
+    assert (
+        "a profile shows the backward of 'faults_profiler::squared' as 'NamelessBackward', "
+        "which does not tell whose it is" == result.message
+    )
+
+
+def test_callable_is_skipped():
+    assert "it is not an op of the dispatcher" == result_of(torch.sin).message

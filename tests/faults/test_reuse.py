@@ -1,0 +1,125 @@
+"""The check `reuse` fails a backward that depends on more than its own call."""
+
+import threading
+
+import pytest
+import torch
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op, seed=0):
+    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["reuse"], seed=seed).results
+    return result
+
+
+class Squared(Function):
+    """y = x², differentiated right."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * grad * x
+
+
+class KeepsInGlobal(Squared):
+    last = None
+
+    @staticmethod
+    def forward(ctx, x):
+        KeepsInGlobal.last = x.detach()
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad * KeepsInGlobal.last
+
+
+class WritesToSaved(Squared):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x.detach().mul_(2)
+
+
+class UsesUp(Squared):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.factor = [2.0]
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return (ctx.factor.pop() if ctx.factor else 0.0) * grad * x
+
+
+class ReturnsBuffer(Squared):
+    buffer = torch.empty(4, 3, dtype=torch.float64)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return torch.mul(grad.detach(), 2 * x.detach(), out=ReturnsBuffer.buffer)
+
+
+class ReadsThreadLocal(Squared):
+    local = threading.local()
+
+    @staticmethod
+    def forward(ctx, x):
+        ReadsThreadLocal.local.factor = 2.0
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return ReadsThreadLocal.local.factor * grad * x
+
+
+class Dropped(Function):
+    """Draws its mask in the forward and keeps it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        mask = torch.rand_like(x) > 0.5
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx, grad):
+        (mask,) = ctx.saved_tensors
+        return grad * mask
+
+
+@pytest.mark.parametrize("op", [Squared, Dropped, torch.sin, torch.nn.functional.dropout], ids=str)
+def test_backward_of_its_own_call_passes(op):
+    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("op", "message", "cause"),
+    [
+        (KeepsInGlobal, "two calls, then the backward of the first: the gradient of 'x'[0, 0] = ", "state outside ctx"),
+        (WritesToSaved, "the backward writes to saved tensor 0, of shape (4, 3)", "in place on a saved tensor"),
+        (UsesUp, "the backward again, with retain_graph=True: the gradient of 'x'[", "uses up"),
+        (ReturnsBuffer, "the gradient that one backward returned changes during the next", "a buffer that is kept"),
+        (ReadsThreadLocal, "the backward in another thread raises AttributeError: ", "belongs to the thread"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_backward_that_depends_on_more_fails(op, message, cause):
+    result = result_of(op)
+
+    assert "failed" == result.status
+    assert message in result.message
+    assert cause in result.cause

@@ -1,0 +1,92 @@
+"""The check `subclasses` fails an op that subclasses and modes do not see, or see in parts."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from custom_autograd import custom_op
+from custom_autograd.checking import check
+from custom_autograd.checks.targets import target_of
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op, seed=0):
+    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["subclasses"], seed=seed).results
+    return result
+
+
+@custom_op("faults_subclasses::squared")
+def squared(x: Tensor) -> Tensor:
+    return torch.from_numpy(x.numpy() ** 2)
+
+
+@squared.register_backward
+def _(grad, x):
+    return 2 * grad * x
+
+
+@torch.library.custom_op("faults_subclasses::plain_only", mutates_args=())
+def plain_only(x: Tensor) -> Tensor:
+    return x * x
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _takes_memory(ctx, grad):
+    return torch.from_numpy(2 * grad.numpy() * ctx.saved_tensors[0].detach().numpy())
+
+
+plain_only.register_autograd(_takes_memory, setup_context=_save)
+
+
+class Squared(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad * ctx.saved_tensors[0]
+
+
+class KnowsItsSubclasses(Squared):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x if type(x) is Tensor or type(x) is torch.nn.Parameter else x * x * 2
+
+
+@pytest.mark.parametrize("op", [squared, Squared, torch.sin, torch.nn.functional.dropout], ids=str)
+def test_op_that_is_one_for_all_passes(op):
+    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+
+
+def test_call_that_goes_round_the_dispatcher_fails():
+    result = result_of(replace(target_of(squared), call=lambda x: x * x))
+
+    assert "failed" == result.status
+    assert (
+        "with a TorchDispatchMode the op 'faults_subclasses::squared' is seen 0 times in one call, expected once; "
+        "beside it, aten::mul.Tensor" == result.message.splitlines()[0]
+    )
+
+
+def test_op_that_takes_plain_tensors_for_granted_fails():
+    result = result_of(plain_only)
+
+    assert "failed" == result.status
+    assert "with a wrapper with __torch_dispatch__ the op raises " in result.message
+
+
+def test_other_values_for_a_subclass_fail():
+    result = result_of(KnowsItsSubclasses)
+
+    assert "failed" == result.status
+    assert "with a wrapper with __torch_dispatch__: output 0[0, 0] = " in result.message
+    assert "(ratio 2) without" in result.message

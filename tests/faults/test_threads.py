@@ -1,0 +1,78 @@
+"""The check `threads` fails an op whose threads share what should be each call's own."""
+
+import time
+
+import pytest
+import torch
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op, seed=0):
+    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["threads"], seed=seed).results
+    return result
+
+
+class Squared(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * grad * x
+
+
+class SharesWorkspace(Squared):
+    workspace = torch.empty(4, 3, dtype=torch.float64)
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        SharesWorkspace.workspace.copy_(x)
+        time.sleep(0)  # another thread may run here, as it may anywhere
+        return SharesWorkspace.workspace * x
+
+
+class RefusesWhileBusy(Squared):
+    is_busy = False
+
+    @staticmethod
+    def forward(ctx, x):
+        if RefusesWhileBusy.is_busy:
+            raise RuntimeError("another call is at work")
+        RefusesWhileBusy.is_busy = True
+        time.sleep(0)  # as above
+        RefusesWhileBusy.is_busy = False
+        return Squared.forward(ctx, x)
+
+
+@pytest.mark.parametrize("op", [Squared, torch.sin, torch.nn.functional.gelu], ids=lambda op: op.__name__)
+def test_op_that_shares_nothing_passes(op):
+    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+
+
+def test_shared_workspace_fails():
+    result = result_of(SharesWorkspace)
+
+    assert "failed" == result.status
+    assert result.message.startswith("8 threads at once: ")
+    assert "state that all threads share" in result.cause
+
+
+def test_call_that_raises_while_another_is_at_work_fails():
+    result = result_of(RefusesWhileBusy)
+
+    assert "failed" == result.status
+    assert "8 threads at once: one raises RuntimeError: another call is at work" == result.message
+
+
+def test_random_op_is_skipped():
+    result = result_of(torch.nn.functional.dropout)
+
+    assert "skipped" == result.status
+    assert "random numbers" in result.message
