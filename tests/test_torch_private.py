@@ -10,12 +10,14 @@ from torch.autograd import Function, forward_ad
 
 from custom_autograd import custom_op
 from custom_autograd.torch_private import (
+    compilation,
     compiler,
     dispatch,
     functions,
     guards,
     registrations,
     schemas,
+    symbols,
     tags,
     transforms,
     trees,
@@ -408,3 +410,43 @@ def test_a_function_outside_compilation_is_not_compiled_nor_is_what_it_calls(fre
 
 def helper(x):
     return x * 2
+
+
+# ---------------------------------------------------------------------------------------------- symbols, compilation
+
+
+def test_symbolic_sizes_say_what_they_were_asked():
+    with symbols.symbolic_mode() as sizes:
+        x = sizes.fake(torch.ones(4, 3), 0, {4, 3})
+        y = x.new_empty(x.shape[0] * 2, int(x.shape[1]))
+
+    assert (10, 3) == tuple(sizes.size_at(size, {4: 5, 3: 6}) for size in y.shape)
+    assert (False, True) == (sizes.is_fixed(4), sizes.is_fixed(3))
+    assert (True, False) == (sizes.holds_for({4: 5}), sizes.holds_for({3: 6}))
+
+
+def test_a_size_that_depends_on_data_has_no_value_at_other_sizes():
+    with symbols.symbolic_mode() as sizes:
+        found = torch.nonzero(sizes.fake(torch.ones(4), 0, {4}))
+
+    assert (None, 1) == tuple(sizes.size_at(size, {4: 5}) for size in found.shape)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_graphs_are_counted_with_their_backward():
+    counter = compilation.GraphCounter()
+    f = torch.compile(lambda x: (x * 2).sum(), backend=counter, fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    f(x).backward()
+    f(x)
+
+    assert (1, [2, 2, 2]) == (counter.graphs, x.grad.tolist())
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_compiled_backward_runs():
+    x = torch.ones(3, requires_grad=True)
+    with compilation.compiled_backward():
+        (x * 2).sum().backward()
+
+    assert [2, 2, 2] == x.grad.tolist()

@@ -13,6 +13,7 @@ from custom_autograd.checks.reference import Reference
 from custom_autograd.checks.reference_gradients import ReferenceGradients
 from custom_autograd.checks.schema import Schema
 from custom_autograd.checks.second_order import SecondOrder
+from custom_autograd.checks.symbolic import Symbolic
 from custom_autograd.checks.vmap import Vmap
 
 __all__ = ["CHECKS"]
@@ -22,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     Reference(),
     Kernels(),
     Fake(),
+    Symbolic(),
     Gradcheck(),
     ReferenceGradients(),
     Linearity(),
