@@ -58,7 +58,7 @@ FAULTS = {
         "the fake kernel holds for size 3 (dimension 1 of 'x') alone, and the op runs with 9",
     ),
     "comparison": (
-        lambda x: x.new_empty(x.shape[1]) if x.shape[0] == 4 else x.new_empty(x.shape[1]),
+        lambda x: x.new_empty(x.shape[1] if x.shape[0] == 4 else x.shape[-1]),
         "the fake kernel holds for size 4 (dimension 0 of 'x') alone, and the op runs with 12",
     ),
     "wrong_dimension": (lambda x: x.new_empty(x.shape[0] - 1), "the fake kernel says shape (11,), the real one gives"),

@@ -95,7 +95,9 @@ class OuterLevel(Product):
 
     @staticmethod
     def vmap(info, in_dims, x, w):
-        return Product.vmap(info, in_dims, x, w)[0] * (2 if x.dim() == 3 else 1), 0
+        x, w = (t if d is None else t.movedim(d, 0) for t, d in zip((x, w), in_dims, strict=True))
+        x, w = (t if t.dim() == max(x.dim(), w.dim()) else t.expand(info.batch_size, *t.shape) for t in (x, w))
+        return OuterLevel.apply(x, w) * (2 if x.dim() == 3 else 1), 0
 
 
 def test_batch_along_the_last_dimension_is_looked_at():
