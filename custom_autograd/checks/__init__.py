@@ -8,6 +8,7 @@ from custom_autograd.checks.forward_mode import ForwardMode
 from custom_autograd.checks.gradcheck import Gradcheck
 from custom_autograd.checks.kernels import Kernels
 from custom_autograd.checks.linearity import Linearity
+from custom_autograd.checks.nesting import Nesting
 from custom_autograd.checks.opcheck import Opcheck
 from custom_autograd.checks.reference import Reference
 from custom_autograd.checks.reference_gradients import ReferenceGradients
@@ -31,6 +32,7 @@ CHECKS: tuple[Check, ...] = (
     SecondOrder(),
     ForwardMode(),
     Vmap(),
+    Nesting(),
     Opcheck(),
     Compile(),
 )

@@ -88,10 +88,15 @@ def fresh(call: Function) -> Function:
     return types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
 
 
+def is_declared_here(target: Target) -> bool:
+    """Whether the target is an op of this package, whose every rule is to work in every transform."""
+    return isinstance(getattr(target.subject, "entry", target.subject), Entry)
+
+
 def refusal_of(target: Target, error: Exception) -> str | None:
     """Why an honest op raises here: it says so, or torch does of what was not declared here; None for our own ops."""
     refusal = find_refusal(error)
-    if refusal is None and not isinstance(getattr(target.subject, "entry", target.subject), Entry):
+    if refusal is None and not is_declared_here(target):
         return first_line(root_cause(error))
     return refusal
 
