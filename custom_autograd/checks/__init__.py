@@ -2,7 +2,10 @@
 
 from custom_autograd.checks.base import Check
 from custom_autograd.checks.compile import Compile
+from custom_autograd.checks.compiled_autograd import CompiledAutograd
+from custom_autograd.checks.compiled_transforms import CompiledTransforms
 from custom_autograd.checks.cotangents import Cotangents
+from custom_autograd.checks.export import Export
 from custom_autograd.checks.fake import Fake
 from custom_autograd.checks.forward_mode import ForwardMode
 from custom_autograd.checks.gradcheck import Gradcheck
@@ -10,6 +13,7 @@ from custom_autograd.checks.kernels import Kernels
 from custom_autograd.checks.linearity import Linearity
 from custom_autograd.checks.nesting import Nesting
 from custom_autograd.checks.opcheck import Opcheck
+from custom_autograd.checks.recompilation import Recompilation
 from custom_autograd.checks.reference import Reference
 from custom_autograd.checks.reference_gradients import ReferenceGradients
 from custom_autograd.checks.schema import Schema
@@ -35,4 +39,8 @@ CHECKS: tuple[Check, ...] = (
     Nesting(),
     Opcheck(),
     Compile(),
+    Export(),
+    Recompilation(),
+    CompiledAutograd(),
+    CompiledTransforms(),
 )
