@@ -77,14 +77,17 @@ class Trial:
             try:
                 self.run(call)
             except RuntimeError as error:
-                return _guard_in(str(error))
+                return _guard_in(str(error), [row.name for row in self._target.arguments])
         return None
 
 
-def _guard_in(text: str) -> str:
-    """The guard in what torch says, such as "args[0].size()[0] == 4"; empty where it says none."""
+def _guard_in(text: str, names: Sequence[str]) -> str:
+    """The guard in what torch says, such as "x.size()[0] == 4"."""
     rows = [line.strip().removeprefix("- ") for line in text.splitlines() if line.strip().startswith("- ")]
-    return rows[0].split("  #")[0].partition(": ")[2].strip() if rows else ""
+    guard = rows[0].split("  #")[0].partition(": ")[2].strip() if rows else "one that torch does not name"
+    for place, name in enumerate(names):
+        guard = guard.replace(f"args[{place}]", name)
+    return guard
 
 
 def _check_sizes(target: Target, sample: Sample) -> Finding:
@@ -96,8 +99,9 @@ def _check_sizes(target: Target, sample: Sample) -> Finding:
         difference = trial.run(call)
         if difference is not None:
             return failed(f"compiled for several sizes, on {call}: {difference} in eager")
-    if trial.graphs <= 2:
-        return _check_again(trial, [sample, *calls])
+    again = _check_again(trial, [sample, *calls])
+    if trial.graphs <= 2 or again is not PASSED:
+        return again
     more, before = _larger(target, sample, MORE_FACTORS), trial.graphs
     for call in more:
         trial.run(call)
@@ -109,13 +113,11 @@ def _check_sizes(target: Target, sample: Sample) -> Finding:
 def _guard_for(trial: Trial, target: Target, sample: Sample) -> str:
     """The condition that fails for a size that has not been seen."""
     unseen = _larger(target, sample, (7,))
-    return (trial.find_guard(unseen[0]) if unseen else None) or "none that torch names"
+    return (trial.find_guard(unseen[0]) if unseen else None) or "one that torch does not name"
 
 
 def _every_size(target: Target, count: int, guard: str) -> Finding:
-    text = (
-        f"{count} sizes compile {count} graphs, where 2 do, a static and a dynamic one; the guard that fails: {guard}"
-    )
+    text = f"{count} sizes compile {count} graphs instead of a static and a dynamic one; the guard that fails: {guard}"
     if target.overload is None:
         return skipped(f"{text}; a Python function may look at sizes")
     return failed(text, cause="the fake kernel or a rule makes a number of a size")
