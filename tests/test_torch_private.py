@@ -10,6 +10,7 @@ from torch.autograd import Function, forward_ad
 
 from custom_autograd import custom_op
 from custom_autograd.torch_private import (
+    compilation,
     compiler,
     dispatch,
     functions,
@@ -17,6 +18,7 @@ from custom_autograd.torch_private import (
     observers,
     registrations,
     schemas,
+    symbols,
     tags,
     transforms,
     trees,
@@ -440,3 +442,45 @@ def test_wrapped_refuses_a_conjugate_view():
 def test_an_op_that_is_taken_apart_is_told_from_one_that_is_not():
     assert observers.is_taken_apart(torch.ops.aten.matmul.default)
     assert not observers.is_taken_apart(torch.ops.aten.mul.Tensor)
+
+
+# ---------------------------------------------------------------------------------------------- symbols, compilation
+
+
+def test_symbolic_sizes_say_what_they_were_asked():
+    real = torch.ones(4, 3)
+    with symbols.symbolic_mode() as sizes:
+        x = sizes.fake(real, 0, {4, 3})
+        y = x.new_empty(x.shape[0] * 2, int(x.shape[1]))
+
+    assert (10, 3) == tuple(sizes.size_at(size, {4: 5, 3: 6}) for size in y.shape)
+    assert (False, True) == (sizes.is_fixed(4), sizes.is_fixed(3))
+    assert (True, False) == (sizes.holds_for({4: 5}), sizes.holds_for({3: 6}))
+
+
+def test_a_size_that_depends_on_data_has_no_value_at_other_sizes():
+    real = torch.ones(4)
+    with symbols.symbolic_mode() as sizes:
+        found = torch.nonzero(sizes.fake(real, 0, {4}))
+
+    assert (None, 1) == tuple(sizes.size_at(size, {4: 5}) for size in found.shape)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_graphs_are_counted_with_their_backward():
+    counter = compilation.GraphCounter()
+    f = torch.compile(lambda x: (x * 2).sum(), backend=counter, fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    f(x).backward()
+    f(x)
+
+    assert (1, [2, 2, 2]) == (counter.graphs, x.grad.tolist())
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_compiled_backward_runs():
+    x = torch.ones(3, requires_grad=True)
+    with compilation.compiled_backward():
+        (x * 2).sum().backward()
+
+    assert [2, 2, 2] == x.grad.tolist()

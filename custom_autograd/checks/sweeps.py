@@ -70,6 +70,28 @@ def elements_of(sample: Sample, sizes: Mapping[int, int]) -> int:
     return max((math.prod(sizes.get(size, size) for size in x.shape) for x in sample.tensors()), default=0)
 
 
+def free_sizes(sample: Sample) -> frozenset[int]:
+    """The sizes above 1 that no number among the arguments equals: they vary without a change of meaning."""
+    return sizes_of(sample) - _numbers([*sample.args, *sample.kwargs.values()])
+
+
+def _numbers(value: object) -> frozenset[int]:
+    """Every integer in a value, containers entered."""
+    if isinstance(value, (list, tuple, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return frozenset[int]().union(*(_numbers(item) for item in items))
+    return frozenset([value]) if isinstance(value, int) else frozenset()
+
+
+def growths(sample: Sample, factor: int = 3) -> Iterator[dict[int, int]]:
+    """What `resized` takes: all free sizes times a factor, then each alone; larger ones keep indices within bounds."""
+    free = sorted(free_sizes(sample))
+    if free:
+        yield {size: factor * size for size in free}
+    if len(free) > 1:
+        yield from ({size: factor * size} for size in free)
+
+
 def resized(sample: Sample, sizes: Mapping[int, int]) -> Sample:
     """The same call with other sizes: tensors are cut or repeated, integers equal to a size follow it.
 

@@ -58,3 +58,7 @@ def test_other_value_when_compiled_fails():
 
     assert "failed" == result.status
     assert "(ratio 1.5) in eager" in result.message
+
+
+def test_random_numbers_are_the_same_compiled():
+    assert "passed" == result_of(torch.nn.functional.dropout).status

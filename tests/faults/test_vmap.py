@@ -25,7 +25,10 @@ class Product(Function):
 
     @staticmethod
     def vmap(info, in_dims, x, w):
-        x, w = (t if d is None else t.movedim(d, 0) for t, d in zip((x, w), in_dims, strict=True))
+        x, w = (
+            t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
+            for t, d in zip((x, w), in_dims, strict=True)
+        )
         return Product.apply(x, w), 0
 
 
@@ -75,3 +78,45 @@ def test_result_whose_size_depends_on_data_is_skipped():
 
     assert "skipped" == result.status
     assert "depends on the data" in result.message
+
+
+class LastDimension(Product):
+    """Takes a batch along the last dimension for one along the first."""
+
+    @staticmethod
+    def vmap(info, in_dims, x, w):
+        x = x if in_dims[0] is None else x.movedim(abs(in_dims[0]), 0) if in_dims[0] == 0 else x.reshape(3, -1)
+        w = w if in_dims[1] is None else w.movedim(in_dims[1], 0)
+        return Product.apply(x, w), 0
+
+
+class OuterLevel(Product):
+    """Right for one level of vmap, and wrong for the level around it."""
+
+    @staticmethod
+    def vmap(info, in_dims, x, w):
+        x, w = (t if d is None else t.movedim(d, 0) for t, d in zip((x, w), in_dims, strict=True))
+        x, w = (t if t.dim() == max(x.dim(), w.dim()) else t.expand(info.batch_size, *t.shape) for t in (x, w))
+        return OuterLevel.apply(x, w) * (2 if x.dim() == 3 else 1), 0
+
+
+def test_batch_along_the_last_dimension_is_looked_at():
+    assert "'x' at dimension -1" in result_of(LastDimension).message.replace("'x', 'w'", "'x'")
+
+
+def test_each_combination_of_dimensions_is_looked_at():
+    assert "batched over 'x' at dimension -1, 'w' at dimension 0: " in result_of(LastDimension).message
+
+
+def test_nested_vmap_is_looked_at():
+    result = result_of(OuterLevel)
+
+    assert "batched over 'x', 'w' at dimension 0, and within over 'x', 'w' at dimension 0: " in result.message
+    assert "(ratio 2) by a loop" in result.message
+
+
+def test_random_results_are_skipped():
+    result = result_of(lambda x, w: torch.nn.functional.dropout(x * w))
+
+    assert "skipped" == result.status
+    assert "the op gives other results from one call to the next" in result.message

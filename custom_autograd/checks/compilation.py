@@ -1,0 +1,114 @@
+"""One call of a target, eager or compiled, as results by name: its outputs, the inputs it wrote to, and gradients."""
+
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.base import NothingToCheckError, find_refusal, first_line, root_cause
+from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.differentiable import can_have_gradient
+from custom_autograd.checks.targets import Function, Target, call_on
+from custom_autograd.core.samples import Sample
+from custom_autograd.registration.registry import Entry
+
+BACKEND = "aot_eager"
+"""Everything that torch.compile does to an op, without generating code."""
+
+NamedResults: TypeAlias = list[tuple[str, Tensor]]
+"""Results of a call with what a message calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCall:
+    """A target as a function of the tensors of a sample, which it leaves as they are."""
+
+    target: Target
+    sample: Sample
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The outputs, then the values of the inputs that were written to."""
+        leaves = self.sample.leaves()
+        written = [self.target.argument_of(leaf).is_mutated for leaf in leaves]
+        values = [x.clone() if is_written else x for x, is_written in zip(tensors, written, strict=True)]
+        outputs = call_on(self.target.call, self.sample.with_tensors(values))
+        return outputs + tuple(x for x, is_written in zip(values, written, strict=True) if is_written)
+
+
+def eager_results(target: Target, sample: Sample) -> tuple[NamedResults, Sequence[Tensor]]:
+    """The results of the plain call, and the cotangents of its gradients.
+
+    Raises:
+        NothingToCheckError: the same call gives other results the second time, so that nothing compares with it.
+    """
+    first, cotangents = run(target, sample, target.call)
+    again, _ = run(target, sample, target.call, cotangents)
+    if find_change(again, first) is not None:
+        raise NothingToCheckError("the op gives other results from one call to the next")
+    return first, cotangents
+
+
+def run(
+    target: Target, sample: Sample, function: Function, cotangents: Sequence[Tensor] = ()
+) -> tuple[NamedResults, Sequence[Tensor]]:
+    """The results of a call, and the cotangents, made where none are given; random numbers are the same each time."""
+    leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
+    is_written = [target.argument_of(leaf).is_mutated for leaf in sample.leaves()]
+    values = [x.clone() if written else x for x, written in zip(leaves, is_written, strict=True)]
+    call = sample.with_tensors(values)
+    torch.manual_seed(0)
+    result = function(*call.args, **call.kwargs) if function is target.call else function(call.args, call.kwargs)
+    outputs = Sample(result).tensors()
+    results = [(f"output {i}", y.detach()) for i, y in enumerate(outputs)]
+    results += [
+        (f"'{target.name_of(leaf)}' after the call", x.detach())
+        for leaf, x, written in zip(sample.leaves(), values, is_written, strict=True)
+        if written
+    ]
+    able = [y for y in outputs if y.requires_grad and can_have_gradient(y)]
+    cotangents = cotangents or [torch.randn_like(y).detach() for y in able]
+    return results + _gradients(target, sample, leaves, able, cotangents), cotangents
+
+
+def find_change(found: NamedResults, expected: NamedResults) -> str | None:
+    """The first difference between the results of two calls, or None."""
+    names = [name for name, _ in expected]
+    return find_difference([x for _, x in found], [x for _, x in expected], names=names)
+
+
+def fresh(call: Function) -> Function:
+    """A function with a code object of its own: torch.compile keeps its results, and limits, per code object."""
+
+    def run(args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        return call(*args, **kwargs)
+
+    return types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
+
+
+def is_declared_here(target: Target) -> bool:
+    """Whether the target is an op of this package, whose every rule is to work in every transform."""
+    return isinstance(getattr(target.subject, "entry", target.subject), Entry)
+
+
+def refusal_of(target: Target, error: Exception) -> str | None:
+    """Why an honest op raises here: it says so, or torch does of what was not declared here; None for our own ops."""
+    refusal = find_refusal(error)
+    if refusal is None and not is_declared_here(target):
+        return first_line(root_cause(error))
+    return refusal
+
+
+def _gradients(
+    target: Target, sample: Sample, leaves: Sequence[Tensor], outputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> NamedResults:
+    able = [(leaf, x) for leaf, x in zip(sample.leaves(), leaves, strict=True) if x.requires_grad]
+    if not outputs or not able:
+        return []
+    grads = torch.autograd.grad(outputs, [x for _, x in able], cotangents, allow_unused=True)
+    return [
+        (f"gradient of '{target.name_of(leaf)}'", torch.zeros_like(x) if g is None else g)
+        for (leaf, x), g in zip(able, grads, strict=True)
+    ]

@@ -1,0 +1,89 @@
+"""torch.export gives a program with the op in it, which gives the op's results, also after it was saved and loaded."""
+
+import io
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    root_cause,
+    skipped,
+)
+from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.compilation import TensorCall
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+
+
+class Export(Check):
+    """The program runs as exported, and as loaded again from what torch.export.save wrote."""
+
+    name = "export"
+    code = "C06"
+    group = "compiler"
+    most_samples = 1
+    needs = ("fake",)
+    purpose = "torch.export takes the op, and a program that was saved and loaded gives its results"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Only an op of the dispatcher stays one in a program; anything else is traced through."""
+        return "only an op of the dispatcher stays one in a program" if target.overload is None else None
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding for the program, one for the program after it was saved and loaded."""
+        inputs = tuple(tensor.detach().clone() for tensor in sample.tensors())
+        if not inputs:
+            raise NothingToCheckError("the sample has no tensor")
+        call = TensorCall(target, sample)
+        expected = _seeded(call, inputs)
+        if find_difference(_seeded(call, inputs), expected) is not None:
+            raise NothingToCheckError("the op gives other results from one call to the next")
+        for stage, make in (("exported", _exported), ("saved and loaded", _loaded)):
+            try:
+                found = _seeded(make(call, inputs).module(), inputs)
+            except Exception as error:  # noqa: BLE001 - whatever torch.export raises is what there is to report
+                refusal = find_refusal(error)
+                text = f"{stage}: the program raises {first_line(root_cause(error))}"
+                yield failed(text) if refusal is None else skipped(refusal)
+                return
+            difference = find_difference(found, expected)
+            yield PASSED if difference is None else failed(f"{stage}: {difference} in eager")
+
+
+class Program(torch.nn.Module):
+    """A call as a module, which is what torch.export takes."""
+
+    def __init__(self, call: TensorCall) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """What the call returns."""
+        return self.call(*tensors)
+
+
+def _exported(call: TensorCall, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+    return torch.export.export(Program(call), inputs, strict=False)
+
+
+def _loaded(call: TensorCall, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+    buffer = io.BytesIO()
+    torch.export.save(_exported(call, inputs), buffer)
+    buffer.seek(0)
+    return torch.export.load(buffer)
+
+
+def _seeded(function: "TensorCall | torch.nn.Module", inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The results of a call, with the same random numbers each time."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        results: tuple[Tensor, ...] = function(*inputs)
+    return tuple(results)

@@ -1,0 +1,126 @@
+"""The fake kernel answers for every size: run on symbols, it fixes no size, and its answer holds at other sizes."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    root_cause,
+    skipped,
+)
+from custom_autograd.checks.sweeps import free_sizes, growths, resized
+from custom_autograd.checks.targets import Target, call_on
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
+from custom_autograd.torch_private.verification import fake_mode
+
+
+class Symbolic(Check):
+    """What the fake kernel says of symbolic sizes, against what the real kernel returns for larger ones."""
+
+    name = "symbolic"
+    code = "C02"
+    group = "fake"
+    is_quick = True
+    needs = ("fake",)
+    purpose = "the fake kernel takes symbolic sizes: it fixes none, and outputs follow inputs"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Only an op of the dispatcher has a fake kernel."""
+        return "only an op of the dispatcher has a fake kernel" if target.overload is None else None
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per set of other sizes that the op takes."""
+        if any(tensor.layout != torch.strided for tensor in sample.tensors()):
+            raise NothingToCheckError("the sizes of a sparse tensor are no symbols")
+        base, free = resized(sample, {}), free_sizes(sample)
+        if not free:
+            raise NothingToCheckError("no size can vary: each is 0 or 1, or equals a number among the arguments")
+        with torch.no_grad(), symbolic_mode() as symbols:
+            places = iter(range(len(base.tensors())))
+            fakes = base.map(lambda tensor: symbols.fake(tensor, next(places), free))
+            try:
+                said = call_on(target.full, fakes)
+            except Exception as error:  # noqa: BLE001 - whatever the fake kernel raises is what there is to report
+                refusal = find_refusal(error)
+                text = f"with symbolic sizes the fake kernel raises {first_line(root_cause(error))}"
+                yield failed(text, cause="it reads a size as a number") if refusal is None else skipped(refusal)
+                return
+        yield from _compare(target, base, said, symbols)
+
+
+def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symbols) -> Iterator[Finding]:
+    """Each growth of the sizes that the op takes, against what was said."""
+    count = 0
+    for sizes in growths(base):
+        done = _find_real(target, resized(base, sizes))
+        if done is None or len(done) != len(said):
+            continue
+        fixed = [size for size in sizes if symbols.is_fixed(size)]
+        if not fixed and not symbols.holds_for(sizes):
+            continue
+        count += 1
+        yield _fixed(target, base, fixed[0], sizes) if fixed else _at(target, base, said, done, symbols, sizes)
+    if not count:
+        yield skipped("the op takes no other sizes than those of the sample, or its fake kernel tells them apart")
+
+
+def _find_real(target: Target, sample: Sample) -> tuple[Tensor, ...] | None:
+    """What the op returns at other sizes; None where its fake or real kernel refuses them."""
+    with torch.no_grad():
+        try:
+            with fake_mode() as to_fake:
+                call_on(target.full, sample.map(to_fake))
+            return call_on(target.full, sample.map(lambda tensor: tensor.detach()))
+        except Exception:  # noqa: BLE001 - an op need not take every size, and says so as it likes
+            return None
+
+
+def _fixed(target: Target, sample: Sample, size: int, sizes: Mapping[int, int]) -> Finding:
+    text = f"the fake kernel holds for size {size} ({_place(target, sample, size)}) alone, and the op runs with"
+    return failed(f"{text} {sizes[size]}", cause="int(...) or == makes a number of a size")
+
+
+def _at(
+    target: Target,
+    sample: Sample,
+    said: Sequence[Tensor],
+    done: Sequence[Tensor],
+    symbols: Symbols,
+    sizes: Mapping[int, int],
+) -> Finding:
+    for position, (fake, real) in enumerate(zip(said, done, strict=True)):
+        if fake.dim() != real.dim():
+            return failed(f"output {position}: the fake kernel says {fake.dim()} dimensions, the real one {real.dim()}")
+        shape = [symbols.size_at(size, sizes) for size in fake.shape]
+        if any(size is not None and size != found for size, found in zip(shape, real.shape, strict=True)):
+            changes = [f"{_place(target, sample, old)} is {new} instead of {old}" for old, new in sizes.items()]
+            text = f"output {position}: where {', '.join(changes)}, the fake kernel says shape {_shown(shape)}"
+            is_constant = all(isinstance(size, int) for size in fake.shape)
+            return failed(f"{text}, the real one gives {tuple(real.shape)}", cause=CONSTANT if is_constant else "")
+    return PASSED
+
+
+CONSTANT = "the fake kernel always says the same shape"
+
+
+def _place(target: Target, sample: Sample, size: int) -> str:
+    """The first dimension of a size, in words."""
+    places = [
+        f"dimension {list(leaf.tensor.shape).index(size)} of '{target.name_of(leaf)}'"
+        for leaf in sample.leaves()
+        if size in leaf.tensor.shape
+    ]
+    return places[0]
+
+
+def _shown(shape: Sequence[int | None]) -> str:
+    return f"({', '.join('?' if size is None else str(size) for size in shape)}{',' if len(shape) == 1 else ''})"

@@ -1,0 +1,77 @@
+"""Fake tensors whose sizes are symbols, and what was asked of those symbols (found in torch 2.13).
+
+FakeTensorMode, ShapeEnv, StatelessSymbolicContext, DimDynamic, ConstantSource
+                        torch.compile makes its fake tensors so; torch.export.Dim reaches only whole programs
+ShapeEnv.guards         the conditions under which what was traced holds
+ShapeEnv.replacements   which symbol was found to be a number
+SymInt.node.expr        a size as an expression, to compute it for other sizes
+"""
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Symbols:
+    """One symbol per size: dimensions of equal size share it, as they do where torch.compile sees them first."""
+
+    def __init__(self, environment: Any, mode: Any) -> None:  # Any: ShapeEnv and FakeTensorMode have no annotations
+        self._environment = environment
+        self._mode = mode
+        self._symbols: dict[int, Any] = {}  # Any: a sympy.Symbol, which has no annotations
+
+    def fake(self, tensor: Tensor, place: int, free: Collection[int]) -> Tensor:
+        """A fake tensor; its dimensions of the free sizes, which are above 1, are symbols."""
+        from torch._dynamo.source import ConstantSource  # loads the compiler, which only this needs
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext  # loads sympy
+
+        dims: Any = [DimDynamic.DUCK if size in free else DimDynamic.STATIC for size in tensor.shape]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=dims)
+        fake: Tensor = self._mode.from_tensor(tensor, source=ConstantSource(f"_{place}"), symbolic_context=context)
+        shape: tuple[Any, ...] = fake.shape  # Any: torch says int, where a SymInt may stand
+        for size, symbolic in zip(tensor.shape, shape, strict=True):
+            if isinstance(symbolic, torch.SymInt):
+                self._symbols[size] = symbolic.node.expr
+        return fake
+
+    def is_fixed(self, size: int) -> bool:
+        """Whether what was traced holds for this size alone."""
+        symbol = self._symbols.get(size)
+        return symbol is not None and bool(self._environment.replacements.get(symbol, symbol).is_number)
+
+    def holds_for(self, sizes: Mapping[int, int]) -> bool:
+        """Whether what was traced holds for other sizes, given by the old ones."""
+        return all(_value(guard.expr, self._at(sizes)) is not False for guard in self._environment.guards)
+
+    def size_at(self, size: int | torch.SymInt, sizes: Mapping[int, int]) -> int | None:
+        """A size or stride for other sizes; None if it depends on data."""
+        if not isinstance(size, torch.SymInt):
+            return size
+        found = _value(size.node.expr, self._at(sizes))
+        return None if found is None else int(found)
+
+    def _at(self, sizes: Mapping[int, int]) -> dict[Any, int]:  # Any: a sympy.Symbol
+        return {symbol: sizes.get(size, size) for size, symbol in self._symbols.items()}
+
+
+@contextlib.contextmanager
+def symbolic_mode() -> Iterator[Symbols]:
+    """Everything within runs on metadata; gives what makes fake tensors with symbols for sizes."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    environment = ShapeEnv()
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    with mode:
+        yield Symbols(environment, mode)
+
+
+def _value(expression: Any, values: Mapping[Any, int]) -> int | bool | None:  # Any: sympy's expressions
+    """An expression with numbers for symbols; None where a symbol is left, which stands for data."""
+    found = expression.subs(values)
+    if found.free_symbols:
+        return None
+    return bool(found) if found.is_Boolean else int(found)

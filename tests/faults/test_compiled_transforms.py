@@ -1,0 +1,76 @@
+"""The check `compiled_transforms` fails an op whose derivative under torch.func is another one when compiled."""
+
+import torch
+from torch import Tensor
+
+from custom_autograd import custom_op
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op):
+    (result,) = check(op, lambda make: [Sample(make(4))], checks=["compiled_transforms"]).results
+    return result
+
+
+def differs_everywhere(x):
+    return x * 3 if torch.compiler.is_compiling() else x * 2
+
+
+def depends_on_data(x):
+    return x * 2 if x.sum() > 0 else x * 3
+
+
+@custom_op("faults_compiled_transforms::square")
+def square(x: Tensor) -> Tensor:
+    return x * x
+
+
+@square.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@square.register_backward
+def _(grad, x):
+    return 2 * grad * x
+
+
+def test_right_op_passes():
+    result = result_of(square)
+
+    assert ("passed", "") == (result.status, result.message)
+
+
+def test_other_value_when_compiled_fails_under_each_transform():
+    result = result_of(differs_everywhere)
+
+    assert "failed" == result.status
+    assert ["compiled grad", "compiled vmap", "compiled jvp"] == [
+        line.partition(":")[0] for line in result.message.splitlines()
+    ]
+    assert "(ratio 1.5) in eager" in result.message
+
+
+def test_transform_that_does_not_run_in_eager_is_skipped_by_name():
+    result = result_of(lambda x: x * float(x.detach().sum()))
+
+    assert "passed" == result.status
+    assert "not checked: vmap: it does not run in eager: RuntimeError" in result.message
+
+
+def test_what_torch_refuses_of_a_plain_function_is_skipped_by_name():
+    result = result_of(depends_on_data)
+
+    assert "skipped" == result.status
+    assert "grad: compiling raises Unsupported: Data-dependent branching" in result.message
+
+
+def test_random_numbers_are_the_same_compiled():
+    assert "failed" != result_of(torch.nn.functional.dropout).status
+
+
+def test_integers_are_skipped_with_the_reason():
+    (result,) = check(torch.bitwise_not, [Sample(torch.arange(3))], checks=["compiled_transforms"]).results
+
+    assert ("skipped", "no tensor of the sample can have a gradient") == (result.status, result.message)
