@@ -13,8 +13,8 @@ import torch
 from custom_autograd import declaring, registering
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.call import call_source, make_public_call
-from custom_autograd.runtime.program import program_of
+from custom_autograd.runtime.call import make_public_call
+from custom_autograd.runtime.program import program_of, source_of
 from custom_autograd.runtime.validation import level_of, parse_level
 from custom_autograd.torch_private.dispatch import OpOverload
 
@@ -201,7 +201,7 @@ class CustomOp(Generic[P, R]):
     @property
     def source(self) -> str:
         """The generated Python source of the wrapper, the Function and the kernels' frame."""
-        return call_source(self.entry) + program_of(self.entry).source
+        return source_of(self.entry)
 
     @property
     def kernels(self) -> dict[str, str]:

@@ -21,6 +21,7 @@ from custom_autograd.core.messages import format_message
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.program import source_of
 from custom_autograd.torch_private import verification
 
 Function: TypeAlias = Callable[..., object]
@@ -57,6 +58,7 @@ class Target:
         may_alias: whether results may share memory with arguments.
         has_hidden_outputs: whether `full` gives more than `call`.
         subject: what was given to be checked.
+        source: gives the generated source of its wrapper and its rules; empty where nothing is generated.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Target:
     may_alias: bool = True
     has_hidden_outputs: bool = False
     subject: object = None
+    source: Callable[[], str] = lambda: ""
 
     def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
         """The argument a tensor of a sample belongs to."""
@@ -143,6 +146,7 @@ def _from_entry(call: Function, entry: Entry) -> Target:
         location=entry.declaration.location,
         may_alias=schema.is_view,
         has_hidden_outputs=any(output.is_hidden for output in schema.outputs),
+        source=functools.partial(source_of, entry),
     )
 
 
