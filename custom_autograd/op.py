@@ -158,6 +158,14 @@ class CustomOp(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<CustomOp {self.name}{self.entry.declaration.schema.text}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: name, schema, coverage, kernels and generated source."""
+        from custom_autograd.report import html  # only a notebook asks for it
+
+        entry = self.entry
+        schema, location = entry.declaration.schema.text, entry.declaration.location
+        return html.format_op(self.name, schema, location, self.coverage(), self.kernels, self.source)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.name, self.entry.declaration.function.__module__)
 

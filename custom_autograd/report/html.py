@@ -49,7 +49,7 @@ def _parts(results: Sequence[Result], prefix: str) -> dict[str, object]:
         if row.status == "skipped" and not row.accepted:
             key = (row.op, row.check, row.message)
             skips[key] = skips.get(key, 0) + 1
-    counts = {status: count(results, status) for status in STATUSES}
+    counts: dict[str, int] = {status: count(results, status) for status in STATUSES}
     counts["accepted"] = sum(bool(result.accepted) for result in results)
     counts["skipped"] -= counts["accepted"]
     return {

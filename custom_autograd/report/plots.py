@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from custom_autograd.report.results import Result
 
 WIDTH, HEIGHT = 560, 320
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 52
+LEFT, RIGHT, TOP, BOTTOM = 84, 16, 16, 56
 """The margins around the area of the points; the labels of the axes stand there."""
 
 
@@ -26,7 +26,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured error; `kind` is exact where it is 0, which a logarithmic axis cannot show, and off where infinite."""
+    """One measured error; `kind` is exact where it is 0, which a logarithmic axis cannot show, off where infinite."""
 
     x: float
     y: float
@@ -101,7 +101,9 @@ def _places_of_sizes(errors: Errors) -> dict[str, float]:
     names = sorted({name for own in errors.values() for name in own}, key=int)
     logs = [math.log10(max(int(name), 1)) for name in names]
     width = logs[-1] - logs[0]
-    return {name: 0.05 + 0.9 * ((log - logs[0]) / width if width else 0.5) for name, log in zip(names, logs, strict=True)}
+    return {
+        name: 0.05 + 0.9 * ((log - logs[0]) / width if width else 0.5) for name, log in zip(names, logs, strict=True)
+    }
 
 
 def _plot(title: str, x_label: str, errors: Errors, places: Mapping[str, float]) -> Plot:
@@ -109,16 +111,26 @@ def _plot(title: str, x_label: str, errors: Errors, places: Mapping[str, float])
     lowest = math.floor(math.log10(min(known, default=1e-16)))
     highest = max(math.ceil(math.log10(max(known, default=1.0))), lowest + 1)
     step = max(1, math.ceil((highest - lowest) / MOST_TICKS))
-    powers = range(lowest, highest + 1, step)
+    powers = range(highest, lowest - 1, -step)
     x_ticks = [Tick(_x(place), name) for name, place in places.items()]
     return Plot(
         title,
         x_label,
         tuple(_thinned(x_ticks)),
         tuple(Tick(_y(10.0**power, lowest, highest), f"1e{power}") for power in powers),
-        tuple(Series(check, _points(check, own, places, lowest, highest)) for check, own in errors.items()),
+        tuple(
+            Series(check, _points(check, errors[check], moved, lowest, highest))
+            for check, moved in _side_by_side(errors, places, is_moved=x_label == "dtype").items()
+        ),
         has_lines=x_label != "dtype",
     )
+
+
+def _side_by_side(errors: Errors, places: Mapping[str, float], *, is_moved: bool) -> Mapping[str, Mapping[str, float]]:
+    """Check -> label -> place: where labels are names, the marks of equal errors stand beside each other."""
+    step = min(0.03, 0.6 / len(places) / len(errors)) if is_moved else 0.0
+    shifts = {check: step * (number - (len(errors) - 1) / 2) for number, check in enumerate(errors)}
+    return {check: {name: place + shift for name, place in places.items()} for check, shift in shifts.items()}
 
 
 def _points(
