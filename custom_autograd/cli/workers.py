@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from custom_autograd.checks.base import Check
 
 Told: TypeAlias = tuple[str, object]
-"""What a process says: ("check", a tuple of its name, code and group), ("result", a result), ("end", sources) or ("failure", a text)."""
+"""What a process says: ("check", its name, code and group), ("result", it), ("end", sources) or ("failure", a text)."""
 
 
 @dataclass(frozen=True, slots=True)
