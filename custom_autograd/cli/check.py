@@ -137,7 +137,7 @@ def _write(report: "Report", arguments: argparse.Namespace) -> None:
     )
     for path, document in documents:
         if path is not None:
-            path.write_text(document(), encoding="utf-8")
+            path.write_text(document(), encoding="utf-8", errors="backslashreplace")
 
 
 def _print(report: "Report", *, is_quiet: bool) -> None:

@@ -44,7 +44,7 @@ def print_results(results: Sequence[Result], stream: TextIO) -> None:
             table.add_section()
         table.add_row(Text(op if is_first else ""), check, Text(status, STYLES.get(status, "dim")), samples)
     Console(file=stream).print(table)
-    print_report(format_details(results), stream)
+    print_report(f"\n{format_details(results)}", stream)
 
 
 def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:

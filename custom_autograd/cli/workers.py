@@ -198,9 +198,15 @@ def _perform(task: Task, pipe: Connection) -> Iterator[Told]:
 def _end_of(code: int | None) -> str:
     if code is None or code >= 0:
         return f"ended by itself, with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        return f"was ended by signal {-code}"
-    description = signal.strsignal(-code)
-    return f"was ended by {name}" + (f" ({description.lower()})" if description else "")
+    names = {number.value: number.name for number in signal.Signals}
+    name = names.get(-code, f"signal {-code}")
+    return f"was ended by {name}" + (f", {MEANINGS[name]}" if name in MEANINGS else "")
+
+
+MEANINGS = {
+    "SIGABRT": "which a failed assertion in native code raises",
+    "SIGFPE": "which a division by zero in native code raises",
+    "SIGILL": "which an instruction that this processor does not know raises",
+    "SIGKILL": "which the system sends where memory runs out",
+    "SIGSEGV": "a segmentation fault: it touched memory that is not its own",
+}

@@ -117,7 +117,7 @@ def _plot(title: str, x_label: str, errors: Errors, places: Mapping[str, float])
         title,
         x_label,
         tuple(_thinned(x_ticks)),
-        tuple(Tick(_y(10.0**power, lowest, highest), f"1e{power}") for power in powers),
+        tuple(Tick(_height(power, lowest, highest), f"1e{power}") for power in powers),
         tuple(
             Series(check, _points(check, errors[check], moved, lowest, highest))
             for check, moved in _side_by_side(errors, places, is_moved=x_label == "dtype").items()
@@ -152,10 +152,13 @@ def _x(place: float) -> float:
 
 def _y(value: float, lowest: int, highest: int) -> float:
     """The height of an error; 0 at the foot of the axis, an infinity at its head."""
-    height = HEIGHT - TOP - BOTTOM
     if value == 0 or value == math.inf:
-        return float(TOP if value else TOP + height)
-    return TOP + height * (highest - math.log10(value)) / (highest - lowest)
+        return float(TOP if value else HEIGHT - BOTTOM)
+    return _height(math.log10(value), lowest, highest)
+
+
+def _height(logarithm: float, lowest: int, highest: int) -> float:
+    return TOP + (HEIGHT - TOP - BOTTOM) * (highest - logarithm) / (highest - lowest)
 
 
 def _thinned(ticks: Sequence[Tick]) -> Iterable[Tick]:
