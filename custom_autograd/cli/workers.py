@@ -208,5 +208,5 @@ MEANINGS = {
     "SIGFPE": "which a division by zero in native code raises",
     "SIGILL": "which an instruction that this processor does not know raises",
     "SIGKILL": "which the system sends where memory runs out",
-    "SIGSEGV": "a segmentation fault: it touched memory that is not its own",
+    "SIGSEGV": "a segmentation fault",
 }
