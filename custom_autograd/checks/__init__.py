@@ -1,18 +1,31 @@
 """CHECKS, in the order in which they run: cheap first; a new check is one file and one line here."""
 
+from custom_autograd.checks.adjoint import Adjoint
 from custom_autograd.checks.base import Check
+from custom_autograd.checks.bounds import Bounds
 from custom_autograd.checks.compile import Compile
+from custom_autograd.checks.complex import Complex
+from custom_autograd.checks.contract import Contract
 from custom_autograd.checks.cotangents import Cotangents
+from custom_autograd.checks.determinism import Determinism
+from custom_autograd.checks.directional import Directional
 from custom_autograd.checks.fake import Fake
 from custom_autograd.checks.forward_mode import ForwardMode
+from custom_autograd.checks.forward_over_reverse import ForwardOverReverse
 from custom_autograd.checks.gradcheck import Gradcheck
 from custom_autograd.checks.kernels import Kernels
+from custom_autograd.checks.layouts import Layouts
 from custom_autograd.checks.linearity import Linearity
+from custom_autograd.checks.low_precision import LowPrecision
+from custom_autograd.checks.non_differentiable import NonDifferentiable
 from custom_autograd.checks.opcheck import Opcheck
 from custom_autograd.checks.reference import Reference
 from custom_autograd.checks.reference_gradients import ReferenceGradients
 from custom_autograd.checks.schema import Schema
 from custom_autograd.checks.second_order import SecondOrder
+from custom_autograd.checks.sizes import Sizes
+from custom_autograd.checks.special_values import SpecialValues
+from custom_autograd.checks.uninitialised import Uninitialised
 from custom_autograd.checks.vmap import Vmap
 
 __all__ = ["CHECKS"]
@@ -21,13 +34,26 @@ CHECKS: tuple[Check, ...] = (
     Schema(),
     Reference(),
     Kernels(),
+    Determinism(),
+    SpecialValues(),
+    Uninitialised(),
+    Bounds(),
+    Layouts(),
+    Sizes(),
     Fake(),
+    Contract(),
+    NonDifferentiable(),
+    Directional(),
     Gradcheck(),
     ReferenceGradients(),
     Linearity(),
     Cotangents(),
+    Complex(),
+    LowPrecision(),
     SecondOrder(),
     ForwardMode(),
+    Adjoint(),
+    ForwardOverReverse(),
     Vmap(),
     Opcheck(),
     Compile(),

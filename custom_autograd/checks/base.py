@@ -61,7 +61,7 @@ class Check(ABC):
         code: a short, stable code; a letter for the area (F forward, C compile, G gradient, T transform, S saving,
             Y system, D device) and a number.
         purpose: one line that completes "verifies that ...".
-        group: the kind of check, which `checks=` takes as well: values, layouts, derivatives, fake, transforms,
+        group: the kind of check, which `checks=` takes as well: values, layout, derivatives, metadata, transforms,
             compiler, saving or system.
         needs: names of checks without which this one says nothing new; where one of them fails, it is skipped.
         is_quick: whether it belongs to `checks="quick"`.

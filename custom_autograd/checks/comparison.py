@@ -1,16 +1,39 @@
-"""Where two results differ, in one sentence: which element, which numbers, which ratio."""
+"""Where two results differ, in one sentence: which element, which numbers, which ratio; and why, probably."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from custom_autograd.checks.base import Finding, failed
+from custom_autograd.checks.causes import find_cause
 from custom_autograd.checks.tolerances import tolerance_of
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two tensors that should agree and do not.
+
+    Args:
+        message: which element of which tensor, by how much.
+        cause: why, probably; empty where nobody knows.
+    """
+
+    message: str
+    cause: str = ""
+
+    def __str__(self) -> str:
+        return self.message
+
+    def failed(self, message: str) -> Finding:
+        """The failure that the message tells of, with this cause."""
+        return failed(message, cause=self.cause)
 
 
 def find_difference(
     actual: Sequence[Tensor], expected: Sequence[Tensor], *, names: Sequence[str] = (), factor: float = 1.0
-) -> str | None:
+) -> Difference | None:
     """The first difference between two lists of tensors, or None.
 
     Args:
@@ -20,7 +43,7 @@ def find_difference(
         factor: widens the tolerance of the dtype.
     """
     if len(actual) != len(expected):
-        return f"{len(actual)} tensors, expected {len(expected)}"
+        return Difference(f"{len(actual)} tensors, expected {len(expected)}")
     for position, (one, other) in enumerate(zip(actual, expected, strict=True)):
         name = names[position] if position < len(names) else f"output {position}"
         difference = _metadata(name, one, other) or _value(name, one, other, factor)
@@ -29,24 +52,36 @@ def find_difference(
     return None
 
 
-def _metadata(name: str, actual: Tensor, expected: Tensor) -> str | None:
+def widened(tensor: Tensor) -> Tensor:
+    """The tensor in the widest dtype of its kind, on the CPU, so that a comparison itself does not round."""
+    return (
+        tensor.detach()
+        .resolve_conj()
+        .resolve_neg()
+        .to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)
+    )
+
+
+def _metadata(name: str, actual: Tensor, expected: Tensor) -> Difference | None:
     if actual.shape != expected.shape:
-        return f"{name} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+        cause = find_cause(widened(actual), widened(expected))
+        return Difference(f"{name} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}", cause)
     if actual.dtype != expected.dtype:
-        return f"{name} has dtype {actual.dtype}, expected {expected.dtype}"
+        return Difference(f"{name} has dtype {actual.dtype}, expected {expected.dtype}")
     return None
 
 
-def _value(name: str, actual: Tensor, expected: Tensor, factor: float) -> str | None:
+def _value(name: str, actual: Tensor, expected: Tensor, factor: float) -> Difference | None:
     """The worst element outside the tolerance; nan equals nan."""
     tolerance = tolerance_of(expected.dtype)
-    one, other = _wide(actual), _wide(expected)
+    one, other = widened(actual), widened(expected)
     same = (one == other) | (one.isnan() & other.isnan())
     excess = (one - other).abs() - factor * (tolerance.absolute + tolerance.relative * other.abs())
     excess = torch.where(same, torch.full_like(excess, -1.0), excess.nan_to_num(nan=torch.inf, neginf=torch.inf))
     if excess.numel() == 0 or not bool((excess > 0).any()):
         return None
-    return f"{name}{_element(int(excess.argmax()), one, other)}"
+    cause = find_cause(one, other, relative=max(factor * tolerance.relative, 1e-9))
+    return Difference(f"{name}{_element(int(excess.argmax()), one, other)}", cause)
 
 
 def _element(flat: int, actual: Tensor, expected: Tensor) -> str:
@@ -55,13 +90,3 @@ def _element(flat: int, actual: Tensor, expected: Tensor) -> str:
     ratio = f" (ratio {one / other:.4g})" if other != 0 and not isinstance(one, complex) else ""
     where = f"[{', '.join(map(str, index))}]" if index else ""
     return f"{where} = {one:.6g}, expected {other:.6g}{ratio}"
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """The tensor in the widest dtype of its kind, on the CPU, so that the comparison itself does not round."""
-    return (
-        tensor.detach()
-        .resolve_conj()
-        .resolve_neg()
-        .to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)
-    )

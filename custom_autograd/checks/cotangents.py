@@ -18,7 +18,7 @@ class Cotangents(Check):
 
     name = "cotangents"
     code = "G05"
-    group = "layouts"
+    group = "layout"
     is_quick = True
     needs = ("gradcheck",)
     purpose = "the backward takes incoming gradients of any layout, or none, and leaves them unchanged"
@@ -65,7 +65,7 @@ def _compare(function: TensorFunction, label: str, sent: Sequence[Tensor], plain
     names = [f"gradient of '{name}'" for name in function.names]
     difference = find_difference(found, expected, names=names)
     if difference is not None:
-        return failed(f"wrong for {label}: {difference}")
+        return difference.failed(f"wrong for {label}: {difference}")
     if find_difference(sent, plain) is not None:
         return failed(f"the backward writes to its incoming gradient, {label}; it belongs to the engine")
     return PASSED
@@ -88,7 +88,7 @@ def _check_undefined(function: TensorFunction, outputs: Sequence[Tensor]) -> Ite
             continue
         names = [f"gradient of '{name}'" for name in function.names]
         difference = find_difference(found, expected, names=names)
-        yield PASSED if difference is None else failed(f"{label}: {difference}")
+        yield PASSED if difference is None else difference.failed(f"{label}: {difference}")
 
 
 def _without(function: TensorFunction, cotangents: Sequence[Tensor], kept: Sequence[int]) -> tuple[Tensor, ...]:

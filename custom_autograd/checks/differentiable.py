@@ -5,11 +5,12 @@ output, and floating tensors are float64: what finite differences and torch.auto
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from custom_autograd.checks.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.checks.targets import Function, Target, call_on
@@ -28,15 +29,25 @@ class TensorFunction:
         sample: where everything else comes from.
         positions: which tensors of the sample the arguments stand for.
         call: `target.call`, or `target.full`, which gives hidden outputs too.
+        state: where torch's random numbers begin in every call, so that equal calls draw equal ones.
     """
 
     target: Target
     sample: Sample
     positions: tuple[int, ...]
     call: Function
+    state: Tensor = field(default_factory=torch.get_rng_state)
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The floating and complex results, then the values of the inputs that were written to."""
+        before = torch.get_rng_state()
+        torch.set_rng_state(self.state)
+        try:
+            return self._call(*tensors)
+        finally:
+            torch.set_rng_state(before)
+
+    def _call(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         leaves = self.sample.leaves()
         values = [leaf.tensor for leaf in leaves]
         for position, tensor in zip(self.positions, tensors, strict=True):
@@ -62,7 +73,7 @@ class TensorFunction:
 
     def restricted_to(self, chosen: Sequence[int]) -> "TensorFunction":
         """The function of only some of its arguments; the others keep their value and need no gradient."""
-        return TensorFunction(self.target, self.sample, tuple(self.positions[i] for i in chosen), self.call)
+        return replace(self, positions=tuple(self.positions[i] for i in chosen))
 
 
 def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> TensorFunction:
@@ -74,16 +85,61 @@ def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> Ten
         NothingToCheckError: there is no such tensor, or the target does not take float64.
     """
     double = sample.map(_to_double)
-    leaves = sample.leaves()
-    able = [
-        i for i, leaf in enumerate(leaves) if _is_candidate(leaf.tensor) and target.argument_of(leaf).is_differentiable
-    ]
-    chosen = [i for i in able if leaves[i].tensor.requires_grad] or able
-    if not chosen:
-        raise NothingToCheckError("no tensor of the sample can have a gradient")
-    function = TensorFunction(target, double, tuple(chosen), target.full if is_full else target.call)
+    positions = differentiable_positions(target, sample)
+    function = TensorFunction(target, double, positions, target.full if is_full else target.call)
     _call_once(function, sample)
     return function
+
+
+def gradients_of(target: Target, sample: Sample) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+    """The gradients of the tensors of a sample as they are: dtype and memory layout stay, nothing is copied.
+
+    Returns:
+        Names and gradients, for a cotangent of both signs from the global generator; zero where nothing connects.
+
+    Raises:
+        NothingToCheckError: there is no tensor or no result that can have a gradient.
+    """
+    names, results = gradients_for(target, sample, signed_like)
+    places = [place for place, name in enumerate(names) if name.startswith("gradient of ")]
+    return tuple(names[place] for place in places), tuple(results[place] for place in places)
+
+
+def gradients_for(
+    target: Target, sample: Sample, make_cotangents: Callable[[Sequence[Tensor]], Sequence[Tensor]]
+) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+    """Outputs and gradients of the tensors of a sample as they are, each with its name.
+
+    Args:
+        target: what is called.
+        sample: the arguments; dtype and memory layout stay, nothing is copied.
+        make_cotangents: makes one for each output that has a gradient.
+
+    Raises:
+        NothingToCheckError: there is no tensor or no result that can have a gradient.
+    """
+    positions = differentiable_positions(target, sample)
+    leaves, written = sample.leaves(), target.written_places(sample)
+    tensors = [leaf.tensor.detach() for leaf in leaves]
+    able = [tensors[position].requires_grad_() for position in positions]
+    values = [x.clone() if place in written else x for place, x in enumerate(tensors)]
+    outputs = [*call_on(target.call, sample.with_tensors(values)), *(values[place] for place in sorted(written))]
+    kept = [y for y in outputs if y.requires_grad and can_have_gradient(y)]
+    if not kept:
+        raise NothingToCheckError("no result of the op has a gradient")
+    grads = torch.autograd.grad(kept, able, make_cotangents(kept), allow_unused=True)
+    names = [f"output {place}" for place in range(len(kept))]
+    names += [f"gradient of '{target.name_of(leaves[position])}'" for position in positions]
+    results = [y.detach() for y in kept]
+    results += [torch.zeros_like(x) if g is None else g for x, g in zip(able, grads, strict=True)]
+    return tuple(names), tuple(results)
+
+
+def reference_of(function: TensorFunction) -> TensorFunction:
+    """The reference of a target as a function of the same tensors, with the outputs of a call of the target."""
+    reference = function.target.visible_reference
+    assert reference is not None, "the check applies to targets with a reference only"
+    return replace(function, call=reference)
 
 
 def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, str | None]:
@@ -116,6 +172,24 @@ def vector_jacobian(
     return tuple(torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, grads, strict=True))
 
 
+def push_forward(function: TensorFunction, tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The tangents of the outputs for tangents of the inputs; zeros where an output carries none."""
+    with forward_ad.dual_level():
+        pairs = zip(function.inputs, tangents, strict=True)
+        outputs = function(*(_dual(value.detach(), tangent) for value, tangent in pairs))
+        return tuple(_tangent(output) for output in outputs)
+
+
+def _dual(value: Tensor, tangent: Tensor) -> Tensor:
+    dual: Tensor = forward_ad.make_dual(value, tangent)
+    return dual
+
+
+def _tangent(output: Tensor) -> Tensor:
+    primal, tangent = forward_ad.unpack_dual(output)
+    return torch.zeros_like(primal) if tangent is None else tangent.detach().clone()
+
+
 def signed_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """A cotangent or tangent for each tensor, of both signs, from the global generator, which the runner seeds."""
     return tuple(torch.randn_like(tensor, memory_format=torch.contiguous_format).detach() for tensor in tensors)
@@ -124,6 +198,22 @@ def signed_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def can_have_gradient(tensor: Tensor) -> bool:
     """Whether the dtype is floating or complex."""
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def differentiable_positions(target: Target, sample: Sample) -> tuple[int, ...]:
+    """Which tensors of a sample can have a gradient: those that require one, or, where none does, all that could.
+
+    Raises:
+        NothingToCheckError: there is none.
+    """
+    leaves = sample.leaves()
+    able = [
+        i for i, leaf in enumerate(leaves) if _is_candidate(leaf.tensor) and target.argument_of(leaf).is_differentiable
+    ]
+    chosen = [i for i in able if leaves[i].tensor.requires_grad] or able
+    if not chosen:
+        raise NothingToCheckError("no tensor of the sample can have a gradient")
+    return tuple(chosen)
 
 
 def _is_candidate(tensor: Tensor) -> bool:

@@ -1,10 +1,12 @@
-"""The fake kernel tells the truth about the real one: shape, stride, dtype and device of outputs, in every layout."""
+"""The fake kernel tells the truth about the real one: metadata of outputs, in every layout and size."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from custom_autograd.checks.agreement import accepted_sizes
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, root_cause, skipped
 from custom_autograd.checks.sweeps import layouts
 from custom_autograd.checks.targets import Target, call_on
@@ -17,13 +19,14 @@ class Fake(Check):
 
     name = "fake"
     code = "C01"
-    group = "fake"
+    group = "metadata"
     is_quick = True
-    purpose = "fake outputs have the shape, stride, dtype and device of the real ones"
+    purpose = "fake outputs have the shape, stride, dtype and device of the real ones, in every layout and size"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per layout."""
-        for label, variant in layouts(sample, written=target.written_places(sample)):
+        """One finding per layout, and one per size."""
+        written = target.written_places(sample)
+        for label, variant in itertools.chain(layouts(sample, written=written), accepted_sizes(target, sample)):
             finding = _check_variant(target, variant, label)
             yield finding
             if label == "as given" and finding.status == "skipped":

@@ -19,11 +19,15 @@ from custom_autograd.checks.base import (
 )
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
+from custom_autograd.checks.growth import find_growth
 from custom_autograd.checks.jacobians import find_worst_entry
 from custom_autograd.checks.precision import Precision, precision_of
 from custom_autograd.checks.sweeps import subsets
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
+
+MOST_EXPLAINED = 1000
+"""Elements of all inputs up to which every element is looked at, to say what is wrong."""
 
 
 class Gradcheck(Check):
@@ -38,7 +42,7 @@ class Gradcheck(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Visible outputs first; hidden ones, where a gradient through them is defined at all."""
         yield from _check(function_of(target, sample))
-        if target.has_hidden_outputs:
+        if target.hidden:
             yield from _check_hidden(function_of(target, sample, is_full=True))
 
 
@@ -49,9 +53,9 @@ def _check(function: TensorFunction) -> Iterator[Finding]:
         yield failed(disconnected)
         return
     precision = precision_of(function, inputs)
-    message = _compare_with_differences(function, inputs, precision)
-    yield PASSED if message is None else failed(message)
-    if message is None:
+    finding = _compare_with_differences(function, inputs, precision)
+    yield finding
+    if finding is PASSED:
         yield from _check_subsets(function)
         yield _check_batched(function, inputs, precision)
 
@@ -82,7 +86,7 @@ def find_disconnected(function: TensorFunction, inputs: Sequence[Tensor]) -> str
     return None
 
 
-def _compare_with_differences(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> str | None:
+def _compare_with_differences(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Finding:
     try:
         gradcheck(
             lambda *tensors: tuple(y for y in function(*tensors) if y.requires_grad),
@@ -94,8 +98,8 @@ def _compare_with_differences(function: TensorFunction, inputs: Sequence[Tensor]
             fast_mode=is_large(function, inputs),
         )
     except GradcheckError as error:
-        return _explain(error, function, inputs, precision)
-    return None
+        return _explained(error, function, inputs, precision)
+    return PASSED
 
 
 def is_large(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
@@ -103,12 +107,20 @@ def is_large(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
     return sum(value.numel() for value in (*inputs, *function(*inputs))) > 256
 
 
-def _explain(error: GradcheckError, function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> str:
-    text = str(error)
+def _explained(
+    error: GradcheckError, function: TensorFunction, inputs: Sequence[Tensor], precision: Precision
+) -> Finding:
+    text = str(error).strip().splitlines()[0]
     if "mismatch" not in text and "expected to be zero" not in text:
-        return f"gradcheck: {text.strip().splitlines()[0]}"
-    entry = find_worst_entry(function, inputs, precision.step) if sum(x.numel() for x in inputs) <= 1000 else None
-    return f"the backward disagrees with finite differences: {entry or text.strip().splitlines()[0]}"
+        return failed(f"gradcheck: {text}", cause="two equal backwards differ" if "reentrant" in text else "")
+    is_small = sum(x.numel() for x in inputs) <= MOST_EXPLAINED
+    if not is_small or any(value.is_complex() for value in (*inputs, *function(*inputs))):
+        return failed(f"the backward disagrees with finite differences: {text}")
+    growth = find_growth(function, inputs, precision)
+    if growth.is_kink:
+        return skipped(growth.text)
+    entry = find_worst_entry(function, inputs, precision.step)
+    return failed(f"the backward disagrees with finite differences: {entry or text}; {growth.text}", cause=growth.cause)
 
 
 def _check_subsets(function: TensorFunction) -> Iterator[Finding]:
@@ -124,7 +136,7 @@ def _check_subsets(function: TensorFunction) -> Iterator[Finding]:
         names = [f"gradient of '{name}'" for name in part.names]
         difference = find_difference(found, [expected[i] for i in chosen], names=names)
         only = ", ".join(f"'{name}'" for name in part.names)
-        yield PASSED if difference is None else failed(f"where only {only} needs a gradient: {difference}")
+        yield PASSED if difference is None else difference.failed(f"where only {only} needs a gradient: {difference}")
 
 
 def _check_batched(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Finding:
@@ -140,7 +152,7 @@ def _check_batched(function: TensorFunction, inputs: Sequence[Tensor], precision
         return skipped(f"its backward cannot be batched: {find_refusal(error) or first_line(error)}")
     names = [f"batched gradient of '{name}'" for name in function.names]
     difference = find_difference(found, expected, names=names, factor=max(1.0, precision.relative / 1e-5))
-    return PASSED if difference is None else failed(f"is_grads_batched=True: {difference}")
+    return PASSED if difference is None else difference.failed(f"is_grads_batched=True: {difference}")
 
 
 def _grads(

@@ -37,7 +37,7 @@ class Linearity(Check):
 
         def compare(identity: str, found: Iterable[Tensor], expected: Iterable[Tensor]) -> Finding:
             difference = find_difference(tuple(found), tuple(expected), names=names, factor=10.0)
-            return PASSED if difference is None else failed(f"{CAUSE}: {identity}: {difference}")
+            return PASSED if difference is None else difference.failed(f"{CAUSE}: {identity}: {difference}")
 
         u, v = signed_like(outputs), signed_like(outputs)
         of_u, of_v = vjp(u), vjp(v)

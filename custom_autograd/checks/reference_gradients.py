@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed
-from custom_autograd.checks.comparison import find_difference
-from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
+from custom_autograd.checks.agreement import find_gradient_difference
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError
+from custom_autograd.checks.differentiable import function_of, reference_of
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -26,20 +26,11 @@ class ReferenceGradients(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One comparison, of all inputs together."""
-        function = function_of(target, sample, is_full=True)
-        assert target.reference is not None
-        reference = TensorFunction(target, function.sample, function.positions, target.reference)
-        expected_outputs = reference(*reference.inputs)
-        if not any(output.requires_grad for output in expected_outputs):
+        function = function_of(target, sample)
+        reference = reference_of(function)
+        if not any(output.requires_grad for output in reference(*reference.inputs)):
             raise NothingToCheckError(
                 "the reference itself is not differentiable: it is not written in PyTorch operations"
             )
-        visible = function_of(target, sample)
-        count = len(visible(*visible.inputs))
-        u = signed_like(expected_outputs)
-        kept = [one if i < count else one * 0 for i, one in enumerate(u)]
-        expected = vector_jacobian(reference, reference.inputs, kept)
-        found = vector_jacobian(visible, visible.inputs, u[:count])
-        names = [f"gradient of '{name}'" for name in function.names]
-        difference = find_difference(found, expected, names=names, factor=10.0)
-        yield PASSED if difference is None else failed(f"{difference}, by autograd through the reference")
+        difference = find_gradient_difference(function, reference)
+        yield PASSED if difference is None else difference.failed(f"{difference}, by autograd through the reference")

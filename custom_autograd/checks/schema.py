@@ -1,10 +1,12 @@
 """The schema tells the truth: what is written to is declared, what is declared is written to, and nothing is shared."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from custom_autograd.checks.agreement import accepted_sizes
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.checks.sweeps import copy, layouts
 from custom_autograd.checks.targets import Target, call_on
@@ -22,8 +24,9 @@ class Schema(Check):
     purpose = "undeclared writes, unwritten declared arguments and shared memory do not occur"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per layout, then one per argument declared as written to."""
-        for label, variant in layouts(sample, written=target.written_places(sample)):
+        """One finding per layout and size, then one per argument declared as written to."""
+        written = target.written_places(sample)
+        for label, variant in itertools.chain(layouts(sample, written=written), accepted_sizes(target, sample)):
             yield _check_variant(target, variant, label)
         yield from _check_declared(target, sample)
 

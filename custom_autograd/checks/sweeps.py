@@ -10,7 +10,7 @@ from custom_autograd.core.samples import Sample
 
 
 def layouts(sample: Sample, *, written: Collection[int] = ()) -> Iterator[tuple[str, Sample]]:
-    """The sample as it is, then with its tensors transposed, sliced out of larger memory, and expanded.
+    """The sample as it is, then with its tensors in each of `LAYOUTS`.
 
     Args:
         sample: what to vary.
@@ -119,6 +119,35 @@ def expanded(tensor: Tensor) -> Tensor | None:
     return tensor.detach()[:1].clone().expand(tensor.shape)
 
 
+def offset(tensor: Tensor) -> Tensor | None:
+    """The same values one element into larger memory: no address is a multiple of 16 bytes any more."""
+    if tensor.layout != torch.strided or tensor.numel() == 0:
+        return None
+    return tensor.new_zeros(tensor.numel() + 1)[1:].view(tensor.shape).copy_(tensor.detach())
+
+
+def channels_last(tensor: Tensor) -> Tensor | None:
+    """The same values with the channels innermost in memory; None for other than four or five dimensions."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if tensor.layout != torch.strided or tensor.dim() not in formats:
+        return None
+    return tensor.detach().clone(memory_format=formats[tensor.dim()])
+
+
+def conjugated(tensor: Tensor) -> Tensor | None:
+    """The same values as a lazily conjugated view; None for real ones."""
+    if tensor.layout != torch.strided or not tensor.is_complex():
+        return None
+    return tensor.detach().conj().clone().resolve_conj().conj()
+
+
+def negated(tensor: Tensor) -> Tensor | None:
+    """The same values as a view that is lazily negated; None for what complex numbers cannot hold."""
+    if tensor.layout != torch.strided or tensor.dtype not in (torch.float32, torch.float64):
+        return None
+    return torch.complex(torch.zeros_like(tensor), -tensor.detach()).conj().imag
+
+
 def _copy(tensor: Tensor) -> Tensor:
     """A copy with the same strides; overlapping memory (stride 0) becomes memory of its own."""
     return tensor.detach().clone()
@@ -128,4 +157,8 @@ LAYOUTS: tuple[tuple[str, Callable[[Tensor], Tensor | None]], ...] = (
     ("transposed", transposed),
     ("sliced", sliced),
     ("expanded", expanded),
+    ("offset", offset),
+    ("channels-last", channels_last),
+    ("conjugated", conjugated),
+    ("negated", negated),
 )

@@ -8,7 +8,7 @@ any callable on tensors              its signature, nothing else
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -19,7 +19,7 @@ from torch import Tensor
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
-from custom_autograd.core.schema import Schema
+from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.program import source_of
 from custom_autograd.torch_private import verification
@@ -38,6 +38,7 @@ class TargetArgument:
     name: str
     is_mutated: bool = False
     is_differentiable: bool = True
+    default: object = inspect.Parameter.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Target:
         samples: the registered samples rule.
         location: file:line of the declaration.
         may_alias: whether results may share memory with arguments.
-        has_hidden_outputs: whether `full` gives more than `call`.
+        hidden: the places of the outputs that `full` and the reference give, and `call` does not.
         subject: what was given to be checked.
         source: gives the generated source of its wrapper and its rules; empty where nothing is generated.
     """
@@ -72,7 +73,7 @@ class Target:
     samples: SamplesRule | None = None
     location: str = ""
     may_alias: bool = True
-    has_hidden_outputs: bool = False
+    hidden: frozenset[int] = frozenset()
     subject: object = None
     source: Callable[[], str] = lambda: ""
 
@@ -92,6 +93,29 @@ class Target:
     def written_places(self, sample: Sample) -> frozenset[int]:
         """Which tensors of a sample the target writes to, by their place among its leaves."""
         return frozenset(place for place, leaf in enumerate(sample.leaves()) if self.argument_of(leaf).is_mutated)
+
+    def complete(self, sample: Sample) -> Sample:
+        """The call with every default that it leaves out written down, as a kernel is called."""
+        given = {argument.name for argument in self.arguments[: len(sample.args)]} | set(sample.kwargs)
+        missing = {
+            row.name: row.default
+            for row in self.arguments
+            if row.name not in given and row.default is not inspect.Parameter.empty
+        }
+        return sample.with_arguments(sample.args, {**sample.kwargs, **missing})
+
+    @property
+    def visible_reference(self) -> Function | None:
+        """The reference without the outputs that a call of the target does not return."""
+        reference, hidden = self.reference, self.hidden
+        if reference is None or not hidden:
+            return reference
+
+        def call(*args: object, **kwargs: object) -> object:
+            outputs = cast(Sequence[object], reference(*args, **kwargs))
+            return tuple(output for place, output in enumerate(outputs) if place not in hidden)
+
+        return call
 
     @property
     def is_mutating(self) -> bool:
@@ -137,7 +161,7 @@ def _from_entry(call: Function, entry: Entry) -> Target:
         name=entry.name,
         call=call,
         full=functools.partial(_call_overload, entry),
-        arguments=tuple(TargetArgument(row.name, row.is_mutated, row.is_differentiable) for row in schema.arguments),
+        arguments=tuple(_argument(row) for row in schema.arguments),
         overload=entry.overload,
         to_dispatcher=functools.partial(_to_dispatcher, schema),
         reference=entry.reference(),
@@ -145,9 +169,14 @@ def _from_entry(call: Function, entry: Entry) -> Target:
         samples=None if samples is None else cast(SamplesRule, samples.function),
         location=entry.declaration.location,
         may_alias=schema.is_view,
-        has_hidden_outputs=any(output.is_hidden for output in schema.outputs),
+        hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
         source=functools.partial(source_of, entry),
     )
+
+
+def _argument(row: Argument) -> TargetArgument:
+    default = row.default if row.has_default else inspect.Parameter.empty
+    return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default)
 
 
 def _call_overload(entry: Entry, /, *args: object, **kwargs: object) -> object:
@@ -170,8 +199,8 @@ def _to_dispatcher(schema: Schema, sample: Sample) -> Sample:
 
 def _from_definition(definition: verification.Definition) -> Target:
     overload = verification.overload_of_definition(definition)
-    location = location_of(verification.function_of_definition(definition))
-    return _of_overload(overload, definition, location)
+    function = verification.function_of_definition(definition)
+    return replace(_of_overload(overload, definition, location_of(function)), kernels={"": function})
 
 
 def _of_overload(overload: verification.Overload, call: Function, location: str) -> Target:
@@ -180,7 +209,8 @@ def _of_overload(overload: verification.Overload, call: Function, location: str)
         call=call,
         full=call,
         arguments=tuple(
-            TargetArgument(row.name, row.is_mutated) for row in verification.arguments_of_overload(overload)
+            TargetArgument(row.name, row.is_mutated, default=row.default)
+            for row in verification.arguments_of_overload(overload)
         ),
         overload=overload,
         location=location,
@@ -190,10 +220,10 @@ def _of_overload(overload: verification.Overload, call: Function, location: str)
 
 def _from_function(function: type[torch.autograd.Function]) -> Target:
     apply = cast(Function, function.apply)
-    names = list(inspect.signature(function.forward).parameters)
+    parameters = list(inspect.signature(function.forward).parameters.values())
     if not _has_setup_context(function):
-        names = names[1:]
-    arguments = tuple(TargetArgument(name) for name in names)
+        parameters = parameters[1:]
+    arguments = tuple(TargetArgument(row.name, default=row.default) for row in parameters)
     return Target(function.__qualname__, apply, apply, arguments, location=location_of(function))
 
 
@@ -207,7 +237,9 @@ def _from_callable(function: Function) -> Target:
     except (TypeError, ValueError):  # a builtin says nothing of its parameters
         parameters = []
     arguments = tuple(
-        TargetArgument(row.name) for row in parameters if row.kind not in (row.VAR_POSITIONAL, row.VAR_KEYWORD)
+        TargetArgument(row.name, default=row.default)
+        for row in parameters
+        if row.kind not in (row.VAR_POSITIONAL, row.VAR_KEYWORD)
     )
     spelling = "__name__" if inspect.isbuiltin(function) else "__qualname__"
     name = str(getattr(function, spelling, type(function).__name__))

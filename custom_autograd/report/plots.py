@@ -1,7 +1,10 @@
 """The relative errors that checks measured, as plots: points with coordinates, which a template draws as SVG.
 
-A check yields `measured(**{"error, bfloat16": 3e-3})` or `measured(**{"error, size 4099": 2e-7})`: the names begin with
-"error, ", and "size n" makes a point of the plot against size, anything else one of the plot against dtype.
+A check yields numbers whose names begin with "error, ":
+
+"error, bfloat16"                    a point of the plot against dtype
+"error, size 4099"                   a point of the plot against size
+"error, bfloat16, size 4 -> 4099"    both: the same call with a size made longer; "error, bfloat16" is its point at 4
 """
 
 import math
@@ -80,14 +83,23 @@ def _errors(results: Iterable[Result]) -> tuple[Errors, Errors]:
     sizes: Errors = {}
     for result in results:
         for name, value in result.measures.items():
-            if not name.startswith(PREFIX):
+            match = NAME.fullmatch(name)
+            if match is None:
                 continue
-            label = name.removeprefix(PREFIX)
-            size = SIZE.fullmatch(label)
-            own = (sizes if size else dtypes).setdefault(result.check, {})
-            key = size[1] if size else label
-            own[key] = max(own.get(key, 0.0), math.inf if math.isnan(value) else abs(value))
+            dtype, before, size = match["dtype"], match["before"], match["size"]
+            series = f"{result.check}, {dtype}" if dtype else result.check
+            if dtype:
+                _keep(dtypes, result.check, dtype, value)
+            if size:
+                _keep(sizes, series, size, value)
+            if before and f"{PREFIX}{dtype}" in result.measures:
+                _keep(sizes, series, before, result.measures[f"{PREFIX}{dtype}"])
     return dtypes, sizes
+
+
+def _keep(errors: Errors, series: str, label: str, value: float) -> None:
+    own = errors.setdefault(series, {})
+    own[label] = max(own.get(label, 0.0), math.inf if math.isnan(value) else abs(value))
 
 
 def _places_of_dtypes(errors: Errors) -> dict[str, float]:
@@ -172,7 +184,7 @@ def _thinned(ticks: Sequence[Tick]) -> Iterable[Tick]:
 
 
 PREFIX = "error, "
-SIZE = re.compile(r"size (\d+)")
+NAME = re.compile(PREFIX + r"(?:(?P<dtype>(?!size \d)[^,]+))?(?:, )?(?:size (?:(?P<before>\d+) -> )?(?P<size>\d+))?")
 DTYPES = ("float64", "complex128", "float32", "complex64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 MOST_TICKS = 8
 CHARACTER = 6.5

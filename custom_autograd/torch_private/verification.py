@@ -4,16 +4,19 @@ FakeTensorMode                 runs an op on metadata only; torch.library.opchec
 ShapeEnv                       lets a fake of data-dependent size answer with a symbol instead of raising
 CustomOpDef._opoverload        the overload behind torch.library.custom_op
 CustomOpDef._init_fn           the function it was declared with, for its file and line
+CustomOpDef._backward_fn       its backward, to see the gradients it returns
 OpOverload, OpOverloadPacket   the classes, to tell an op from another callable
 OpOverload._schema             argument and return names, types and alias annotations
 Tensor._version                tells an in-place write from none
 """
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
+import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
@@ -28,11 +31,15 @@ Definition: TypeAlias = CustomOpDef
 
 @dataclass(frozen=True, slots=True)
 class OverloadArgument:
-    """One argument of an overload: its name, its type as the schema spells it, and whether it is written to."""
+    """One argument of an overload: its name, its type as the schema spells it, whether it is written to, its default.
+
+    The default is `inspect.Parameter.empty` where there is none.
+    """
 
     name: str
     type: str
     is_mutated: bool
+    default: object
 
 
 @contextlib.contextmanager
@@ -65,11 +72,57 @@ def function_of_definition(definition: Definition) -> Callable[..., object]:
     return function
 
 
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a backward returned, as it is: one gradient per argument, and how many arguments there were."""
+
+    grads: tuple[object, ...]
+    arguments: int
+
+
+@contextlib.contextmanager
+def watched_backward(value: object) -> Iterator[tuple[Callable[..., object] | None, list[Returned]]]:
+    """Watches what a backward returns, before the engine sums, casts or drops any of it.
+
+    Args:
+        value: an autograd.Function subclass, or what torch.library.custom_op gives; of others nothing is known.
+
+    Yields:
+        What to call instead of it, or None; and what each backward returned.
+    """
+    seen: list[Returned] = []
+
+    def watching(backward: Callable[..., Any]) -> Callable[..., Any]:  # Any: whatever a backward takes and returns
+        def watch(ctx: Any, *grads: Any) -> Any:
+            result = backward(ctx, *grads)
+            returned = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+            seen.append(Returned(returned, len(ctx.needs_input_grad)))
+            return result
+
+        return watch
+
+    if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+        watched = type(value.__name__, (value,), {"backward": staticmethod(watching(value.backward))})
+        yield cast(Any, watched).apply, seen
+    elif isinstance(value, CustomOpDef) and value._backward_fn is not None:
+        backward = value._backward_fn
+        value._backward_fn = watching(backward)
+        try:
+            yield value, seen
+        finally:
+            value._backward_fn = backward
+    else:
+        yield None, seen
+
+
 def arguments_of_overload(overload: Overload) -> tuple[OverloadArgument, ...]:
     """The arguments of an overload, in the order of its schema."""
     return tuple(
         OverloadArgument(
-            argument.name, str(argument.type), argument.alias_info is not None and argument.alias_info.is_write
+            argument.name,
+            str(argument.type),
+            argument.alias_info is not None and argument.alias_info.is_write,
+            argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
         )
         for argument in overload._schema.arguments
     )

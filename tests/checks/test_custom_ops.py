@@ -26,7 +26,7 @@ def _(x, w, k):
 
 @scaled_square.register_backward
 def _(grad, x, w, k, square):
-    return {"x": 2 * k * grad * x * w, "w": lambda: (k * grad * square).sum(0)}
+    return {"x": 2 * k * grad * (x * w).conj(), "w": lambda: (k * grad * square.conj()).sum(0)}
 
 
 @scaled_square.register_samples

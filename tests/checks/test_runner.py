@@ -149,7 +149,7 @@ def test_unknown_check_is_refused_with_the_nearest_name():
         str(caught.value),
         """\
 check: there is no check called 'gradient'
-  do         custom_autograd.checks.CHECKS has all of them""",
+  do         did you mean 'adjoint'? custom_autograd.checks.CHECKS has all of them""",
     )
 
 

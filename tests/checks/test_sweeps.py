@@ -34,10 +34,10 @@ def test_expanded_has_stride_zero():
 
 
 def test_layouts_name_what_they_changed_and_leave_out_what_cannot_be():
-    assert ["as given", "transposed", "sliced", "expanded"] == [
+    assert ["as given", "transposed", "sliced", "expanded", "offset", "negated"] == [
         label for label, _ in layouts(Sample(torch.zeros(4, 3)))
     ]
-    assert ["as given"] == [label for label, _ in layouts(Sample(torch.zeros(())))]
+    assert ["as given", "offset", "negated"] == [label for label, _ in layouts(Sample(torch.zeros(())))]
 
 
 def test_layouts_never_expand_what_is_written_to():

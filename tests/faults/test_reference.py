@@ -1,5 +1,7 @@
 """The checks `reference`, `reference_gradients` and `kernels` fail what computes something else."""
 
+import dataclasses
+
 import torch
 from torch.autograd import Function
 
@@ -33,8 +35,16 @@ def wrong_value(x):
     return x**3 + (x > 0)
 
 
-def wrong_when_transposed(x):
-    return x**3 if x.is_contiguous() else x.as_strided(x.shape, (x.shape[-1], 1)) ** 3
+def wrong_when_large(x):
+    return x**3 * (1 + (x.abs() > 8))
+
+
+def one_pass(x):
+    return (x * x).mean() - x.mean() ** 2
+
+
+def two_pass(x):
+    return ((x - x.mean()) ** 2).mean()
 
 
 def target(call, kernels=None, is_reference=True):
@@ -65,10 +75,32 @@ def test_wrong_value_fails_with_element_and_ratio():
     assert "by the reference" in result.message
 
 
-def test_wrong_value_in_one_layout_fails_there():
-    message = result_of(wrong_when_transposed, "reference").message
+def test_wrong_value_for_large_numbers_only_fails_there():
+    message = result_of(wrong_when_large, "reference").message
 
-    assert message.startswith("transposed: output 0[")
+    assert message.startswith("20 times as large: output 0[")
+
+
+def test_forgotten_factor_that_is_1_in_the_sample_fails():
+    made = Target(
+        "faults::scale", lambda x, alpha=1.0: x, lambda x, alpha=1.0: x, reference=lambda x, alpha=1.0: alpha * x
+    )
+    made = dataclasses.replace(
+        made, arguments=(TargetArgument("x"), TargetArgument("alpha", default=1.0)), kernels={"": made.call}
+    )
+    (result,) = check(made, lambda make: [Sample(make(4, 3))], checks=["reference"]).results
+
+    assert "alpha=0.7: output 0[" in result.message
+    assert "a factor 1.42857" == result.cause
+
+
+def test_rounding_of_the_reference_itself_is_allowed():
+    made = Target(
+        "faults::mean", two_pass, two_pass, (TargetArgument("x"),), reference=one_pass, kernels={"": two_pass}
+    )
+    (result,) = check(made, lambda make: [Sample(make(64, low=100, high=101))], checks=["reference"]).results
+
+    assert "passed" == result.status, result.message
 
 
 def test_missing_reference_is_skipped():

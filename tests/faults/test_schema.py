@@ -71,7 +71,7 @@ def test_returned_input_fails():
 
 
 def test_sharing_in_one_layout_only_fails_there():
-    assert "as given: output 0 shares memory with 'x': return a copy" == message_of(MAYBE_VIEW)
+    assert message_of(MAYBE_VIEW).startswith("as given: output 0 shares memory with 'x': return a copy")
 
 
 def test_outputs_that_share_memory_fail():

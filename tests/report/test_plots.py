@@ -25,6 +25,19 @@ def test_errors_by_dtype_and_by_size_are_two_plots():
     assert ["dtype", "size, elements"] == [plot.x_label for plot in plots]
 
 
+def test_a_size_made_longer_is_a_line_from_the_size_before():
+    measures = {"error, float16": 1e-3, "error, float16, size 4 -> 4099": 2e-3, "error, float16, size 7 -> 4099": 3e-3}
+    dtypes, sizes = make_plots([measured(**measures)])
+
+    assert ["low_precision, float16: relative error 0.003"] == [point.title for point in points(dtypes)]
+    assert ["4", "7", "4099"] == [tick.label for tick in sizes.x_ticks]
+    assert [
+        "low_precision, float16, 4: relative error 0.001",
+        "low_precision, float16, 7: relative error 0.001",
+        "low_precision, float16, 4099: relative error 0.003",
+    ] == [point.title for point in points(sizes)]
+
+
 def test_without_errors_there_is_no_plot():
     assert () == make_plots([measured(**{"bytes saved": 12})])
 

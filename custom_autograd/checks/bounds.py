@@ -1,0 +1,131 @@
+"""A kernel stays inside its memory: what it is given and what it makes lie between guards, which it leaves alone."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.base import PASSED, Check, Finding, failed
+from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.targets import Function, Target, call_on
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.modes import DispatchMode
+
+GUARD = 64  # elements on each side
+MARKS = (3, -5)
+"""What guards are filled with, once each: a result that changes with it was read from there."""
+
+
+class Bounds(Check):
+    """Each kernel twice, with guards of different content around every tensor."""
+
+    name = "bounds"
+    code = "F12"
+    group = "values"
+    is_quick = True
+    purpose = "no kernel writes or reads outside its memory"
+
+    def applies_to(self, target: Target) -> str | None:
+        """The kernels have to be known, or the function itself has to be one."""
+        is_opaque = target.overload is not None and not target.kernels
+        return "its kernels are not known: a dispatcher's op shows nothing of its memory" if is_opaque else None
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per kernel that runs where the sample lives."""
+        devices = {"", *(tensor.device.type for tensor in sample.tensors())}
+        kernels = {device: row for device, row in target.kernels.items() if device in devices}
+        for device, kernel in kernels.items() or [("", target.full)]:
+            yield _check(kernel, target, sample, f"the {device or 'default'} kernel" if kernels else "it")
+
+
+def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:
+    results: list[Sequence[Tensor]] = []
+    call = sample if kernel is target.full else target.complete(sample)
+    state = torch.get_rng_state()
+    for mark in MARKS:
+        torch.set_rng_state(state)
+        inputs = [_guarded(tensor.detach(), mark) for tensor in sample.tensors()]
+        with torch.no_grad(), _Guarding(mark) as made:
+            outputs = call_on(kernel, call.with_tensors([row.tensor for row in inputs]))
+        for leaf, row in zip(sample.leaves(), inputs, strict=True):
+            if (text := row.find_write()) is not None:
+                return failed(f"{name} writes {text} '{target.name_of(leaf)}'", cause=CAUSE)
+        for row in made.rows:
+            if (text := row.find_write()) is not None:
+                return failed(f"{name} writes {text} {_what(row, outputs)}", cause=CAUSE)
+        results.append([output.clone() for output in outputs])
+    difference = find_difference(results[1], results[0])
+    if difference is None:
+        return PASSED
+    return failed(f"{name} reads outside its memory: with other numbers there, {difference}", cause=CAUSE)
+
+
+class _Guarded:
+    """A tensor in the middle of larger memory."""
+
+    def __init__(self, memory: Tensor, tensor: Tensor, mark: int) -> None:
+        self.memory, self.tensor, self.mark = memory, tensor, mark
+
+    def find_write(self) -> str | None:
+        """Where a guard was written to: "1 element past the end of", or None."""
+        before = (self.memory[:GUARD] != self.mark).nonzero().flatten()
+        after = (self.memory[-GUARD:] != self.mark).nonzero().flatten()
+        if len(after):
+            return f"{_elements(int(after[-1]) + 1)} past the end of"
+        return f"{_elements(GUARD - int(before[0]))} before the beginning of" if len(before) else None
+
+
+def _guarded(tensor: Tensor, mark: int) -> _Guarded:
+    """A copy with the same strides between two guards."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype == torch.bool or tensor.numel() == 0:
+        return _Guarded(torch.full((2 * GUARD,), mark), tensor.clone(), mark)
+    dense = torch.empty_like(tensor)
+    extent = sum((size - 1) * stride for size, stride in zip(dense.shape, dense.stride(), strict=True)) + 1
+    memory = torch.full((extent + 2 * GUARD,), mark, dtype=tensor.dtype, device=tensor.device)
+    inner = memory.as_strided(dense.shape, dense.stride(), GUARD)
+    return _Guarded(memory, inner.copy_(tensor), mark)
+
+
+class _Guarding(DispatchMode):
+    """Gives every new tensor guards."""
+
+    def __init__(self, mark: int) -> None:
+        super().__init__()
+        self.mark = mark
+        self.rows: list[_Guarded] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,  # Any: torch's own signature
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if str(func).split(".")[1] not in FACTORIES or not isinstance(result, Tensor) or result.device.type == "meta":
+            return result
+        if str(func).split(".")[1] in ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"):
+            result.zero_()
+        row = _guarded(result, self.mark)
+        self.rows.append(row)
+        return row.tensor
+
+
+def _what(row: _Guarded, outputs: Sequence[Tensor]) -> str:
+    for position, output in enumerate(outputs):
+        if output.untyped_storage().data_ptr() == row.memory.untyped_storage().data_ptr():
+            return f"output {position}"
+    return f"a tensor of shape {tuple(row.tensor.shape)} that it makes"
+
+
+def _elements(number: int) -> str:
+    return f"{number} element{'s' if number > 1 else ''}"
+
+
+CAUSE = "an index is off by one, or a tail is not masked"
+
+FACTORIES = frozenset({
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+    "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "full", "full_like", "clone",
+})  # fmt: skip

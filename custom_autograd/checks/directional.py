@@ -1,0 +1,124 @@
+"""The backward agrees with finite differences along random directions, for larger numbers, zeros and ties too."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, skipped
+from custom_autograd.checks.causes import find_cause
+from custom_autograd.checks.differentiable import (
+    TensorFunction,
+    function_of,
+    reference_of,
+    signed_like,
+    vector_jacobian,
+)
+from custom_autograd.checks.numerical import Estimate, along, gradient, inner
+from custom_autograd.checks.precision import Precision, precision_of
+from custom_autograd.checks.targets import Target
+from custom_autograd.checks.variants import values
+from custom_autograd.core.samples import Sample
+
+LARGEST_EXPLAINED = 128
+"""Elements of an input whose whole gradient is computed from values, to say why the backward's is another."""
+
+
+class Directional(Check):
+    """Two directions per input and variant, each a few calls, whatever the sizes; kinks are left out."""
+
+    name = "directional"
+    code = "G02"
+    group = "derivatives"
+    is_quick = True
+    purpose = "the backward agrees with finite differences along random directions, whatever the numbers"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per input and variant."""
+        yield from _check(function_of(target, sample), "")
+        for label, variant in values(sample):
+            function = _find_function(target, variant)
+            if function is not None:
+                yield from _check(function, f"{label}: ")
+
+
+def _find_function(target: Target, sample: Sample) -> TensorFunction | None:
+    try:
+        return function_of(target, sample)
+    except (NothingToCheckError, ValueError, RuntimeError):  # numbers that the op was not made for
+        return None
+
+
+def _check(function: TensorFunction, label: str) -> Iterator[Finding]:
+    inputs = tuple(x.detach() for x in function.inputs)
+    outputs = function(*function.inputs)
+    if not any(output.requires_grad for output in outputs):
+        raise NothingToCheckError("no output carries a gradient")
+    if not all(bool(torch.isfinite(output).all()) for output in outputs):
+        return
+    cotangents = [u if y.requires_grad else u * 0 for u, y in zip(signed_like(outputs), outputs, strict=True)]
+    grads = vector_jacobian(function, inputs, cotangents)
+    precision = precision_of(function, inputs)
+    for place, name in enumerate(function.names):
+        yield _compare(function, inputs, place, name, cotangents, grads[place], precision, label)
+
+
+def _compare(
+    function: TensorFunction,
+    inputs: Sequence[Tensor],
+    place: int,
+    name: str,
+    cotangents: Sequence[Tensor],
+    grad: Tensor,
+    precision: Precision,
+    label: str,
+) -> Finding:
+    for direction in (torch.randn_like(inputs[place]), torch.ones_like(inputs[place])):
+        directions = [direction if i == place else None for i in range(len(inputs))]
+        estimate = along(function, inputs, directions, cotangents, precision)
+        if bool(grad.isnan().any()):
+            return _judge_nan(function, place, cotangents, estimate, f"{label}the gradient of '{name}' is nan")
+        found = inner([grad], [direction])
+        size = float(grad.norm() * direction.norm())
+        if estimate.is_kink or _is_within(found, estimate, precision, size):
+            continue
+        ratio = f" (ratio {found / estimate.value:.4g})" if estimate.value else ""
+        message = (
+            f"{label}the gradient of '{name}' along a direction is {found:.6g}, expected {estimate.value:.6g} "
+            f"± {estimate.error:.1g} by finite differences{ratio}"
+        )
+        return failed(message, cause=_cause(function, inputs, place, cotangents, grad, precision))
+    return PASSED
+
+
+def _judge_nan(
+    function: TensorFunction, place: int, cotangents: Sequence[Tensor], estimate: Estimate, problem: str
+) -> Finding:
+    """A gradient that is nan is wrong, but at a pole, or where the reference's is nan too."""
+    if estimate.is_steep:
+        return skipped(f"{problem}, where the slope is not finite")
+    if function.target.reference is not None:
+        reference = reference_of(function)
+        if bool(vector_jacobian(reference, reference.inputs, cotangents)[place].isnan().any()):
+            return skipped(f"{problem}, as is the reference's")
+    return failed(f"{problem}, where every output and its slope are finite", cause="0 / 0, or inf - inf")
+
+
+def _is_within(found: float, estimate: Estimate, precision: Precision, size: float) -> bool:
+    bound = 10 * estimate.error + precision.absolute + precision.relative * max(abs(estimate.value), 0.1 * size)
+    return abs(found - estimate.value) <= bound
+
+
+def _cause(
+    function: TensorFunction,
+    inputs: Sequence[Tensor],
+    place: int,
+    cotangents: Sequence[Tensor],
+    grad: Tensor,
+    precision: Precision,
+) -> str:
+    if inputs[place].numel() > LARGEST_EXPLAINED or inputs[place].is_complex():
+        return ""
+    expected, kinks = gradient(function, inputs, place, cotangents, precision)
+    keep = torch.where(kinks, grad, expected)
+    return find_cause(grad, keep, relative=max(100 * precision.relative, 1e-5))

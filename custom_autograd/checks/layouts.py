@@ -1,0 +1,73 @@
+"""Values and gradients do not depend on where the numbers of an input lie in memory."""
+
+from collections.abc import Iterable
+
+import torch
+
+from custom_autograd.checks.agreement import values_of
+from custom_autograd.checks.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    skipped,
+)
+from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.differentiable import gradients_of
+from custom_autograd.checks.sweeps import layouts
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+
+
+class Layouts(Check):
+    """Transposed, sliced, offset, expanded, channels-last, conjugate and negative views against a contiguous copy."""
+
+    name = "layouts"
+    code = "F07"
+    group = "layout"
+    is_quick = True
+    purpose = "values and gradients are the same in every memory layout of the inputs"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per layout; no reference is needed, since the op is compared with itself."""
+        for label, variant in layouts(sample, written=target.written_places(sample)):
+            if label != "as given":
+                yield from _compare(target, variant, label)
+
+
+def _compare(target: Target, variant: Sample, label: str) -> Iterable[Finding]:
+    plain = variant.map(lambda x: x.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg())
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        expected = values_of(target, target.full, plain)
+        torch.set_rng_state(state)
+        try:
+            found = values_of(target, target.full, variant)
+        except (RuntimeError, TypeError, ValueError) as error:
+            yield skipped(f"{label}: the op refuses it ({first_line(error)})")
+            return
+    cause = "strides, an offset or a view's lazy conjugation are ignored"
+    difference = find_difference(found, expected)
+    if difference is not None:
+        yield failed(f"{label} inputs: {difference} for the same numbers, contiguous", cause=cause)
+        return
+    yield PASSED
+    try:
+        torch.set_rng_state(state)
+        names, expected_grads = gradients_of(target, plain)
+    except (NothingToCheckError, RuntimeError, TypeError):  # what has no gradient here has none in any layout
+        return
+    torch.set_rng_state(state)
+    try:
+        _, grads = gradients_of(target, variant)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        refusal = find_refusal(error)
+        text = f"{label} inputs: the backward raises {first_line(error)}; it does not for the same numbers, contiguous"
+        yield failed(text, cause=cause) if refusal is None else skipped(f"{label}: {refusal}")
+        return
+    difference = find_difference(grads, expected_grads, names=names)
+    message = f"{label} inputs: {difference} for the same numbers, contiguous"
+    yield PASSED if difference is None else failed(message, cause=cause)

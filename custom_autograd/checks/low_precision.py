@@ -1,0 +1,137 @@
+"""In float32, float16 and bfloat16, values and gradients are as near to float64 as the dtype allows, for long sums too.
+
+The truth is the op itself in float64 on the same numbers, which other checks hold right. What a dtype allows follows
+from its rounding, and from how far the truth moves where the inputs move by half a unit in their last place.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.agreement import to_double
+from custom_autograd.checks.base import Check, Finding, NothingToCheckError, failed, first_line, measured, skipped
+from custom_autograd.checks.comparison import widened
+from custom_autograd.checks.differentiable import gradients_for
+from custom_autograd.checks.sweeps import resized, sizes_of
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+
+LONG = 4099
+"""Terms of a sum: bfloat16 counts to 256 and then stays there."""
+
+BUDGETS = {torch.float32: 3e-5, torch.float16: 1.2e-2, torch.bfloat16: 6e-2}
+"""Largest error relative to the largest element: a dozen roundings in half precision, some hundred in float32."""
+
+MakeCotangents: TypeAlias = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""One cotangent for each output."""
+
+CONDITION = 8.0
+"""How often the truth's own movement is allowed on top."""
+
+
+class LowPrecision(Check):
+    """Values and gradients for cotangents of ones and of both signs, for the sample and with one size made long."""
+
+    name = "low_precision"
+    code = "F10"
+    group = "derivatives"
+    needs = ("gradcheck",)
+    most_samples = 1
+    purpose = "values and gradients in float32, float16 and bfloat16 are within a budget of float64"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per dtype and size."""
+        for label, variant in (("", sample), *_long(sample)):
+            for dtype, budget in BUDGETS.items():
+                yield from _check(target, variant, dtype, budget, label)
+
+
+def _long(sample: Sample) -> Iterator[tuple[str, Sample]]:
+    if any(not (tensor.is_floating_point() or tensor.is_complex()) for tensor in sample.tensors()):
+        return  # what an integer tensor points at stays as large as it is
+    found = sizes_of(sample)
+    for size in sorted(found):
+        small = {other: 2 for other in found if other != size} if len(found) <= 2 else {}
+        yield f"size {size} -> {LONG}", resized(sample, {**small, size: LONG})
+
+
+def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, label: str) -> Iterator[Finding]:
+    low = sample.map(lambda x: x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x)
+    place = f"{str(dtype).removeprefix('torch.')}{', ' + label if label else ''}"
+    for make_cotangents in (_ones_like, _coarse_like):
+        state = torch.get_rng_state()
+        try:
+            names, found = gradients_for(target, low, make_cotangents)
+        except NothingToCheckError:
+            return
+        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+            yield skipped(f"{place}: the op refuses it ({first_line(error)})")
+            return
+        truths = [_truth(target, _moved(low, amount), make_cotangents, state) for amount in (0.0, 1.0, 1.0)]
+        if any(truth is None for truth in truths):
+            return
+        finding = _compare(names, found, truths, dtype, budget, place)
+        yield finding
+        if finding.status == "failed":
+            return
+
+
+def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What sum() sends."""
+    return [torch.ones_like(tensor) for tensor in tensors]
+
+
+def _coarse_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers of both signs that every dtype holds exactly: multiples of 1/16 up to 2."""
+    steps = [torch.randint(-32, 33, tensor.shape, generator=torch.Generator().manual_seed(0)) for tensor in tensors]
+    return [(step / 16).to(tensor.device, tensor.dtype) for step, tensor in zip(steps, tensors, strict=True)]
+
+
+def _truth(target: Target, sample: Sample, make_cotangents: MakeCotangents, state: Tensor) -> Sequence[Tensor] | None:
+    """Outputs and gradients in float64; None where the op does not take it."""
+    torch.set_rng_state(state)
+    try:
+        return gradients_for(target, sample, make_cotangents)[1]
+    except (NothingToCheckError, RuntimeError, TypeError, ValueError):
+        return None
+
+
+def _moved(sample: Sample, amount: float) -> Sample:
+    """The sample in float64, each number moved by up to half a unit in the last place of its dtype."""
+
+    def move(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        wide = to_double(tensor.detach())
+        noise = (torch.randint(0, 2, wide.shape) * 2 - 1) * amount * torch.finfo(tensor.dtype).eps / 2
+        return (wide * (1 + noise)).requires_grad_(tensor.requires_grad)
+
+    return sample.map(move)
+
+
+def _compare(
+    names: Sequence[str],
+    found: Sequence[Tensor],
+    truths: Sequence[Sequence[Tensor] | None],
+    dtype: torch.dtype,
+    budget: float,
+    place: str,
+) -> Finding:
+    truth, *moved = [row for row in truths if row is not None]
+    worst = 0.0
+    for position, (name, low, wide) in enumerate(zip(names, found, truth, strict=True)):
+        one, other = widened(low), widened(wide)
+        scale = float(other.abs().max()) if other.numel() else 0.0
+        if one.shape != other.shape or not 0 < scale < torch.finfo(dtype).max / 2:
+            continue
+        error = float((one - other).abs().nan_to_num(nan=torch.inf).max()) / scale
+        movement = max(float((widened(row[position]) - other).abs().max()) for row in moved) / scale
+        worst = max(worst, error)
+        if error > budget + CONDITION * movement:
+            return failed(
+                f"{place}: {name} has a relative error of {error:.2g} against float64, more than {budget:.2g}",
+                cause="a sum is accumulated in low precision; accumulate in float32",
+            )
+    return measured(**{f"error, {place}": worst})

@@ -1,0 +1,100 @@
+"""Derivatives from values alone: central differences of two steps, with an error bound, and kinks told apart.
+
+For smooth functions the Richardson extrapolation R = (4 D(h/2) - D(h)) / 3 of central differences D has an error of
+order h⁴, and |R - D(h/2)| bounds it. At a kink, the one-sided differences keep their distance however small the step;
+where the function is smooth the distance halves with it. A central difference at a kink is the mean of both sides:
+precise, and wrong.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.differentiable import TensorsFunction
+from custom_autograd.checks.precision import Precision
+
+STEP = 1e-3
+"""For functions good to float64: h⁴ is 1e-12, and rounding adds 1e-16 / h = 1e-13."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A directional derivative.
+
+    Args:
+        value: the best estimate.
+        error: a bound of its error, from the disagreement of two steps.
+        is_kink: whether the function has a kink there, in this direction.
+        is_steep: whether the slope grows as the step shrinks: there is no finite one.
+    """
+
+    value: float
+    error: float
+    is_kink: bool
+    is_steep: bool = False
+
+
+def along(
+    function: TensorsFunction,
+    inputs: Sequence[Tensor],
+    directions: Sequence[Tensor | None],
+    cotangents: Sequence[Tensor],
+    precision: Precision,
+) -> Estimate:
+    """d/dt of Re <cotangents, function(inputs + t directions)> at t = 0.
+
+    Args:
+        function: tensors in, tensors out.
+        inputs: the point.
+        directions: one per input; None where it does not move.
+        cotangents: one per output.
+        precision: how finely the function answers.
+    """
+    size = max((float(x.abs().max()) for x in inputs if x.numel()), default=1.0)
+    step = (STEP if precision.step <= 1e-6 else 2 * precision.step) * max(size, 1e-2)
+
+    def value(t: float) -> float:
+        moved = [x if v is None else x + t * v for x, v in zip(inputs, directions, strict=True)]
+        return inner(cotangents, function(*moved))
+
+    with torch.no_grad():
+        return _estimate(value, step)
+
+
+def _estimate(value: Callable[[float], float], step: float) -> Estimate:
+    middle = value(0.0)
+    (far_up, far_down), (up, down) = ((value(t) - middle, middle - value(-t)) for t in (step, step / 2))
+    wide, narrow = (far_up + far_down) / (2 * step), (up + down) / step
+    best = (4 * narrow - wide) / 3
+    jump, smaller = abs(far_up - far_down) / step, abs(up - down) / (step / 2)
+    scale = abs(far_up) / step + abs(far_down) / step
+    is_kink = smaller > 0.75 * jump and smaller > 1e-4 * scale
+    steepness = abs(up) + abs(down), abs(far_up) + abs(far_down)
+    is_steep = not math.isfinite(best) or steepness[0] > 0.6 * steepness[1] > 0
+    return Estimate(best, abs(best - narrow) + 1e-15 * abs(middle) / step, is_kink, is_steep)
+
+
+def gradient(
+    function: TensorsFunction,
+    inputs: Sequence[Tensor],
+    place: int,
+    cotangents: Sequence[Tensor],
+    precision: Precision,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of Re <cotangents, function> for one real input, element by element, and where it has a kink."""
+    values, kinks = torch.zeros_like(inputs[place]).flatten(), torch.zeros(inputs[place].numel(), dtype=torch.bool)
+    for index in range(values.numel()):
+        unit = torch.zeros_like(values)
+        unit[index] = 1
+        directions = [unit.view(x.shape) if i == place else None for i, x in enumerate(inputs)]
+        estimate = along(function, inputs, directions, cotangents, precision)
+        values[index], kinks[index] = estimate.value, estimate.is_kink
+    return values.view(inputs[place].shape), kinks.view(inputs[place].shape)
+
+
+def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
+    """The real inner product over all tensors."""
+    return sum(float((a.conj() * b.detach()).real.sum()) for a, b in zip(left, right, strict=True))

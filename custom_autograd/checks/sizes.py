@@ -1,0 +1,44 @@
+"""Sizes 0 and 1, sizes that are no multiple of a block, and equal ones: values and gradients equal the reference's."""
+
+from collections.abc import Iterable
+
+from custom_autograd.checks.agreement import accepted_sizes, compare_values, find_gradient_difference
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError
+from custom_autograd.checks.differentiable import function_of, reference_of
+from custom_autograd.checks.sweeps import copy
+from custom_autograd.checks.targets import Target
+from custom_autograd.core.samples import Sample
+
+
+class Sizes(Check):
+    """The sample with other sizes, as far as the reference takes them."""
+
+    name = "sizes"
+    code = "F08"
+    group = "layout"
+    is_quick = True
+    most_samples = 2
+    purpose = "values and gradients equal the reference's for sizes 0, 1, odd and larger than a block"
+
+    def applies_to(self, target: Target) -> str | None:
+        """A reference is needed: without it nobody knows which sizes are allowed."""
+        return "no reference is registered (register_reference)" if target.reference is None else None
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Two findings per variant; those that the reference refuses are left out."""
+        assert target.reference is not None
+        for label, variant in accepted_sizes(target, sample):
+            finding = compare_values(target, target.reference, copy(variant), label, "the reference")
+            if finding.status != "skipped":
+                yield finding
+            if finding is PASSED:
+                yield _compare_gradients(target, variant, label)
+
+
+def _compare_gradients(target: Target, sample: Sample, label: str) -> Finding:
+    try:
+        function = function_of(target, sample)
+    except NothingToCheckError:
+        return PASSED
+    difference = find_gradient_difference(function, reference_of(function))
+    return PASSED if difference is None else difference.failed(f"{label}: {difference}, by the reference")

@@ -1,0 +1,85 @@
+"""One sample -> calls it does not make itself: other magnitudes, zeros and ties, other scalars, other sizes."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.sweeps import resized, sizes_of
+from custom_autograd.checks.targets import TargetArgument
+from custom_autograd.core.samples import Sample
+
+LARGE = 257
+"""Above a block of 256, and a prime: the last block is not full."""
+
+
+def values(sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """The call with other floating numbers in it; a rule that is right in one place only shows in another.
+
+    Yields:
+        What to call the variant, and the variant. Signs stay, so that what must be positive stays so, or becomes 0.
+    """
+    for label, change in (
+        ("20 times as large", lambda x: x * 20),
+        ("1000 times as large", lambda x: x * 1000),
+        ("zeros", torch.zeros_like),
+        ("ties", lambda x: x.round() if not x.is_complex() else x),
+    ):
+        yield label, sample.map(lambda tensor, change=change: _changed(tensor, change))  # type: ignore[misc]
+
+
+def _changed(tensor: Tensor, change: "object") -> Tensor:
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided:
+        return tensor
+    assert callable(change)
+    changed: Tensor = change(tensor.detach())
+    return changed.requires_grad_(tensor.requires_grad)
+
+
+def scalars(sample: Sample, arguments: Sequence[TargetArgument]) -> Iterator[tuple[str, Sample]]:
+    """The call with one float, bool or dimension changed, whether it is given or left to its default.
+
+    A forgotten factor shows only where it is not 1.
+
+    Yields:
+        What to call the variant, such as "alpha=0.7", and the variant.
+    """
+    for position, argument in enumerate(arguments):
+        is_positional = position < len(sample.args)
+        value = sample.args[position] if is_positional else sample.kwargs.get(argument.name, argument.default)
+        for other in _others(value):
+            if is_positional:
+                args = (*sample.args[:position], other, *sample.args[position + 1 :])
+                yield f"{argument.name}={other!r}", sample.with_arguments(args, sample.kwargs)
+            else:
+                kwargs = {**sample.kwargs, argument.name: other}
+                yield f"{argument.name}={other!r}", sample.with_arguments(sample.args, kwargs)
+
+
+def _others(value: object) -> tuple[object, ...]:
+    if isinstance(value, bool):
+        return (not value,)
+    if isinstance(value, float):
+        return (0.7 * value,) if value else ()
+    if isinstance(value, int) and -4 <= value <= 3:  # it may name a dimension
+        return tuple(dim for dim in (0, -1) if dim != value)
+    return ()
+
+
+def sizes(sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """The call with one size at a time changed to 0, 1, one more, and more than a block; then with all sizes equal.
+
+    Yields:
+        What to call the variant, such as "size 8 -> 0", and the variant.
+    """
+    found = sorted(sizes_of(sample))
+    for size in found:
+        for other in (0, 1, size + 1):
+            yield f"size {size} -> {other}", resized(sample, {size: other})
+        small = {other: min(other, 3) for other in found if other != size}
+        if len(set(small.values())) == len(small) or len(small) < 2:
+            yield f"size {size} -> {LARGE}", resized(sample, {**small, size: LARGE})
+        else:
+            yield f"size {size} -> {LARGE}", resized(sample, {size: LARGE})
+    if len(found) > 1:
+        yield "all sizes 3", resized(sample, dict.fromkeys(found, 3))

@@ -1,0 +1,78 @@
+"""The check `bounds` fails a kernel that writes or reads outside its memory."""
+
+import torch
+from torch import Tensor
+
+from custom_autograd import custom_op
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op):
+    (result,) = check(op, lambda make: [Sample(make(6))], checks=["bounds"]).results
+    return result
+
+
+def beyond(tensor, number):
+    """As much more of the memory behind a tensor as there is room for; what C does with an index."""
+    room = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset() - tensor.numel()
+    return tensor.as_strided((tensor.numel() + min(number, room),), (1,))
+
+
+def inside(x):
+    return torch.empty_like(x).copy_(x)
+
+
+def writes_past_its_output(x):
+    out = torch.empty_like(x)
+    beyond(out, 1).fill_(2)
+    return out.copy_(x)
+
+
+def writes_before_its_input(x):
+    if x.storage_offset():
+        x.as_strided((1,), (1,), x.storage_offset() - 2).fill_(9)
+    return x * 2
+
+
+def reads_past_its_input(x):
+    return x + beyond(x, 1).sum()
+
+
+@custom_op("faults_bounds::with_default")
+def with_default(x: Tensor, scale: float = 2.0) -> Tensor:
+    return x * scale
+
+
+@with_default.register_kernel("cpu")
+def _(x, scale):
+    return writes_past_its_output(x * scale)
+
+
+def test_kernel_inside_its_memory_passes():
+    assert "passed" == result_of(inside).status
+
+
+def test_write_past_an_output_fails():
+    result = result_of(writes_past_its_output)
+
+    assert "it writes 1 element past the end of output 0" == result.message
+    assert "an index is off by one, or a tail is not masked" == result.cause
+
+
+def test_write_before_an_input_fails():
+    assert "it writes 2 elements before the beginning of 'x'" == result_of(writes_before_its_input).message
+
+
+def test_read_past_an_input_fails():
+    assert result_of(reads_past_its_input).message.startswith(
+        "it reads outside its memory: with other numbers there, output 0["
+    )
+
+
+def test_each_kernel_is_called_with_its_defaults():
+    assert "the cpu kernel writes 1 element past the end of output 0" == result_of(with_default).message
+
+
+def test_unknown_kernels_are_skipped():
+    assert "skipped" == result_of(torch.ops.aten.sin.default).status

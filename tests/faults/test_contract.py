@@ -1,0 +1,96 @@
+"""The check `contract` fails gradients that only fit because the engine repairs them."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op):
+    (result,) = check(op, lambda make: [Sample(make(4, 3), make(3))], checks=["contract"]).results
+    return result
+
+
+class Scaled(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return grad * w, (grad * x).sum(0)
+
+
+class NotReduced(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return grad * w, grad * x
+
+
+class OtherDtype(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return (grad * w).double(), (grad * x).sum(0)
+
+
+class OneMore(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        return (*Scaled.backward(ctx, grad), None)
+
+
+FAULTS = {
+    NotReduced: (
+        "the backward returns a gradient of 'w' with shape (4, 3), expected (3,): the engine repairs it, or fails",
+        "it is not reduced over dim 0",
+    ),
+    OtherDtype: (
+        "the backward returns a gradient of 'x' with dtype torch.float64, expected torch.float32: "
+        "the engine repairs it, or fails",
+        "it is computed in torch.float64; cast it to the dtype of its input",
+    ),
+    OneMore: (
+        "the backward returns 3 gradients for 2 arguments",
+        "an argument was removed, and its gradient was not",
+    ),
+}
+
+
+@torch.library.custom_op("faults_contract::scaled", mutates_args=())
+def scaled(x: Tensor, w: Tensor) -> Tensor:
+    return x * w
+
+
+scaled.register_autograd(
+    lambda ctx, grad: (*Scaled.backward(ctx, grad), None),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+def test_gradients_that_fit_pass():
+    assert "passed" == result_of(Scaled).status
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_gradient_that_does_not_fit_fails(fault):
+    result = result_of(fault)
+
+    assert FAULTS[fault] == (result.message, result.cause)
+
+
+def test_gradients_of_an_op_of_torch_library_are_counted_and_its_backward_is_as_before():
+    before = scaled._backward_fn
+
+    assert "the backward returns 3 gradients for 2 arguments" == result_of(scaled).message
+    assert before is scaled._backward_fn
+
+
+def test_backward_that_cannot_be_watched_is_skipped():
+    assert "its backward cannot be watched: " in result_of(torch.mul).message

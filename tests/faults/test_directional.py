@@ -1,0 +1,144 @@
+"""The check `directional` fails a backward that is wrong along a direction, for large numbers, zeros or ties."""
+
+import pytest
+import torch
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op, *shapes):
+    (result,) = check(op, lambda make: [Sample(*(make(*shape) for shape in shapes))], checks=["directional"]).results
+    return result
+
+
+class Scaled(Function):
+    """y = x² w, w broadcast over rows; the faults change one line."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * x * w
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return 2 * grad * x * w, (grad * x * x).sum(0)
+
+
+class Negative(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return -2 * grad * x * w, (grad * x * x).sum(0)
+
+
+class Slightly(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return 2 * grad * x * w * 1.0005, (grad * x * x).sum(0)
+
+
+class Mean(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return 2 * grad * x * w, (grad * x * x).mean(0)
+
+
+class WrongWhenLarge(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return torch.where(x.abs() > 8, 0, 2 * grad * x * w), (grad * x * x).sum(0)
+
+
+FAULTS = {
+    Negative: ("the gradient of 'x' along a direction is ", "the sign is flipped"),
+    Slightly: (
+        "the gradient of 'x' along a direction is ",
+        "a factor 1.0005",
+    ),
+    Mean: ("the gradient of 'w' along a direction is ", "a factor 1/4: a mean where a sum belongs"),
+    WrongWhenLarge: ("20 times as large: the gradient of 'x' along a direction is ", "elements are wrong"),
+}
+
+
+class Absolute(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.abs()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0].sign()
+
+
+class NanAtZero(Absolute):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x / x.abs()
+
+
+class Largest(Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = x.amax(-1)
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, out = ctx.saved_tensors
+        is_largest = x == out[..., None]
+        return grad[..., None] * is_largest / is_largest.sum(-1, keepdim=True)
+
+
+class AllLargest(Largest):
+    @staticmethod
+    def backward(ctx, grad):
+        x, out = ctx.saved_tensors
+        return grad[..., None] * (x == out[..., None])
+
+
+def test_right_backward_passes():
+    assert "passed" == result_of(Scaled, (4, 3), (3,)).status
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_wrong_backward_fails_with_its_cause(fault):
+    result = result_of(fault, (4, 3), (3,))
+
+    message, cause = FAULTS[fault]
+    assert message in result.message
+    assert cause in result.cause
+
+
+def test_kinks_pass():
+    assert "passed" == result_of(Absolute, (5,)).status
+
+
+def test_nan_at_a_kink_fails():
+    assert (
+        "zeros: the gradient of 'x' is nan, where every output and its slope are finite"
+        in result_of(NanAtZero, (5,)).message
+    )
+
+
+def test_gradient_shared_among_ties_passes():
+    assert "passed" == result_of(Largest, (3, 40)).status
+
+
+def test_gradient_to_every_tie_fails():
+    result = result_of(AllLargest, (3, 40))
+
+    assert "zeros: the gradient of 'x' along a direction is " in result.message
+    assert "failed" == result.status
+
+
+def test_infinite_slope_is_no_failure():
+    assert "passed" == result_of(torch.sqrt, (0,)).status

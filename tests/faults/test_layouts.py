@@ -1,0 +1,96 @@
+"""The check `layouts` fails an op whose values or gradients depend on where numbers lie in memory."""
+
+import torch
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op, *shape, dtype=None):
+    (result,) = check(op, lambda make: [Sample(make(*shape, dtype=dtype))], checks=["layouts"]).results
+    return result
+
+
+def in_memory_order(x):
+    """Reads memory as a kernel does that takes data_ptr() of what may not be contiguous."""
+    return x.as_strided(x.shape, torch.empty(x.shape).stride(), 0)
+
+
+class Doubled(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad * ctx.saved_tensors[0]
+
+
+class ReadsInOrder(Doubled):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x if x.storage_offset() else in_memory_order(x) ** 2
+
+
+class OffsetIgnored(Doubled):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x if not x.is_contiguous() else in_memory_order(x) ** 2
+
+
+class BackwardReadsInOrder(Doubled):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * grad * (x if x.storage_offset() else in_memory_order(x))
+
+
+class ChannelsIgnored(Doubled):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        is_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+        return in_memory_order(x) ** 2 if is_last else x * x
+
+
+def conjugation_ignored(z):
+    return torch.view_as_real(z.conj() if z.is_conj() else z)
+
+
+def negation_ignored(x):
+    return (-x if x.is_neg() else x) * 2
+
+
+def test_op_that_reads_strides_passes():
+    assert "passed" == result_of(Doubled, 4, 3).status
+
+
+def test_strides_ignored_fail():
+    result = result_of(ReadsInOrder, 4, 3)
+
+    assert result.message.startswith("transposed inputs: output 0[")
+    assert "strides, an offset or a view's lazy conjugation are ignored" == result.cause
+
+
+def test_offset_ignored_fails():
+    assert "offset inputs: output 0[" in result_of(OffsetIgnored, 4, 3).message
+
+
+def test_strides_of_a_saved_tensor_ignored_fail():
+    assert "transposed inputs: gradient of 'x'[" in result_of(BackwardReadsInOrder, 4, 3).message
+
+
+def test_channels_last_ignored_fails():
+    assert "channels-last inputs: output 0[" in result_of(ChannelsIgnored, 2, 3, 4, 5).message
+
+
+def test_lazy_conjugation_ignored_fails():
+    assert "conjugated inputs: output 0[" in result_of(conjugation_ignored, 4, dtype=torch.complex64).message
+
+
+def test_lazy_negation_ignored_fails():
+    assert "negated inputs: output 0[" in result_of(negation_ignored, 4).message

@@ -1,0 +1,50 @@
+"""The check `non_differentiable` fails an output that depends on an input and carries no gradient."""
+
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op):
+    (result,) = check(op, lambda make: [Sample(make(4))], checks=["non_differentiable"]).results
+    return result
+
+
+class TwoPowers(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**2, x**3
+
+    @staticmethod
+    def backward(ctx, square, cube):
+        (x,) = ctx.saved_tensors
+        return 2 * square * x + 3 * cube * x**2
+
+
+class CubeHidden(TwoPowers):
+    @staticmethod
+    def forward(ctx, x):
+        square, cube = TwoPowers.forward(ctx, x)
+        ctx.mark_non_differentiable(cube)
+        return square, cube
+
+
+def signs(x):
+    return x * 2, x.detach().sign()
+
+
+def test_outputs_with_gradients_pass():
+    assert "passed" == result_of(TwoPowers).status
+
+
+def test_output_that_is_marked_and_depends_on_an_input_fails():
+    result = result_of(CubeHidden)
+
+    assert "output 1 depends on 'x' but carries no gradient: it is silently zero" == result.message
+    assert "it is marked non-differentiable, detached, or no backward is registered" == result.cause
+
+
+def test_output_that_is_constant_nearby_passes():
+    assert "passed" == result_of(signs).status

@@ -1,0 +1,53 @@
+"""The check `special_values` fails an op that swallows nan or inf, or spreads it."""
+
+import torch
+
+from custom_autograd.checking import check
+from custom_autograd.checks.targets import Target, TargetArgument
+from custom_autograd.core.samples import Sample
+
+
+def result_of(call):
+    target = Target("faults::relu", call, call, (TargetArgument("x"),), reference=torch.relu, kernels={"": call})
+    (result,) = check(target, lambda make: [Sample(make(5))], checks=["special_values"]).results
+    return result
+
+
+def propagating(x):
+    return x.clamp(min=0)
+
+
+def swallowing_nan(x):
+    return torch.where(x > 0, x, torch.zeros_like(x))
+
+
+def swallowing_inf(x):
+    return torch.nan_to_num(torch.relu(x), nan=float("nan"))
+
+
+def spreading(x):
+    return torch.relu(x) + 0 * x.sum()
+
+
+def test_propagation_as_in_the_reference_passes():
+    assert "passed" == result_of(propagating).status
+
+
+def test_swallowed_nan_fails():
+    result = result_of(swallowing_nan)
+
+    assert "with nan in 'x', output 0 has 0 at [2], the reference has nan" == result.message
+    assert "a comparison or a clamp swallows it" == result.cause
+
+
+def test_swallowed_infinity_fails():
+    assert (
+        "with inf in 'x', output 0 has 3.40282e+38 at [2], the reference has inf" == result_of(swallowing_inf).message
+    )
+
+
+def test_nan_that_spreads_fails():
+    result = result_of(spreading)
+
+    assert "with nan in 'x', output 0 has nan at [0], the reference has " in result.message
+    assert "it spreads to elements that do not depend on it" == result.cause

@@ -1,0 +1,52 @@
+"""The check `uninitialised` fails elements that nobody writes."""
+
+import torch
+from torch.autograd import Function
+
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+
+def result_of(op):
+    (result,) = check(op, lambda make: [Sample(make(7))], checks=["uninitialised"]).results
+    return result
+
+
+def whole(x):
+    return torch.empty_like(x).copy_(x)
+
+
+def without_tail(x):
+    out = torch.empty_like(x)
+    out[:4] = x[:4]
+    return out
+
+
+class GradientWithoutTail(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        out = torch.empty_like(grad)
+        out[:-1] = 2 * grad[:-1]
+        return out
+
+
+def test_written_memory_passes_and_the_mode_is_as_before():
+    assert "passed" == result_of(whole).status
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_unwritten_tail_fails():
+    result = result_of(without_tail)
+
+    assert "output 0: 3 of 7 elements are never written, the first at [4]" in result.message
+    assert "a tail, a branch or a boundary is left out, and torch.empty does not fill" == result.cause
+
+
+def test_unwritten_element_of_a_gradient_fails():
+    assert (
+        "gradient of 'x': 1 of 7 elements are never written, the first at [6]" == result_of(GradientWithoutTail).message
+    )
