@@ -68,12 +68,12 @@ def anchors_of(results: Sequence[Result]) -> Mapping[tuple[str, str], str]:
 
 
 def _columns(results: Sequence[Result]) -> tuple[Column, ...]:
-    """One per check, by group; the order within a group is that of the run."""
+    """One per check, by group; groups, and checks within a group, stand in the order of the run."""
     found: dict[str, Column] = {}
     for result in results:
         found.setdefault(result.check, Column(result.check, result.code, result.group or OTHER))
     columns = [column for column in found.values() if column.check != ALL_CHECKS] or list(found.values())
-    order = [*GROUPS, *dict.fromkeys(column.group for column in columns)]
+    order = list(dict.fromkeys(column.group for column in columns))
     return tuple(sorted(columns, key=lambda column: order.index(column.group)))
 
 
@@ -99,8 +99,6 @@ ALL_CHECKS = "all checks"
 """What the result of an op without samples calls its check."""
 
 OTHER = "other"
-
-GROUPS = ("values", "layouts", "derivatives", "fake", "transforms", "compiler", "saving", "system")
 
 LABELS: Mapping[Kind, str] = {
     "passed": "pass",
