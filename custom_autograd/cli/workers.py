@@ -87,6 +87,7 @@ class Workers:
                         self._bury(worker)  # a process of its own, such as a compiler's, may hold the pipe open
         finally:
             for worker in self._workers:
+                self._listen_once_more(worker)
                 worker.process.kill()
                 worker.process.join()
 
@@ -127,6 +128,16 @@ class Workers:
         else:
             outcome.sources.update(value)
             self._give(worker)
+
+    def _listen_once_more(self, worker: Worker) -> None:
+        """Keeps the results that a process has told of and nobody has heard, before it is killed."""
+        with contextlib.suppress(EOFError, OSError):
+            for _ in range(MOST_UNHEARD):
+                if not worker.pipe.poll():
+                    return
+                kind, value = worker.pipe.recv()
+                if kind == "result":
+                    self._keep(worker, value)
 
     def _bury(self, worker: Worker) -> None:
         self._workers.remove(worker)
@@ -202,6 +213,9 @@ def _end_of(code: int | None) -> str:
     name = names.get(-code, f"signal {-code}")
     return f"was ended by {name}" + (f", {MEANINGS[name]}" if name in MEANINGS else "")
 
+
+MOST_UNHEARD = 1000
+"""How many words of a process are listened to after Ctrl-C: it goes on talking until it is killed."""
 
 MEANINGS = {
     "SIGABRT": "which a failed assertion in native code raises",
