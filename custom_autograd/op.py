@@ -13,8 +13,8 @@ import torch
 from custom_autograd import declaring, registering
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.call import call_source, make_public_call
-from custom_autograd.runtime.program import program_of
+from custom_autograd.runtime.call import make_public_call
+from custom_autograd.runtime.program import program_of, source_of
 from custom_autograd.runtime.validation import level_of, parse_level
 from custom_autograd.torch_private.dispatch import OpOverload
 
@@ -158,6 +158,14 @@ class CustomOp(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<CustomOp {self.name}{self.entry.declaration.schema.text}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: name, schema, coverage, kernels and generated source."""
+        from custom_autograd.report import html  # only a notebook asks for it
+
+        entry = self.entry
+        schema, location = entry.declaration.schema.text, entry.declaration.location
+        return html.format_op(self.name, schema, location, self.coverage(), self.kernels, self.source)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.name, self.entry.declaration.function.__module__)
 
@@ -201,7 +209,7 @@ class CustomOp(Generic[P, R]):
     @property
     def source(self) -> str:
         """The generated Python source of the wrapper, the Function and the kernels' frame."""
-        return call_source(self.entry) + program_of(self.entry).source
+        return source_of(self.entry)
 
     @property
     def kernels(self) -> dict[str, str]:

@@ -53,3 +53,9 @@ def test_the_import_test_can_fail():
 
 def test_annotations_are_shipped():
     assert files("custom_autograd").joinpath("py.typed").is_file()
+
+
+def test_the_templates_of_the_page_are_shipped():
+    templates = files("custom_autograd.report").joinpath("templates")
+
+    assert all(templates.joinpath(name).is_file() for name in ("page.html", "page.js", "plot.svg", "style.css"))

@@ -36,6 +36,7 @@ def run(
     *,
     seed: int = 0,
     on_result: Callable[[Result], None] | None = None,
+    on_check: Callable[[Check], None] | None = None,
     is_explained: bool = True,
 ) -> Report:
     """Runs every check on every sample of every target.
@@ -45,18 +46,22 @@ def run(
         checks: in the order in which they run.
         seed: equal seeds draw equal numbers; each check on each sample has its own.
         on_result: told of each result as it comes.
+        on_check: told of each check before it looks at a target.
         is_explained: whether the first failure of each check is shrunk, and shown by a script.
 
     Returns:
         One result per target, check and sample; one per target and check where the check does not apply.
     """
     results: list[Result] = []
+    cases = tuple(cases)
     for case in cases:
         findings: set[tuple[str, str]] = set()
         for check in checks:
             is_first = is_explained
+            if on_check is not None:
+                on_check(check)
             for sample, found in _run_check(case, check, seed, findings):
-                result = found
+                result = replace(found, group=check.group)
                 if result.status == "failed" and sample is not None and is_first:
                     result, is_first = _explained(case.target, check, sample, seed, result), False
                 results.append(result)
@@ -64,7 +69,8 @@ def run(
                     findings.add((check.name, result.sample))
                 if on_result is not None:
                     on_result(result)
-    return Report(tuple(results))
+    sources = {case.target.name: _source_of(case.target) for case in cases}
+    return Report(tuple(results), {name: source for name, source in sources.items() if source})
 
 
 @contextlib.contextmanager
@@ -85,6 +91,13 @@ def isolated_randomness(seed: int) -> Iterator[None]:
 
 def _is_cuda_in_use() -> bool:
     return bool(torch.cuda.is_initialized())
+
+
+def _source_of(target: Target) -> str:
+    try:
+        return target.source()
+    except Exception:  # noqa: BLE001 - rules that do not fit together; what is wrong with them is in the results
+        return ""
 
 
 def label_of(sample: Sample, position: int) -> str:

@@ -21,6 +21,7 @@ from custom_autograd.core.messages import format_message
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.program import source_of
 from custom_autograd.torch_private import verification
 
 Function: TypeAlias = Callable[..., object]
@@ -58,6 +59,7 @@ class Target:
         may_alias: whether results may share memory with arguments.
         hidden: the places of the outputs that `full` and the reference give, and `call` does not.
         subject: what was given to be checked.
+        source: gives the generated source of its wrapper and its rules; empty where nothing is generated.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Target:
     may_alias: bool = True
     hidden: frozenset[int] = frozenset()
     subject: object = None
+    source: Callable[[], str] = lambda: ""
 
     def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
         """The argument a tensor of a sample belongs to."""
@@ -167,6 +170,7 @@ def _from_entry(call: Function, entry: Entry) -> Target:
         location=entry.declaration.location,
         may_alias=schema.is_view,
         hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
+        source=functools.partial(source_of, entry),
     )
 
 

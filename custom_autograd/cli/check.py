@@ -2,13 +2,14 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+from custom_autograd.cli.options import device_of, dtype_of, names_of, processes_of
 
+if TYPE_CHECKING:
+    from custom_autograd.checks.base import Check
     from custom_autograd.checks.runner import Case
     from custom_autograd.report import Report, Result
 
@@ -17,35 +18,40 @@ PURPOSE = "verify ops on their samples"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this command."""
-    parser.add_argument("--checks", metavar="NAMES", help="the checks to run, separated by commas; all by default")
+    parser.add_argument("--checks", metavar="NAMES", help="checks, codes or groups, or quick; all by default")
     parser.add_argument("--device", metavar="DEVICE", default="cpu", help="where samples live (default: cpu)")
     parser.add_argument("--dtype", metavar="DTYPE", help="the dtype of samples, such as float64")
     parser.add_argument("--seed", type=int, default=0, help="where random numbers begin (default: 0)")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as one HTML page")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the report as Markdown")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the report as JUnit XML, for CI services")
+    parser.add_argument("-j", metavar="N", dest="processes", type=processes_of, default=1, help="use N processes")
     parser.add_argument("-q", "--quiet", action="store_true", help="show only what was found")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verifies every target; 0 if nothing was found, else 1.
+    """Verifies every target; 0 if nothing was found, else 1, or 130 after Ctrl-C, with what was found until then.
 
     Raises:
         CheckError: a target, a check, a device or a dtype is unknown, or no op has samples.
     """
     from custom_autograd.checking import select_checks  # imports torch
-    from custom_autograd.checks import runner  # imports torch
     from custom_autograd.cli.terminal import progress  # imports torch
     from custom_autograd.report import Report  # imports torch
 
-    checks = select_checks(None if arguments.checks is None else _names(arguments.checks))
+    checks = select_checks(None if arguments.checks is None else names_of(arguments.checks))
     cases, without = cases_of(arguments)
     total = sum(len(case.samples) for case in cases) * len(checks)
+    verify = _verify_here if arguments.processes == 1 else _verify_in_processes
     with progress(total, is_quiet=arguments.quiet) as advance:
-        report = runner.run(cases, checks, seed=arguments.seed, on_result=advance)
-    report = Report((*report.results, *without))
+        found, is_complete = verify(arguments, cases, checks, advance)
+    report = Report((*found.results, *without), found.sources)
     _write(report, arguments)
     _print(report, is_quiet=arguments.quiet)
+    if not is_complete:
+        print("custom-autograd: stopped by Ctrl-C; this is what was found until then", file=sys.stderr)
+        return INTERRUPTED
     return 0 if report.ok else 1
 
 
@@ -57,7 +63,7 @@ def cases_of(arguments: argparse.Namespace, *, done: str = "checked") -> "tuple[
     from custom_autograd.core.errors import CheckError  # imports torch
     from custom_autograd.report import Result  # imports torch
 
-    device, dtype = _device(arguments.device), _dtype(arguments.dtype)
+    device, dtype = device_of(arguments.device), dtype_of(arguments.dtype)
     cases, without = [], []
     for loaded in [loaded for text in arguments.targets for loaded in load(text)]:
         target = target_of(loaded.value)
@@ -72,34 +78,54 @@ def cases_of(arguments: argparse.Namespace, *, done: str = "checked") -> "tuple[
     return cases, without
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _verify_here(
+    arguments: argparse.Namespace,
+    cases: "list[Case]",
+    checks: "Sequence[Check]",
+    advance: "Callable[[Result], None] | None",
+) -> "tuple[Report, bool]":
+    """The report, and whether it is complete."""
+    from custom_autograd.checks import runner  # imports torch
+    from custom_autograd.report import Report  # imports torch
 
+    found: list[Result] = []
 
-def _dtype(name: str | None) -> "torch.dtype | None":
-    import torch  # heavy
-
-    from custom_autograd.core.errors import CheckError  # imports torch
-
-    value = None if name is None else getattr(torch, name.removeprefix("torch."), None)
-    if name is not None and not isinstance(value, torch.dtype):
-        raise CheckError(f"{name}: there is no dtype of that name; float32, float64, bfloat16 and complex64 are some")
-    return value
-
-
-def _device(name: str) -> "torch.device":
-    import torch  # heavy
-
-    from custom_autograd.checks.kernels import has_device  # imports torch
-    from custom_autograd.core.errors import CheckError  # imports torch
+    def keep(result: "Result") -> None:
+        found.append(result)
+        if advance is not None:
+            advance(result)
 
     try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise CheckError(f"{name}: there is no device type of that name") from error
-    if not has_device(device.type):
-        raise CheckError(f"{name}: there is no such device here")
-    return device
+        return runner.run(cases, checks, seed=arguments.seed, on_result=keep), True
+    except KeyboardInterrupt:
+        return Report(tuple(found)), False
+
+
+def _verify_in_processes(
+    arguments: argparse.Namespace,
+    cases: "list[Case]",
+    checks: "Sequence[Check]",
+    advance: "Callable[[Result], None] | None",
+) -> "tuple[Report, bool]":
+    """The same, by several processes."""
+    from custom_autograd.checks.loading import load  # imports torch
+    from custom_autograd.checks.targets import target_of  # imports torch
+    from custom_autograd.cli.workers import Task, Workers  # imports torch
+
+    del cases  # tensors and rules do not travel: each process makes its own
+    names, how = tuple(check.name for check in checks), (arguments.device, arguments.dtype, arguments.seed)
+    tasks = [
+        Task(text, place, target.name, names, *how)
+        for text in arguments.targets
+        for place, target in enumerate(target_of(loaded.value) for loaded in load(text))
+        if target.samples is not None
+    ]
+    workers = Workers(tasks, arguments.processes, advance)
+    try:
+        workers.run()
+    except KeyboardInterrupt:
+        return workers.report(), False
+    return workers.report(), True
 
 
 def _write(report: "Report", arguments: argparse.Namespace) -> None:
@@ -107,17 +133,22 @@ def _write(report: "Report", arguments: argparse.Namespace) -> None:
         (arguments.json, report.to_json),
         (arguments.html, report.to_html),
         (arguments.markdown, report.to_markdown),
+        (arguments.junit, report.to_junit),
     )
     for path, document in documents:
         if path is not None:
-            path.write_text(document(), encoding="utf-8")
+            path.write_text(document(), encoding="utf-8", errors="backslashreplace")
 
 
 def _print(report: "Report", *, is_quiet: bool) -> None:
-    from custom_autograd.cli.terminal import print_report  # imports rich
+    from custom_autograd.cli.terminal import print_report, print_results  # imports rich
     from custom_autograd.report.text import format_failures  # imports torch
 
     if not is_quiet:
-        print_report(str(report), sys.stdout)
+        print_results(report.results, sys.stdout)
     elif not report.ok:
         print_report(format_failures(report.results), sys.stdout)
+
+
+INTERRUPTED = 130
+"""What a shell expects of a program that Ctrl-C ends: 128 and the number of SIGINT."""

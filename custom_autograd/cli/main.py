@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; those of the process by default.
 
     Returns:
-        0 if all is well, 1 if something was found, 2 if the command could not be carried out.
+        0 if all is well, 1 if something was found, 2 if the command could not be carried out, 130 after Ctrl-C.
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)
@@ -62,6 +62,9 @@ def _run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         print(f"custom-autograd: {error.filename}: {error.strerror}", file=sys.stderr)
         return USAGE
+    except KeyboardInterrupt:
+        print("custom-autograd: stopped by Ctrl-C", file=sys.stderr)
+        return check.INTERRUPTED
     return code
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 from custom_autograd.report import Result
+from custom_autograd.report.text import format_details, format_report, table_rows
 
 STYLES = {"passed": "green", "failed": "bold red", "FAILED": "bold red", "error": "bold yellow", "ERROR": "bold yellow"}
 
@@ -24,6 +25,26 @@ def print_report(text: str, stream: TextIO) -> None:
     for word, style in STYLES.items():
         styled.highlight_regex(rf"\b{word}\b", style)
     Console(file=stream, soft_wrap=True).print(styled)
+
+
+def print_results(results: Sequence[Result], stream: TextIO) -> None:
+    """Prints the table of ops and checks, then the details: a table of rich on a terminal, the plain text elsewhere."""
+    if not results or not _is_rich(stream):
+        print(format_report(results), file=stream)
+        return
+    from rich.console import Console  # optional
+    from rich.table import Table  # optional
+    from rich.text import Text  # optional
+
+    titles, *rows = table_rows(results)
+    table = Table(*titles)
+    for place, (op, check, status, samples) in enumerate(rows):
+        is_first = place == 0 or rows[place - 1][0] != op
+        if is_first:
+            table.add_section()
+        table.add_row(Text(op if is_first else ""), check, Text(status, STYLES.get(status, "dim")), samples)
+    Console(file=stream).print(table)
+    print_report(f"\n{format_details(results)}", stream)
 
 
 def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:

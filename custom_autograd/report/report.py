@@ -1,9 +1,10 @@
 """The results of a verification, and the ways to read them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from custom_autograd.core.errors import CheckError
-from custom_autograd.report import documents, text
+from custom_autograd.report import documents, html, junit, text
 from custom_autograd.report.results import Result
 
 
@@ -13,9 +14,11 @@ class Report:
 
     Args:
         results: one per op, check and sample, in the order in which they were found.
+        sources: the generated source of each op that has one, by the op's name.
     """
 
     results: tuple[Result, ...]
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -32,16 +35,24 @@ class Report:
             raise CheckError(text.format_failures(self.results))
 
     def to_json(self) -> str:
-        """The results as JSON: an object with `format`, `ok`, `counts` and `results`."""
-        return documents.format_json(self.results)
+        """The results as JSON: an object with `format`, `ok`, `counts`, `results` and `sources`."""
+        return documents.format_json(self.results, self.sources)
 
     def to_markdown(self) -> str:
-        """A table of ops and checks, then each finding and each reason for a skip."""
+        """A table of ops and checks, then each finding, what is accepted, and each reason for a skip."""
         return documents.format_markdown(self.results)
 
+    def to_junit(self) -> str:
+        """JUnit XML, which CI services read: a test suite per op, a test case per check and sample."""
+        return junit.format_junit(self.results)
+
     def to_html(self) -> str:
-        """One page that needs nothing else, in light and dark."""
-        return documents.format_html(self.results)
+        """One page that needs nothing else: matrix, findings, plots and generated source, in light and dark."""
+        return html.format_page(self.results, self.sources)
+
+    def _repr_html_(self) -> str:
+        """The matrix and the findings, as a notebook shows them."""
+        return html.format_fragment(self.results)
 
     def __str__(self) -> str:
         """The table a terminal shows."""

@@ -25,7 +25,8 @@ class Result:
         seed: where its random numbers began.
         script: a program that shows the failure by itself, on the smallest sample that shows it; empty otherwise.
         accepted: why a failure is accepted (`Sample.xfail`); the status is then "skipped".
-        measures: numbers worth keeping by name.
+        measures: numbers worth keeping by name; those called "error, <dtype>" or "error, size <n>" are drawn.
+        group: the check's group.
     """
 
     op: str
@@ -40,6 +41,7 @@ class Result:
     script: str = ""
     accepted: str = ""
     measures: Mapping[str, float] = field(default_factory=dict)
+    group: str = ""
 
     @property
     def is_finding(self) -> bool:

@@ -6,10 +6,13 @@ from custom_autograd.report.results import STATUSES, Result, Summary, count, sum
 
 
 def format_report(results: Sequence[Result]) -> str:
-    """The table, every finding, the reasons of what was skipped, and the counts."""
-    if not results:
-        return "nothing was checked"
-    parts = [format_table(results), *_findings(results), _skips(results), format_counts(results)]
+    """The table, every finding, what is accepted, the reasons of what was skipped, and the counts."""
+    return "\n\n".join([format_table(results), format_details(results)]) if results else "nothing was checked"
+
+
+def format_details(results: Sequence[Result]) -> str:
+    """What follows the table: every finding, what is accepted, the reasons of what was skipped, and the counts."""
+    parts = [*_findings(results), _accepted(results), _skips(results), format_counts(results)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -26,9 +29,13 @@ def format_counts(results: Sequence[Result]) -> str:
 
 def format_table(results: Sequence[Result]) -> str:
     """One line per op and check: its status, and how many samples passed, failed, were skipped or raised."""
+    return align(table_rows(results))
+
+
+def table_rows(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
+    """The rows of that table, the first with the titles of the columns."""
     rows = [("op", "check", "status", "samples")]
-    rows += [(summary.op, summary.check, summary.status, _samples(summary)) for summary in summarise(results)]
-    return align(rows)
+    return rows + [(summary.op, summary.check, summary.status, _samples(summary)) for summary in summarise(results)]
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:
@@ -51,17 +58,26 @@ def _finding(result: Result) -> str:
     head = f"{result.status.upper()} {result.op}: {result.check}, on {result.sample}"
     lines = [head, *(f"  {line}" for line in result.message.splitlines())]
     lines += [f"  why, probably: {result.cause}"] if result.cause else []
-    lines += (
-        ["  a script that shows it:", *(f"    {line}" for line in result.script.splitlines())] if result.script else []
-    )
+    if result.script:
+        lines += ["  a script that shows it:", *(f"    {line}" for line in result.script.splitlines())]
     return "\n".join(lines)
+
+
+def _accepted(results: Sequence[Result]) -> str:
+    """Each failure that a sample declares to be known, with the reason for it and what was found."""
+    lines = []
+    for result in results:
+        if result.accepted:
+            lines.append(f"  {result.op}: {result.check}, on {result.sample}: {result.accepted}")
+            lines += [f"    {line}" for line in result.message.splitlines()[1:]]
+    return "\n".join(["accepted", *lines]) if lines else ""
 
 
 def _skips(results: Sequence[Result]) -> str:
     """Each reason once, with where it occurred: what was not checked is never hidden."""
     reasons: dict[tuple[str, str, str], int] = {}
     for result in results:
-        if result.status == "skipped":
+        if result.status == "skipped" and not result.accepted:
             key = (result.op, result.check, " ".join(result.message.split()))
             reasons[key] = reasons.get(key, 0) + 1
     lines = [

@@ -14,7 +14,7 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import direct, tensors, validation
 from custom_autograd.runtime.autograd_key import AutogradWriter
 from custom_autograd.runtime.below import below
-from custom_autograd.runtime.call import conversions, defaults, own_names, write_kernel
+from custom_autograd.runtime.call import call_source, conversions, defaults, own_names, write_kernel
 from custom_autograd.runtime.derivatives import Derivatives, input_metadata
 from custom_autograd.runtime.function import FunctionWriter
 from custom_autograd.runtime.lists import Layout, flatten, restore
@@ -102,6 +102,11 @@ def program_of(entry: Entry) -> Program:
             programs[level] = program
     found: Program = program
     return found
+
+
+def source_of(entry: Entry) -> str:
+    """The generated source of an op: the wrapper, the Function and the kernels' frame."""
+    return call_source(entry) + program_of(entry).source
 
 
 def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter]:

@@ -1,5 +1,6 @@
 """The runner: isolation, seeds, skips that stay visible, and what `check` refuses."""
 
+import dataclasses
 import logging
 import random
 import warnings
@@ -8,7 +9,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 
-from custom_autograd import checking
+from custom_autograd import checking, custom_op
 from custom_autograd.checking import check
 from custom_autograd.checks import CHECKS, runner
 from custom_autograd.checks.base import PASSED, Check, failed, skipped
@@ -213,3 +214,46 @@ def test_entry_point_that_is_no_check_is_refused(monkeypatch):
     monkeypatch.setattr(checking, "entry_points", lambda group: [Row()])
     with pytest.raises(CheckError, match="entry point 'brought': what the group"):
         checking.all_checks()
+
+
+@custom_op("runner::sourced", reference=True)
+def sourced(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def raising_source():
+    raise ValueError("rules that do not fit together")
+
+
+def test_a_result_carries_the_group_of_its_check():
+    report = check(identity, [Sample(torch.ones(2))], checks=["gradcheck"])
+
+    assert ["derivatives"] == [result.group for result in report.results]
+
+
+def test_a_report_has_the_generated_source_of_each_op_that_has_one():
+    with_source = check(sourced, [Sample(torch.ones(2))], checks=["schema"])
+    without = check(identity, [Sample(torch.ones(2))], checks=["schema"])
+
+    assert {"runner::sourced": sourced.source} == with_source.sources
+    assert {} == without.sources
+
+
+def test_a_source_that_cannot_be_generated_does_not_stop_the_run():
+    target = dataclasses.replace(target_of(identity), source=raising_source)
+    report = runner.run([runner.Case(target, (Sample(torch.ones(2)),))], [Scripted(PASSED)])
+
+    assert (["passed"], {}) == ([result.status for result in report.results], report.sources)
+
+
+def test_each_check_is_told_before_it_looks():
+    told = []
+    case = runner.Case(target_of(identity), (Sample(torch.ones(2)), Sample(torch.ones(3))))
+    runner.run(
+        [case],
+        [Scripted(PASSED)],
+        on_check=lambda check: told.append(check.name),
+        on_result=lambda result: told.append(result.status),
+    )
+
+    assert ["scripted", "passed", "passed"] == told

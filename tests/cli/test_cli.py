@@ -1,12 +1,16 @@
 """custom-autograd check|list|show: what they print, what they write, and with which exit code they end."""
 
+import io
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 from custom_autograd.cli import main
+from custom_autograd.cli.terminal import print_report, print_results
+from custom_autograd.report import Result
 
 OPS = """
 import torch
@@ -74,13 +78,14 @@ def test_quiet_check_of_a_right_op_prints_nothing(file, capsys):
 
 
 def test_check_writes_every_document(file, capsys):
-    arguments = ["--json", "r.json", "--html", "r.html", "--markdown", "r.md"]
+    arguments = ["--json", "r.json", "--html", "r.html", "--markdown", "r.md", "--junit", "r.xml"]
     main(["check", "cli_ops.py:RIGHT", "--checks", "gradcheck", "--dtype", "float64", "--seed", "7", *arguments])
     capsys.readouterr()
 
     assert json.loads((file.parent / "r.json").read_text())["ok"]
     assert "cli::right" in (file.parent / "r.html").read_text()
     assert "| cli::right | gradcheck | passed |" in (file.parent / "r.md").read_text()
+    assert 'classname="cli::right" name="gradcheck: three"' in (file.parent / "r.xml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +142,7 @@ def test_list_shows_one_line_per_op(file, capsys):
 
     lines = capsys.readouterr().out.splitlines()
     assert 0 == code
-    assert ["op", "declared at"] == [word for word in lines[0].split("  ") if word]
+    assert ["op", "declared at"] == re.split(r"\s{2,}", lines[0])
     assert lines[2].endswith("::doubled  cli_ops.py:9")
 
 
@@ -189,18 +194,52 @@ def test_help_does_not_import_torch():
     assert "False" == out.splitlines()[-1]
 
 
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+TABLE_AND_DETAILS = """\
+┏━━━━━━━┳━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━━┓
+┃ op    ┃ check ┃ status  ┃ samples   ┃
+┡━━━━━━━╇━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━━┩
+│ ns::f │ fake  │ passed  │ 1 passed  │
+│       │ vmap  │ skipped │ 1 skipped │
+├───────┼───────┼─────────┼───────────┤
+│ ns::g │ fake  │ failed  │ 1 failed  │
+└───────┴───────┴─────────┴───────────┘
+
+FAILED ns::g: fake, on [small]
+  says [3]
+
+skipped
+  ns::f: vmap: no [rule]
+
+1 passed, 1 failed, 1 skipped
+"""
+
+
+def test_on_a_terminal_a_table_is_followed_by_the_details(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal()
+    results = [
+        Result("ns::f", "fake", "[small]", "passed"),
+        Result("ns::f", "vmap", "[small]", "skipped", "no [rule]"),
+        Result("ns::g", "fake", "[small]", "failed", "says [3]"),
+    ]
+    print_results(results, terminal)
+
+    assert TABLE_AND_DETAILS == re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+
+
 @pytest.mark.parametrize(
     ("variables", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_colour_on_a_terminal_only_and_never_with_no_color(monkeypatch, variables, is_coloured):
-    import io
-
-    from custom_autograd.cli.terminal import print_report
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     for name, value in variables.items():

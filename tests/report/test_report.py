@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pickle
 
 import pytest
@@ -14,6 +15,29 @@ PASSED = Result("ns::f", "gradcheck", "sample 0", "passed", "", 0.5)
 FAILED = Result("ns::f", "fake", "sample 1", "failed", "says shape (3,)\nnot <b>(4,)</b> | {{ 7 * 7 }}")
 SKIPPED = Result("ns::f", "vmap", "all samples", "skipped", "no batching rule")
 ERROR = Result("ns::g", "schema", "sample 0", "error", "ValueError: no\nlast frames:\n  f.py:1 f: raise")
+EXPLAINED = Result(
+    "ns::f",
+    "gradcheck",
+    "sample 2",
+    "failed",
+    "gradient of 'x'[0] = 4, expected 2",
+    0.25,
+    "G03",
+    "the factor is 2.0",
+    script='text = """```"""\ncheck(f)',
+    group="derivatives",
+)
+ACCEPTED = Result(
+    "ns::f",
+    "linearity",
+    "sample 2",
+    "skipped",
+    "accepted, because of a kink at 0\ngradient of 'x'[0] = 1, expected 0",
+    0.125,
+    "G04",
+    accepted="of a kink at 0",
+    group="derivatives",
+)
 MIXED = Report((PASSED, FAILED, SKIPPED, SKIPPED, ERROR))
 
 
@@ -60,6 +84,34 @@ skipped
   ns::f: vmap: no batching rule (2 samples)
 
 1 passed, 1 failed, 2 skipped, 1 error""",
+    )
+
+
+def test_text_with_a_cause_a_script_and_what_is_accepted():
+    assert_expected_inline(
+        str(Report((EXPLAINED, ACCEPTED, SKIPPED))),
+        """\
+op     check      status   samples
+-----  ---------  -------  ---------
+ns::f  gradcheck  failed   1 failed
+ns::f  linearity  skipped  1 skipped
+ns::f  vmap       skipped  1 skipped
+
+FAILED ns::f: gradcheck, on sample 2
+  gradient of 'x'[0] = 4, expected 2
+  why, probably: the factor is 2.0
+  a script that shows it:
+    text = \"\"\"```\"\"\"
+    check(f)
+
+accepted
+  ns::f: linearity, on sample 2: of a kink at 0
+    gradient of 'x'[0] = 1, expected 0
+
+skipped
+  ns::f: vmap: no batching rule
+
+1 failed, 2 skipped""",
     )
 
 
@@ -116,6 +168,44 @@ def test_markdown():
     )
 
 
+def test_markdown_with_a_cause_a_script_and_what_is_accepted():
+    assert_expected_inline(
+        Report((EXPLAINED, ACCEPTED, SKIPPED)).to_markdown(),
+        """\
+# Verification report
+
+1 failed, 2 skipped.
+
+| op | check | status | passed | failed | skipped | error |
+|---|---|---|---|---|---|---|
+| ns::f | gradcheck | failed | 0 | 1 | 0 | 0 |
+| ns::f | linearity | skipped | 0 | 0 | 1 | 0 |
+| ns::f | vmap | skipped | 0 | 0 | 1 | 0 |
+
+## failed: ns::f, gradcheck, on sample 2
+
+    gradient of 'x'[0] = 4, expected 2
+
+Why, probably: the factor is 2.0
+
+A script that shows it:
+
+````python
+text = \"\"\"```\"\"\"
+check(f)
+````
+
+## accepted
+
+- ns::f, linearity, on sample 2: of a kink at 0
+
+## skipped
+
+- ns::f, vmap: no batching rule
+""",
+    )
+
+
 def test_json_has_every_field_and_the_counts():
     document = json.loads(MIXED.to_json())
 
@@ -125,13 +215,27 @@ def test_json_has_every_field_and_the_counts():
     assert 0.5 == document["results"][0]["seconds"]
 
 
+def test_json_has_the_sources():
+    document = json.loads(Report((PASSED,), {"ns::f": "def f(): ..."}).to_json())
+
+    assert {"ns::f": "def f(): ..."} == document["sources"]
+
+
+def test_json_spells_what_json_has_no_number_for():
+    measures = {"error, float32": math.inf, "error, bfloat16": math.nan, "error, float64": 0.5}
+    document = json.loads(Report((dataclasses.replace(PASSED, measures=measures),)).to_json())
+
+    assert ["inf", "nan", 0.5] == list(document["results"][0]["measures"].values())
+
+
 def test_html_is_one_page_with_everything_escaped():
     page = MIXED.to_html()
 
     assert "&lt;b&gt;(4,)&lt;/b&gt; | {{ 7 * 7 }}" in page
     assert "<b>" not in page
-    assert "<script" not in page
+    assert 1 == page.count("<script>")
     assert "http" not in page
+    assert "src=" not in page
     assert "prefers-color-scheme: dark" in page
 
 

@@ -1,0 +1,59 @@
+"""What the texts of options mean: names, dtypes, devices and numbers of processes."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def names_of(text: str) -> list[str]:
+    """The names in a list separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def dtype_of(name: str | None) -> "torch.dtype | None":
+    """The dtype of a name such as float64.
+
+    Raises:
+        CheckError: there is none of that name.
+    """
+    import torch  # heavy
+
+    from custom_autograd.core.errors import CheckError  # imports torch
+
+    value = None if name is None else getattr(torch, name.removeprefix("torch."), None)
+    if name is not None and not isinstance(value, torch.dtype):
+        raise CheckError(f"{name}: there is no dtype of that name; float32, float64, bfloat16 and complex64 are some")
+    return value
+
+
+def device_of(name: str) -> "torch.device":
+    """The device of a name such as cuda:0.
+
+    Raises:
+        CheckError: there is no device of that name, or none here.
+    """
+    import torch  # heavy
+
+    from custom_autograd.checks.kernels import has_device  # imports torch
+    from custom_autograd.core.errors import CheckError  # imports torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise CheckError(f"{name}: there is no device type of that name") from error
+    if not has_device(device.type):
+        raise CheckError(f"{name}: there is no such device here")
+    return device
+
+
+def processes_of(text: str) -> int:
+    """A number of processes, at least 1.
+
+    Raises:
+        ArgumentTypeError: it is not one.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number of processes is 1 or more, not {text!r}")
+    return int(text)
