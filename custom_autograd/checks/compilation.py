@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.checks.base import NothingToCheckError, find_refusal, first_line, root_cause
-from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.comparison import Difference, find_difference
 from custom_autograd.checks.differentiable import can_have_gradient
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.samples import Sample
@@ -73,7 +73,7 @@ def run(
     return results + _gradients(target, sample, leaves, able, cotangents), cotangents
 
 
-def find_change(found: NamedResults, expected: NamedResults) -> str | None:
+def find_change(found: NamedResults, expected: NamedResults) -> Difference | None:
     """The first difference between the results of two calls, or None."""
     names = [name for name, _ in expected]
     return find_difference([x for _, x in found], [x for _, x in expected], names=names)

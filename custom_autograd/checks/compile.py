@@ -39,4 +39,4 @@ class Compile(Check):
                 yield failed(f"{label}: compiling raises {first_line(root_cause(error))}")
                 continue
             difference = find_change(found, expected)
-            yield PASSED if difference is None else failed(f"{label}: {difference} in eager")
+            yield PASSED if difference is None else difference.failed(f"{label}: {difference} in eager")

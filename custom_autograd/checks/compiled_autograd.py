@@ -36,4 +36,4 @@ class CompiledAutograd(Check):
             yield failed(text) if refusal is None else skipped(f"compiling raises {refusal}")
             return
         difference = find_change(found, expected)
-        yield PASSED if difference is None else failed(f"compiled backward: {difference} in eager")
+        yield PASSED if difference is None else difference.failed(f"compiled backward: {difference} in eager")

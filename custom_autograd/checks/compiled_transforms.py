@@ -84,7 +84,7 @@ def _compiled(
         text = f"{name}: compiling raises {first_line(root_cause(error))}"
         return failed(text) if refusal is None else skipped(f"{name}: compiling raises {refusal}")
     difference = find_difference(found, expected)
-    return PASSED if difference is None else failed(f"compiled {name}: {difference} in eager")
+    return PASSED if difference is None else difference.failed(f"compiled {name}: {difference} in eager")
 
 
 def _results(function: Transformed, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:

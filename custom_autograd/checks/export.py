@@ -55,7 +55,7 @@ class Export(Check):
                 yield failed(text) if refusal is None else skipped(refusal)
                 return
             difference = find_difference(found, expected)
-            yield PASSED if difference is None else failed(f"{stage}: {difference} in eager")
+            yield PASSED if difference is None else difference.failed(f"{stage}: {difference} in eager")
 
 
 class Program(torch.nn.Module):

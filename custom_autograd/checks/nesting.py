@@ -23,7 +23,7 @@ from custom_autograd.checks.base import (
     first_line,
     skipped,
 )
-from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.comparison import Difference, find_difference
 from custom_autograd.checks.compilation import is_declared_here, refusal_of
 from custom_autograd.checks.differentiable import TensorFunction, can_have_gradient, function_of
 from custom_autograd.checks.sweeps import free_sizes, resized
@@ -208,7 +208,7 @@ def _is_kink(point: Point, nest: "Nest", result: str) -> bool:
     return result in truth and find_difference([nest(aside)], [truth[result]], factor=FACTOR) is None
 
 
-def _find_entry(point: Point, found: Tensor, expected: Tensor) -> str | None:
+def _find_entry(point: Point, found: Tensor, expected: Tensor) -> Difference | None:
     """The worst entry that differs, with the input that it is a derivative by."""
     difference = find_difference([found], [expected], names=["the result"], factor=FACTOR)
     if difference is None or found.shape != expected.shape:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, find_refusal, skipped
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, find_refusal, skipped
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.sweeps import copy, subsets
 from custom_autograd.checks.targets import Target, call_on
@@ -96,7 +96,7 @@ def _check(call: TensorsFunction, tensors: Sequence[Tensor], levels: tuple[InDim
                 raise
             return skipped(f"the op has no batching rule and says so: {refusal}")
     difference = find_difference(found, expected, factor=10.0)
-    return PASSED if difference is None else failed(f"{_described(levels, names)}: {difference} by a loop")
+    return PASSED if difference is None else difference.failed(f"{_described(levels, names)}: {difference} by a loop")
 
 
 def _batched(tensors: Sequence[Tensor], levels: Sequence[InDims]) -> list[Tensor]:
