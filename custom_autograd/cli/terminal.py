@@ -42,7 +42,7 @@ def print_results(results: Sequence[Result], stream: TextIO) -> None:
         is_first = place == 0 or rows[place - 1][0] != op
         if is_first:
             table.add_section()
-        table.add_row(Text(op if is_first else ""), check, Text(status, STYLES.get(status, "dim")), samples)
+        table.add_row(Text(op if is_first else ""), Text(check), Text(status, STYLES.get(status, "dim")), Text(samples))
     Console(file=stream).print(table)
     print_report(f"\n{format_details(results)}", stream)
 
