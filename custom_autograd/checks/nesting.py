@@ -6,7 +6,7 @@ from torch.autograd.grad, row by row. Each nesting is to give one of them, or a 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
 import torch
@@ -72,7 +72,7 @@ class Nesting(Check):
             elif name == FORWARD_TWICE and not is_declared_here(target):
                 yield skipped(f"{name}: torch takes the jvp of a torch.autograd.Function for constant there")
             else:
-                yield failed(f"{name}: {difference} by torch.autograd.grad")
+                yield difference.failed(f"{name}: {difference} by torch.autograd.grad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def _find_entry(point: Point, found: Tensor, expected: Tensor) -> Difference | N
         return difference
     worst = (found - expected).abs().nan_to_num(nan=torch.inf).argmax()
     place = int(torch.unravel_index(worst, expected.shape)[-1])
-    return f"d / d {point.label(place)}: {difference}"
+    return replace(difference, message=f"d / d {point.label(place)}: {difference}")
 
 
 def _own(blocks: Tensor) -> Tensor:

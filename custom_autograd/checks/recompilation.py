@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, first_line, root_cause, skipped
+from custom_autograd.checks.comparison import Difference
 from custom_autograd.checks.compilation import eager_results, find_change, fresh, refusal_of, run
 from custom_autograd.checks.differentiable import without_refused_gradients
 from custom_autograd.checks.sweeps import growths, resized
@@ -65,7 +66,7 @@ class Trial:
         """How many graphs were compiled."""
         return self._counter.graphs
 
-    def run(self, call: Sample) -> str | None:
+    def run(self, call: Sample) -> Difference | None:
         """The first difference from eager, or None."""
         expected, cotangents = run(self._target, call, self._target.call)
         found, _ = run(self._target, call, self._function, cotangents)
@@ -98,7 +99,7 @@ def _check_sizes(target: Target, sample: Sample) -> Finding:
     for call in [sample, *calls]:
         difference = trial.run(call)
         if difference is not None:
-            return failed(f"compiled for several sizes, on {call}: {difference} in eager")
+            return difference.failed(f"compiled for several sizes, on {call}: {difference} in eager")
     again = _check_again(trial, [sample, *calls])
     if trial.graphs <= 2 or again is not PASSED:
         return again

@@ -1,6 +1,7 @@
 """One sample -> calls it does not make itself: other magnitudes, zeros and ties, other scalars, other sizes."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -22,21 +23,14 @@ def values(sample: Sample) -> Iterator[tuple[str, Sample]]:
     Yields:
         What to call the variant, and the variant. Signs stay, so that what must be positive stays so, or becomes 0.
     """
-    for label, change in (
-        ("20 times as large", lambda x: x * 20),
-        ("1000 times as large", lambda x: x * 1000),
-        ("zeros", torch.zeros_like),
-        ("ties", lambda x: x.round() if not x.is_complex() else x),
-    ):
-        yield label, sample.map(lambda tensor, change=change: _changed(tensor, change))  # type: ignore[misc]
+    for label, change in CHANGES:
+        yield label, sample.map(functools.partial(_changed, change=change))
 
 
-def _changed(tensor: Tensor, change: "object") -> Tensor:
+def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided:
         return tensor
-    assert callable(change)
-    changed: Tensor = change(tensor.detach())
-    return changed.requires_grad_(tensor.requires_grad)
+    return change(tensor.detach()).requires_grad_(tensor.requires_grad)
 
 
 def scalars(sample: Sample, arguments: Sequence[TargetArgument]) -> Iterator[tuple[str, Sample]]:
@@ -100,3 +94,15 @@ def _small(found: Sequence[int], kept: int) -> dict[int, int]:
     """The other sizes cut to 3 at most, if they stay different from each other."""
     small = {other: min(other, 3) for other in found if other != kept}
     return small if len(set(small.values())) == len(small) else {}
+
+
+def _rounded(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_complex() else tensor.round()
+
+
+CHANGES: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+    ("20 times as large", lambda x: x * 20),
+    ("1000 times as large", lambda x: x * 1000),
+    ("zeros", torch.zeros_like),
+    ("ties", _rounded),
+)

@@ -71,7 +71,7 @@ def _zero_under_autocast(x, w):
 LIBRARY.impl("other_under_autocast", _zero_under_autocast, "AutocastCPU")
 
 
-@pytest.mark.parametrize("op", [product, lowered, refuses_mixed], ids=str)
+@pytest.mark.parametrize("op", [product, lowered, refuses_mixed], ids=lambda op: getattr(op, "__name__", str(op)))
 def test_op_whose_fake_knows_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
 

@@ -49,8 +49,13 @@ def test_missing_conj_fails_on_a_complex_sample():
     assert "failed" == result.status
 
 
-def test_missing_conj_fails_on_a_real_sample():
-    assert "failed" == result_of(WithoutConj.apply).status
+def test_missing_conj_is_advice_on_a_real_sample():
+    result = result_of(WithoutConj.apply)
+
+    assert "skipped" == result.status
+    assert result.message.startswith(
+        "no sample is complex, so this is advice: complex gradient of 'x' along a direction"
+    )
 
 
 def test_op_that_refuses_complex_numbers_is_skipped():

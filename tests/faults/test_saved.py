@@ -112,7 +112,7 @@ def _backward_from_ctx(ctx, grad):
 library.register_autograd(_backward_from_ctx, setup_context=_keep_on_ctx)
 
 
-@pytest.mark.parametrize("op", [Product, ReadsSign, by_name], ids=str)
+@pytest.mark.parametrize("op", [Product, ReadsSign, by_name], ids=lambda op: getattr(op, "__name__", str(op)))
 def test_what_is_saved_and_read_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
 

@@ -62,7 +62,11 @@ class KnowsItsSubclasses(Squared):
         return x * x if type(x) is Tensor or type(x) is torch.nn.Parameter else x * x * 2
 
 
-@pytest.mark.parametrize("op", [squared, Squared, torch.sin, torch.nn.functional.dropout], ids=str)
+def name_of(op):
+    return getattr(op, "__name__", str(op))
+
+
+@pytest.mark.parametrize("op", [squared, Squared, torch.sin, torch.nn.functional.dropout], ids=name_of)
 def test_op_that_is_one_for_all_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
 

@@ -66,7 +66,11 @@ FAULTS = {
 OPS = {name: declare(name, fake) for name, (fake, _) in FAULTS.items()}
 
 
-@pytest.mark.parametrize("op", [HONEST, torch.ops.aten.mm.default, torch.ops.aten.nonzero.default], ids=str)
+def name_of(op):
+    return getattr(op, "__name__", str(op))
+
+
+@pytest.mark.parametrize("op", [HONEST, torch.ops.aten.mm.default, torch.ops.aten.nonzero.default], ids=name_of)
 def test_fake_of_any_size_passes(op):
     sample = Sample(torch.ones(4, 3), torch.ones(3, 2)) if op is torch.ops.aten.mm.default else None
 
