@@ -208,7 +208,7 @@ def _read(function: TensorFunction) -> Reading:
 
 
 def _misshapen(tensor: Tensor) -> Tensor:
-    """Zeros of another number of dimensions, other sizes and another dtype, which only a backward that reads neither takes for the tensor."""
+    """Zeros of other sizes and another dtype, which a backward does not notice if it reads neither."""
     dtype = torch.float64 if tensor.dtype == torch.float32 else torch.float32
     sizes = (*(size + 3 for size in tensor.shape), tensor.numel() + 7)
     return torch.zeros(sizes, dtype=dtype, device=tensor.device)
