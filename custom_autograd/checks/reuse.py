@@ -3,13 +3,23 @@
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import TensorFunction, function_of
-from custom_autograd.checks.passes import Forward, cotangents_of, forward, is_same, repeatable_gradients, varied
+from custom_autograd.checks.passes import (
+    Forward,
+    cotangents_of,
+    forward,
+    is_random,
+    is_same,
+    repeatable_gradients,
+    same_randomness,
+    varied,
+)
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -38,6 +48,7 @@ class Reuse(Check):
 def _findings(function: TensorFunction, cotangents: Sequence[Tensor], expected: Sequence[Tensor]) -> Iterator[Finding]:
     yield _saved_unchanged(function, cotangents)
     yield from _interleaved(function, cotangents, expected)
+    yield _same_noise(function, cotangents, expected)
     yield from _twice(function, cotangents, expected)
     yield _in_thread(function, cotangents, expected)
 
@@ -78,6 +89,18 @@ def _interleaved(
     first, second = forward(function, function.inputs), forward(function, other_inputs)
     second.backward(cotangents)
     yield _compare(function, "backwards in reverse order", first.backward(cotangents), expected, STATE)
+
+
+def _same_noise(function: TensorFunction, cotangents: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
+    """A backward of a random forward that finds the generator elsewhere, as it does in a model."""
+    if not is_random(function, function.inputs):
+        return PASSED
+    with same_randomness():
+        called = forward(function, function.inputs)
+        torch.rand(97)
+        found = called.backward(cotangents)
+    label = "the backward after other random numbers were drawn"
+    return _compare(function, label, found, expected, "it draws again what the forward drew, and did not save")
 
 
 def _twice(function: TensorFunction, cotangents: Sequence[Tensor], expected: Sequence[Tensor]) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """What a forward keeps for its backward: through save_for_backward, only what is read, and safe from edits in place.
 
 A saved tensor is read if a gradient changes when its values are replaced at unpacking by others: large and small, of
-both signs, never nan. Read by second-order gradients only is reported as a number; by none is waste. Only a target that
+both signs, never nan. Read by second-order gradients only, or for its shape only, is reported as a number; else it is
+waste. Only a target that
 makes one Function node of its own is looked at: what torch's own ops save is torch's affair.
 """
 
@@ -146,12 +147,13 @@ def _edited(function: TensorFunction) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Which of the saved tensors each order reads; None for a tensor whose values cannot be replaced."""
+    """Which of the saved tensors each order reads, and of which the shape or dtype; None where nothing can be told."""
 
     tensors: tuple[Tensor, ...]
     labels: tuple[str, ...]
     first: tuple[bool | None, ...]
     second: tuple[bool, ...]
+    shape: tuple[bool, ...]
 
 
 def _unread(target: Target, function: TensorFunction) -> Iterator[Finding]:
@@ -160,14 +162,17 @@ def _unread(target: Target, function: TensorFunction) -> Iterator[Finding]:
     only_second = [reading.tensors[i] for i in places if reading.second[i]]
     if only_second:
         yield measured(**{"bytes saved for second order only": float(_bytes(only_second))})
+    only_shape = [reading.tensors[i] for i in places if reading.shape[i] and not reading.second[i]]
+    if only_shape:
+        yield measured(**{"bytes saved for their shape only": float(_bytes(only_shape))})
     for place in places:
-        if reading.second[place] or _is_read_elsewhere(target, place, len(reading.tensors)):
+        if reading.second[place] or reading.shape[place] or _is_read_elsewhere(target, place, len(reading.tensors)):
             continue
         tensor = reading.tensors[place]
         yield failed(
             f"{reading.labels[place]}, of shape {tuple(tensor.shape)}, is saved ({tensor.nbytes} bytes), never read: "
-            "no gradient of first or second order changes with its values",
-            cause="the backward does not use it, or uses its shape and dtype only",
+            "no gradient of first or second order changes with its values or its shape",
+            cause="the backward does not use it",
         )
 
 
@@ -191,13 +196,22 @@ def _read(function: TensorFunction) -> Reading:
     plain, plain_second = run.first(), run.second()
     first: list[bool | None] = []
     second: list[bool] = []
+    shape: list[bool] = []
     for place, tensor in enumerate(kept.tensors):
         others = _replacements(tensor)
         is_read = any(not _agree(run.first(place, other), plain) for other in others)
         first.append(is_read if others else None)
         is_waste = bool(others) and not is_read
         second.append(is_waste and any(not _agree(run.second(place, other), plain_second) for other in others))
-    return Reading(kept.tensors, kept.labels, tuple(first), tuple(second))
+        shape.append(is_waste and not _agree(run.first(place, _misshapen(tensor)), plain))
+    return Reading(kept.tensors, kept.labels, tuple(first), tuple(second), tuple(shape))
+
+
+def _misshapen(tensor: Tensor) -> Tensor:
+    """Zeros of other sizes and another dtype, which a backward does not notice if it reads neither."""
+    dtype = torch.float64 if tensor.dtype == torch.float32 else torch.float32
+    sizes = (*(size + 3 for size in tensor.shape), tensor.numel() + 7)
+    return torch.zeros(sizes, dtype=dtype, device=tensor.device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,13 @@ def _checkpointed_reentrant(function: TensorFunction, cotangents: Sequence[Tenso
 
 
 def _of_checkpoint(function: TensorFunction, *, use_reentrant: bool) -> TensorsFunction:
+    """The function in a checkpoint, without outputs that carry no gradient: the reentrant one gives them all one."""
+    with same_randomness():
+        carries = [output.requires_grad for output in function(*function.inputs)]
+
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
         found: tuple[Tensor, ...] = checkpoint(function, *tensors, use_reentrant=use_reentrant, preserve_rng_state=True)
-        return found
+        return tuple(output for output, is_kept in zip(found, carries, strict=True) if is_kept)
 
     return call
 

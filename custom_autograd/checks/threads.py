@@ -4,13 +4,14 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from torch import Tensor
 
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import TensorFunction, function_of
-from custom_autograd.checks.passes import cotangents_of, forward, is_random, repeatable_gradients, varied
+from custom_autograd.checks.passes import Forward, cotangents_of, forward, is_random, repeatable_gradients, varied
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -69,11 +70,31 @@ def _round(
         difference = find_difference(worker.found, wanted, names=names)
         if difference is not None:
             return failed(f"{THREADS} threads at once: {difference} from one thread", cause=CAUSE)
+    return _elsewhere([worker.left for worker in workers], cotangents, expected, names)
+
+
+def _elsewhere(
+    left: Sequence[Forward | None],
+    cotangents: Sequence[Tensor],
+    expected: Sequence[Sequence[Tensor]],
+    names: Sequence[str],
+) -> Finding:
+    """The backward, in a thread that has called nothing, of what each of the threads called."""
+    count = len(cotangents)
+    for called, wanted in zip(left, expected, strict=True):
+        try:
+            with ThreadPoolExecutor(1) as fresh:
+                found = () if called is None else fresh.submit(called.backward, cotangents).result()
+        except Exception as error:  # noqa: BLE001 - whatever it raises here and not there is what there is to report
+            return failed(f"a backward in another thread than its forward raises {first_line(error)}", cause=LOCAL)
+        difference = find_difference(found, wanted[count:], names=names[count:])
+        if difference is not None:
+            return failed(f"a backward in another thread than its forward: {difference} in its own", cause=LOCAL)
     return PASSED
 
 
 class _Worker(threading.Thread):
-    """One forward and one backward, each begun together with the other threads."""
+    """One forward and one backward, each begun together with the other threads; then a forward for another thread."""
 
     def __init__(
         self,
@@ -86,12 +107,15 @@ class _Worker(threading.Thread):
         self._work = function, inputs, cotangents
         self._barrier = barrier
         self.found: Sequence[Tensor] = ()
+        self.left: Forward | None = None
         self.error: Exception | None = None
 
     def run(self) -> None:
         """Keeps what it finds, or what it raises."""
         try:
             self.found = _run(*self._work, self._barrier)
+            function, inputs, _ = self._work
+            self.left = forward(function, inputs)
         except Exception as error:  # noqa: BLE001 - a thread hands over what it raises
             self.error = error
             self._barrier.abort()
@@ -125,3 +149,4 @@ def _short_turns() -> Iterator[None]:
 
 
 CAUSE = "state that all threads share, such as a buffer or a variable of the module"
+LOCAL = "the forward leaves in its own thread what the backward reads"

@@ -101,6 +101,12 @@ class Dropped(Function):
         return grad * mask
 
 
+class DrawsAgain(Dropped):
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * (torch.rand_like(grad) > 0.5)
+
+
 def name_of(op):
     return getattr(op, "__name__", str(op))
 
@@ -117,6 +123,7 @@ def test_backward_of_its_own_call_passes(op):
         (WritesToSaved, "the backward writes to saved tensor 0, of shape (4, 3)", "in place on a saved tensor"),
         (UsesUp, "the backward again, with retain_graph=True: the gradient of 'x'[", "uses up"),
         (ReturnsBuffer, "the gradient that one backward returned changes during the next", "a buffer that is kept"),
+        (DrawsAgain, "the backward after other random numbers were drawn: the gradient of 'x'[", "draws again"),
         (ReadsThreadLocal, "the backward in another thread raises AttributeError: ", "belongs to the thread"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -42,6 +42,15 @@ class Added(Product):
         return grad, grad
 
 
+class ReadsShape(Added):
+    """y = x + w, where w may be broadcast."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return grad.sum_to_size(x.shape), grad.sum_to_size(w.shape)
+
+
 class OnCtx(Product):
     @staticmethod
     def forward(ctx, x, w):
@@ -133,6 +142,13 @@ def test_tensor_read_by_the_second_order_only_is_a_number():
 
     assert "passed" == result.status
     assert {"bytes saved": 96.0, "bytes saved for second order only": 96.0} == result.measures
+
+
+def test_tensor_read_for_its_shape_only_is_a_number():
+    result = result_of(ReadsShape)
+
+    assert "passed" == result.status
+    assert {"bytes saved": 192.0, "bytes saved for their shape only": 192.0} == result.measures
 
 
 def test_tensor_on_ctx_fails():

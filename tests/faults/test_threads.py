@@ -1,5 +1,6 @@
 """The check `threads` fails an op whose threads share what should be each call's own."""
 
+import threading
 import time
 
 import pytest
@@ -51,6 +52,20 @@ class RefusesWhileBusy(Squared):
         return Squared.forward(ctx, x)
 
 
+class ReadsThreadLocal(Squared):
+    local = threading.local()
+
+    @staticmethod
+    def forward(ctx, x):
+        ReadsThreadLocal.local.factor = 2.0
+        return Squared.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return ReadsThreadLocal.local.factor * grad * x
+
+
 @pytest.mark.parametrize("op", [Squared, torch.sin, torch.nn.functional.gelu], ids=lambda op: op.__name__)
 def test_op_that_shares_nothing_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
@@ -69,6 +84,13 @@ def test_call_that_raises_while_another_is_at_work_fails():
 
     assert "failed" == result.status
     assert "8 threads at once: one raises RuntimeError: another call is at work" == result.message
+
+
+def test_backward_that_reads_what_its_own_thread_left_fails():
+    result = result_of(ReadsThreadLocal)
+
+    assert "failed" == result.status
+    assert result.message.startswith("a backward in another thread than its forward raises AttributeError: ")
 
 
 def test_random_op_is_skipped():
