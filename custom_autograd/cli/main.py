@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from custom_autograd.cli import bench, check, list_ops, show
+from custom_autograd.cli import bench, check, list_ops, mutate, show
 
 USAGE = 2
 
@@ -71,5 +71,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("check", check.PURPOSE, check.configure, check.run),
     Command("bench", bench.PURPOSE, bench.configure, bench.run),
     Command("list", list_ops.PURPOSE, list_ops.configure, list_ops.run),
+    Command("mutate", mutate.PURPOSE, mutate.configure, mutate.run),
     Command("show", show.PURPOSE, show.configure, show.run),
 )
