@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -23,11 +24,24 @@ from custom_autograd.mutating.sites import sites_of
 from custom_autograd.mutating.witness import Witness, watch
 from custom_autograd.report import Result
 
-Noticed: TypeAlias = tuple[tuple[str, ...], str]
-"""The names of what failed, none where everything passed, and the first thing that it said."""
 
-Judge: TypeAlias = Callable[[object, Mutant], Noticed]
-"""(op, mutant) -> what notices the mutant, which is not in its place yet."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What tests say of a mutant.
+
+    Args:
+        by: the names of what failed; none where everything passed.
+        message: the first thing that they said.
+        fate: of a mutant that nothing notices, as far as the tests can tell.
+    """
+
+    by: tuple[str, ...] = ()
+    message: str = ""
+    fate: Fate = "survived"
+
+
+Judge: TypeAlias = Callable[[object, Mutant], Verdict]
+"""(op, mutant) -> what the tests say of the mutant, which is not in its place yet."""
 
 
 def mutate(
@@ -63,15 +77,15 @@ def mutate(
             start = time.perf_counter()
             witness = _watched(op, mutant, seed) if needs_samples or target.samples is not None else None
             fate = _fate(witness)
-            by, message = judge(op, mutant) if fate == "survived" else ((), "")
+            verdict = judge(op, mutant) if fate == "survived" else Verdict(fate=fate)
             yield Outcome(
                 mutant.site.op,
                 mutant.site.rule,
                 mutant.label,
                 mutant.operator.purpose,
-                "noticed" if by else fate,
-                by,
-                message,
+                "noticed" if verdict.by else verdict.fate,
+                verdict.by,
+                verdict.message,
                 time.perf_counter() - start,
             )
 
@@ -85,18 +99,16 @@ def _watched(op: object, mutant: Mutant, seed: int) -> Witness:
 
 def _fate(witness: Witness | None) -> Fate:
     """What is known before any test runs; "survived" stands for nothing yet."""
-    if witness is None or witness.has_changed:
-        return "survived"
-    return "no change" if witness.calls else "not reached"
+    return "survived" if witness is None else witness.fate
 
 
 def by_checks(checks: Sequence[Check], *, seed: int = 0) -> Judge:
     """The judge that runs our own checks, until the first one fails."""
 
-    def judge(op: object, mutant: Mutant) -> Noticed:
+    def judge(op: object, mutant: Mutant) -> Verdict:
         with mutant.site.exchange(mutant.function()):
             found = first_finding(op, checks, seed=seed)
-        return ((), "") if found is None else ((found.check,), found.message.split("\n", 1)[0])
+        return Verdict() if found is None else Verdict((found.check,), found.message.split("\n", 1)[0])
 
     return judge
 

@@ -144,7 +144,7 @@ RULES: tuple[Kind, ...] = ("backward", "jvp")
 OPERATORS: tuple[Operator, ...] = (
     Operator("sign", "returns the negative", RULES, _results(changes.negated)),
     Operator("factor", "returns twice what it should", ("backward", "jvp", "kernel"), _results(changes.doubled)),
-    Operator("drop", "returns zeros for one input", RULES, _drop, lambda site: site.results or ("0",)),
+    Operator("drop", "returns zeros in the place of one result", RULES, _drop, lambda site: site.results or ("0",)),
     Operator("swap", "returns two gradients of one shape in the wrong order", RULES, _swap, _names_of_several),
     Operator("detach", "loses the second derivative", RULES, _results(changes.detached)),
     Operator("abs", "takes the absolute value of what comes in", RULES, _incoming(changes.magnitude)),

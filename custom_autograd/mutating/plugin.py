@@ -1,6 +1,6 @@
 """The pytest plugin of a mutated run: puts the mutant in its place once its op is declared, and notes what fails.
 
-Tests may declare an op when they are collected, or import it when they run: so it looks again before each of them.
+Tests may import an op when they are collected, or when they run: so it looks whenever a module has been imported.
 """
 
 from __future__ import annotations
@@ -12,37 +12,50 @@ from pathlib import Path
 
 import pytest
 
-from custom_autograd.mutating.operators import mutants_of
+from custom_autograd.mutating.operators import Mutant, mutants_of
 from custom_autograd.mutating.sites import find_sites
-from custom_autograd.mutating.suites import LOG, MUTANT
+from custom_autograd.mutating.suites import LOG, MUTANT, WATCH
+from custom_autograd.mutating.witness import Witness
 
 
 class Activation:
     """Waits for the op of a mutant, and changes it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_watched: bool) -> None:
         self.op, self.rule, self.label = path.split("/", 2)
+        self.is_watched = is_watched
         self.stack = contextlib.ExitStack()
-        self.is_done = False
+        self.witnesses: list[Witness] = []
 
     def attempt(self) -> None:
         """Changes the op, if it is declared by now and has not been changed."""
-        if self.is_done:
+        if self.witnesses:
             return
         mutants = [row for site in find_sites(self.op) if site.rule == self.rule for row in mutants_of(site)]
         for mutant in mutants:
             if mutant.label == self.label:
-                self.stack.enter_context(mutant.site.exchange(mutant.function()))
-                self.is_done = True
-        if self.is_done:
-            _log(applied=f"{self.op}/{self.rule}/{self.label}")
+                self._put(mutant)
+
+    def _put(self, mutant: Mutant) -> None:
+        witness, wrong = Witness(), mutant.function()
+        self.witnesses.append(witness)
+        watched = witness.beside(mutant.site.function, wrong) if self.is_watched else wrong
+        self.stack.enter_context(mutant.site.exchange(watched))
+
+    def finish(self) -> None:
+        """Puts the right functions back, and notes what became of the wrong ones."""
+        self.stack.close()
+        for witness in self.witnesses:
+            _log(fate=witness.fate if self.is_watched else "survived")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Waits for the op, where a mutant is named."""
     path = os.environ.get(MUTANT)
     if path:
-        config.pluginmanager.register(_Hooks(Activation(path)), "custom_autograd mutant")
+        config.pluginmanager.register(
+            _Hooks(Activation(path, is_watched=WATCH in os.environ)), "custom_autograd mutant"
+        )
 
 
 class _Hooks:
@@ -50,10 +63,6 @@ class _Hooks:
         self.activation = activation
 
     def pytest_collection_finish(self) -> None:
-        self.activation.attempt()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self) -> None:
         self.activation.attempt()
 
     @pytest.hookimpl(tryfirst=True)
@@ -65,7 +74,7 @@ class _Hooks:
             _log(failed=report.nodeid)
 
     def pytest_unconfigure(self) -> None:
-        self.activation.stack.close()
+        self.activation.finish()
 
 
 def _log(**event: str) -> None:

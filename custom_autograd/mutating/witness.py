@@ -15,6 +15,7 @@ from custom_autograd.checks.sweeps import layouts
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.core.samples import Sample
 from custom_autograd.mutating.operators import Mutant
+from custom_autograd.mutating.outcomes import Fate
 from custom_autograd.mutating.results import tensors_of
 from custom_autograd.mutating.sites import Function
 from custom_autograd.mutating.states import is_plain
@@ -31,7 +32,7 @@ class Witness:
     def __init__(self) -> None:
         self.calls = 0
         self.has_changed = False
-        self._pairs: list[tuple[Tensor, Tensor]] = []
+        self._returned: list[tuple[Tensor, Tensor]] = []
 
     def beside(self, right: Function, wrong: Function) -> Function:
         """The wrong function, watched."""
@@ -48,13 +49,20 @@ class Witness:
                 raise
             self._compare(expected, found)
             self._compare(before.tensors(), call.tensors())
+            self._returned += [(one.detach().clone(), one.detach()) for one in found if is_plain(one)]
             return result
 
         return run
 
-    def finish(self) -> None:
-        """Looks again at everything that was returned: later calls must not have changed it."""
-        self.has_changed |= any(_differ(one, other) for one, other in self._pairs)
+    @property
+    def fate(self) -> Fate:
+        """What is known of the function before any test says something; "survived" stands for nothing.
+
+        It looks again at everything that was returned: later calls must not have changed it.
+        """
+        if self.has_changed or any(_differ(one, other) for one, other in self._returned):
+            return "survived"
+        return "no change" if self.calls else "not reached"
 
     def _compare(self, expected: Sequence[Tensor], found: Sequence[Tensor]) -> None:
         self.has_changed |= len(expected) != len(found)
@@ -62,7 +70,6 @@ class Witness:
             if is_plain(one) and is_plain(other):
                 is_cut_off = torch.is_grad_enabled() and one.requires_grad != other.requires_grad
                 self.has_changed |= is_cut_off or _differ(one, other)
-                self._pairs.append((one.detach().clone(), other.detach()))
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -84,7 +91,6 @@ def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Witness:
         for sample in samples:
             for _, variant in layouts(sample):
                 _run(target, variant.with_tensors(_marked(variant, sample)), is_forward_mode=mutant.site.kind == "jvp")
-    witness.finish()
     return witness
 
 
