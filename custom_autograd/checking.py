@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import torch
 
-from custom_autograd.checks import CHECKS, runner
+from custom_autograd.checks import CHECKS, acceptance, runner
 from custom_autograd.checks.base import Check
 from custom_autograd.checks.targets import SamplesRule, Target, target_of
 from custom_autograd.core.errors import CheckError
@@ -53,7 +54,7 @@ def check(
         True
     """
     case = case_of(target, samples, device=device, dtype=dtype, seed=seed)
-    report = runner.run([case], select_checks(checks), seed=seed)
+    report = acceptance.accept(runner.run([case], select_checks(checks), seed=seed), accepted_failures())
     if raise_on_failure:
         report.raise_for_failures()
     return report
@@ -66,6 +67,15 @@ def all_checks() -> tuple[Check, ...]:
         CheckError: a package brings something that is no check.
     """
     return CHECKS + tuple(_loaded(row.name, row.load()) for row in entry_points(group=ENTRY_POINTS))
+
+
+def accepted_failures() -> acceptance.Accepted:
+    """What the pyproject.toml of the current folder accepts, or the nearest one above it: op -> check -> reason.
+
+    Raises:
+        CheckError: it cannot be read, or names an unknown check.
+    """
+    return acceptance.find_accepted(Path.cwd(), [check.name for check in all_checks()])
 
 
 def select_checks(names: Sequence[str] | str | None) -> tuple[Check, ...]:

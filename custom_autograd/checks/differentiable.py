@@ -4,7 +4,8 @@ Tensors in lists are arguments of their own, an input that the target writes to 
 output, and floating tensors are float64: what finite differences and torch.autograd.gradcheck can work on.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.checks.base import NothingToCheckError, find_refusal, first_line
+from custom_autograd.checks.sweeps import subsets
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.samples import Sample
 
@@ -74,16 +76,47 @@ def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> Ten
         NothingToCheckError: there is no such tensor, or the target does not take float64.
     """
     double = sample.map(_to_double)
+    chosen = _places(target, sample)
+    if not chosen:
+        raise NothingToCheckError("no tensor of the sample can have a gradient")
+    function = TensorFunction(target, double, chosen, target.full if is_full else target.call)
+    _call_once(function, sample)
+    return function
+
+
+def parts_by_inputs(target: Target, samples: Sequence[Sample]) -> dict[str, tuple[str, ...]]:
+    """Every subset of the inputs of the samples that can have a gradient, by its label: "x_weight" -> (x, weight)."""
+    found: dict[str, tuple[str, ...]] = {}
+    for sample in samples:
+        leaves = sample.leaves()
+        names = [target.name_of(leaves[place]) for place in _places(target, sample)]
+        for chosen in subsets(len(names)) if names else ():
+            part = tuple(names[i] for i in chosen)
+            found.setdefault("_".join(re.sub(r"\W+", "", name) for name in part), part)
+    return found
+
+
+def chosen_subsets(function: TensorFunction, only: tuple[str, ...] | None) -> Iterator[tuple[int, ...]]:
+    """Every subset of a function's arguments, or the one with these names.
+
+    Raises:
+        NothingToCheckError: there is none with these names.
+    """
+    found = list(subsets(len(function.positions)))
+    if only is not None:
+        found = [chosen for chosen in found if tuple(function.names[i] for i in chosen) == only]
+        if not found:
+            raise NothingToCheckError(f"the sample has no gradient for {', '.join(only)} together")
+    yield from found
+
+
+def _places(target: Target, sample: Sample) -> tuple[int, ...]:
+    """Which tensors of the sample can have a gradient: those that require grad, or all that can if none does."""
     leaves = sample.leaves()
     able = [
         i for i, leaf in enumerate(leaves) if _is_candidate(leaf.tensor) and target.argument_of(leaf).is_differentiable
     ]
-    chosen = [i for i in able if leaves[i].tensor.requires_grad] or able
-    if not chosen:
-        raise NothingToCheckError("no tensor of the sample can have a gradient")
-    function = TensorFunction(target, double, tuple(chosen), target.full if is_full else target.call)
-    _call_once(function, sample)
-    return function
+    return tuple([i for i in able if leaves[i].tensor.requires_grad] or able)
 
 
 def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, str | None]:

@@ -1,15 +1,21 @@
 """Forward-mode tangents agree with finite differences and with the backward: <u, J v> = <J^T u, v>."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, find_refusal, skipped
-from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
+from custom_autograd.checks.differentiable import (
+    TensorFunction,
+    chosen_subsets,
+    function_of,
+    parts_by_inputs,
+    signed_like,
+    vector_jacobian,
+)
 from custom_autograd.checks.precision import Precision, precision_of
-from custom_autograd.checks.sweeps import subsets
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -23,11 +29,19 @@ class ForwardMode(Check):
     needs = ("gradcheck", "linearity")
     purpose = "forward-mode tangents are right, or the op says that it has none"
 
+    def __init__(self, only: tuple[str, ...] | None = None) -> None:
+        self.only = only
+
+    def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
+        """One for each subset of the inputs."""
+        found = parts_by_inputs(target, samples)
+        return {label: ForwardMode(names) for label, names in found.items()} or {"": self}
+
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Two findings per subset of the inputs: the tangent's value, and the adjoint identity."""
         function = function_of(target, sample)
         precision = precision_of(function, function.inputs)
-        for chosen in subsets(len(function.positions)):
+        for chosen in chosen_subsets(function, self.only):
             part = function.restricted_to(chosen)
             v = signed_like(part.inputs)
             try:

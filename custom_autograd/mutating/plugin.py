@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -53,9 +56,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """Waits for the op, where a mutant is named."""
     path = os.environ.get(MUTANT)
     if path:
-        config.pluginmanager.register(
-            _Hooks(Activation(path, is_watched=WATCH in os.environ)), "custom_autograd mutant"
-        )
+        activation = Activation(path, is_watched=WATCH in os.environ)
+        _after_each_import(activation.attempt)
+        config.pluginmanager.register(_Hooks(activation), "custom_autograd mutant")
+
+
+def _after_each_import(look: Callable[[], None]) -> None:
+    """Looks after each module of source, in the rest of this process, which lasts as long as its tests."""
+    execute = SourceFileLoader.exec_module
+
+    def exec_module(loader: SourceFileLoader, module: ModuleType) -> None:
+        execute(loader, module)
+        look()
+
+    SourceFileLoader.exec_module = exec_module  # type: ignore[method-assign]  # no hook says that an import is over
 
 
 class _Hooks:

@@ -19,6 +19,11 @@ def find_definition(name: str) -> CustomOpDef | None:
     return found
 
 
+def names_of_definitions() -> frozenset[str]:
+    """The qualified names of every definition of this process."""
+    return frozenset(OPDEFS)
+
+
 def backward_of(definition: CustomOpDef) -> Callable[..., Any] | None:  # Any: a user's function
     """What was given to register_autograd, or None."""
     backward: Callable[..., Any] | None = definition._backward_fn

@@ -93,7 +93,7 @@ def test_op_whose_check_fails_as_it_is_is_refused():
 
 
 def test_unknown_operator_is_refused_with_a_suggestion():
-    with pytest.raises(CheckError, match="there is no operator called 'sing'\n.*did you mean 'sign'"):
+    with pytest.raises(CheckError, match=r"there is no operator called 'sing'\n.*did you mean 'sign'"):
         list(mutate([identity], lambda op, mutant: Verdict(), operators=["sing"]))
 
 
