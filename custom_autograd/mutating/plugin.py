@@ -69,7 +69,7 @@ def _after_each_import(look: Callable[[], None]) -> None:
         execute(loader, module)
         look()
 
-    SourceFileLoader.exec_module = exec_module  # type: ignore[method-assign]  # no hook says that an import is over
+    setattr(SourceFileLoader, "exec_module", exec_module)  # noqa: B010 - no hook says that an import is over
 
 
 class _Hooks:
