@@ -203,7 +203,7 @@ def test_xdist_and_junit_properties(scale):
     code, out = run_pytest(scale, *options, "no_tests.py")
 
     assert 0 == code, out
-    assert '<property name="code" value="S01" />' in (scale / "found.xml").read_text()
+    assert '<property name="code" value="F02" />' in (scale / "found.xml").read_text()
 
 
 def test_every_group_of_a_check_is_a_marker():
