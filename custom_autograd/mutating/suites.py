@@ -117,7 +117,8 @@ def _verdict(command: Sequence[str], mutant: Mutant, run: Run) -> Verdict:
     if run.code == PASSED and not run.fates:
         raise CheckError(f"{' '.join(command)}: no test declares {mutant.site.op}, so that nothing can be changed")
     if run.code == PASSED:
-        return Verdict(fate=next((fate for fate in WORST_FIRST if fate in run.fates), "survived"))
+        worst: Fate = next((fate for fate in WORST_FIRST if fate in run.fates), "survived")
+        return Verdict(fate=worst)
     names = run.failed or (f"exit code {run.code}",)
     lines = [line for line in run.output.splitlines() if line.startswith("E ")]
     return Verdict(names, lines[0].removeprefix("E ").strip() if lines else "")
