@@ -21,7 +21,7 @@ from custom_autograd.core.messages import format_message, suggest
 from custom_autograd.mutating.operators import OPERATORS, Mutant, mutants_of
 from custom_autograd.mutating.outcomes import Fate, Outcome
 from custom_autograd.mutating.sites import sites_of
-from custom_autograd.mutating.witness import Witness, watch
+from custom_autograd.mutating.witness import fate_on
 from custom_autograd.report import Result
 
 
@@ -75,8 +75,7 @@ def mutate(
             raise CheckError(_nothing_to_change(target.name))
         for mutant in mutants:
             start = time.perf_counter()
-            witness = _watched(op, mutant, seed) if needs_samples or target.samples is not None else None
-            fate = _fate(witness)
+            fate = _fate_on_samples(op, mutant, seed) if needs_samples or target.samples is not None else "survived"
             verdict = judge(op, mutant) if fate == "survived" else Verdict(fate=fate)
             yield Outcome(
                 mutant.site.op,
@@ -90,16 +89,12 @@ def mutate(
             )
 
 
-def _watched(op: object, mutant: Mutant, seed: int) -> Witness:
+def _fate_on_samples(op: object, mutant: Mutant, seed: int) -> Fate:
+    """What is known before any test runs; "survived" stands for nothing yet."""
     case = case_of(op, seed=seed)
     samples = [sample for sample in case.samples if sample.error is None]
     with runner.isolated_randomness(seed), torch.enable_grad():
-        return watch(mutant, case.target, samples)
-
-
-def _fate(witness: Witness | None) -> Fate:
-    """What is known before any test runs; "survived" stands for nothing yet."""
-    return "survived" if witness is None else witness.fate
+        return fate_on(mutant, case.target, samples)
 
 
 def by_checks(checks: Sequence[Check], *, seed: int = 0) -> Judge:

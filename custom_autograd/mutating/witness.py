@@ -78,6 +78,19 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     return not torch.allclose(one.detach(), other.detach(), rtol=0, atol=0, equal_nan=True)
 
 
+def fate_on(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Fate:
+    """What is known of a mutant from samples alone; "survived" stands for nothing."""
+    if mutant.site.kind == "backward" and mutant.part and not _is_wanted(mutant.part, target, samples):
+        return "no change"
+    return watch(mutant, target, samples).fate
+
+
+def _is_wanted(name: str, target: Target, samples: Sequence[Sample]) -> bool:
+    """Whether a sample has a tensor for that argument which can have a gradient: any other gradient is dropped."""
+    leaves = [leaf for sample in samples for leaf in sample.leaves() if can_have_gradient(leaf.tensor)]
+    return any(target.argument_of(leaf).name == name for leaf in leaves)
+
+
 def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Witness:
     """What a mutant does on samples and on their other layouts: forward, backward, backward again, and tangents.
 

@@ -45,6 +45,21 @@ def _(make):
     yield Sample(make(3))
 
 
+@custom_op("mutate_engine::shifted", reference=True)
+def shifted(x: Tensor, shift: Tensor | None = None) -> Tensor:
+    return x.clone() if shift is None else x + shift
+
+
+@shifted.register_backward
+def _(grad):
+    return {"x": grad.clone(), "shift": grad.clone()}
+
+
+@shifted.register_samples
+def _(make):
+    yield Sample(make(3))
+
+
 def fates(*operators, checks=("gradcheck",)):
     outcomes = mutate([identity], by_checks(select_checks(checks)), operators=operators)
     return {(row.rule, row.operator): row.fate for row in outcomes}
@@ -67,6 +82,12 @@ def test_change_that_no_check_looks_for_survives():
 
 def test_change_without_effect_on_the_samples_is_no_survivor():
     assert fates("transpose") == {("backward", "transpose"): "no change"}
+
+
+def test_gradient_that_no_sample_wants_is_no_survivor():
+    outcomes = mutate([shifted], by_checks(select_checks(["gradcheck"])), operators=["drop"])
+
+    assert [("drop[x]", "noticed"), ("drop[shift]", "no change")] == [(row.operator, row.fate) for row in outcomes]
 
 
 def test_kernel_that_the_samples_never_call_is_not_reached():
