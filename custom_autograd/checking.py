@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import torch
 
-from custom_autograd.checks import CHECKS, runner
+from custom_autograd.checks import CHECKS, acceptance, runner
 from custom_autograd.checks.base import Check
 from custom_autograd.checks.targets import SamplesRule, Target, target_of
 from custom_autograd.core.errors import CheckError
@@ -22,7 +23,7 @@ def check(
     target: object,
     samples: Iterable[Sample] | SamplesRule | None = None,
     *,
-    checks: Sequence[str] | str | None = None,
+    checks: Sequence[str | Check] | str | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     seed: int = 0,
@@ -35,7 +36,8 @@ def check(
             any callable on tensors.
         samples: the calls to verify it on, or a generator of them as `register_samples` takes; by default the
             registered ones.
-        checks: which checks to run, by name, code or group; "quick" for those that take a moment; all by default.
+        checks: which checks to run, by name, code or group; "quick" for those that take a moment; all by default. A
+            part of a check (`Check.parts`) is given itself.
         device: where samples live; the CPU by default.
         dtype: the dtype of samples that do not say; torch's default dtype by default.
         seed: equal seeds give equal samples and equal random numbers in checks.
@@ -53,7 +55,7 @@ def check(
         True
     """
     case = case_of(target, samples, device=device, dtype=dtype, seed=seed)
-    report = runner.run([case], select_checks(checks), seed=seed)
+    report = acceptance.accept(runner.run([case], select_checks(checks), seed=seed), accepted_failures())
     if raise_on_failure:
         report.raise_for_failures()
     return report
@@ -68,8 +70,17 @@ def all_checks() -> tuple[Check, ...]:
     return CHECKS + tuple(_loaded(row.name, row.load()) for row in entry_points(group=ENTRY_POINTS))
 
 
-def select_checks(names: Sequence[str] | str | None) -> tuple[Check, ...]:
-    """The checks of these names, codes or groups, in the order in which they run; all for None.
+def accepted_failures() -> acceptance.Accepted:
+    """What the pyproject.toml of the current folder accepts, or the nearest one above it: op -> check -> reason.
+
+    Raises:
+        CheckError: it cannot be read, or names an unknown check.
+    """
+    return acceptance.find_accepted(Path.cwd(), [check.name for check in all_checks()])
+
+
+def select_checks(names: Sequence[str | Check] | str | None) -> tuple[Check, ...]:
+    """The checks of these names, codes or groups, in the order in which they run, then parts of checks; all for None.
 
     Raises:
         CheckError: a name is unknown, or no name is given.
@@ -77,12 +88,14 @@ def select_checks(names: Sequence[str] | str | None) -> tuple[Check, ...]:
     available = all_checks()
     if names is None:
         return available
-    wanted = [names] if isinstance(names, str) else list(names)
+    given = [names] if isinstance(names, str) else list(names)
+    wanted = [row for row in given if isinstance(row, str)]
+    parts = tuple(row for row in given if isinstance(row, Check))
     known = {word for check in available for word in _words(check)}
     unknown = [name for name in wanted if name not in known]
-    if unknown or not wanted:
+    if unknown or not given:
         raise CheckError(_unknown(unknown[0] if unknown else "", known))
-    return tuple(check for check in available if _words(check) & set(wanted))
+    return (*(check for check in available if _words(check) & set(wanted)), *parts)
 
 
 def _words(check: Check) -> set[str]:

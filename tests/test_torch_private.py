@@ -12,6 +12,7 @@ from custom_autograd import custom_op
 from custom_autograd.torch_private import (
     compilation,
     compiler,
+    definitions,
     dispatch,
     functions,
     guards,
@@ -484,3 +485,43 @@ def test_a_compiled_backward_runs():
         (x * 2).sum().backward()
 
     assert [2, 2, 2] == x.grad.tolist()
+
+
+# ------------------------------------------------------------------------------------------------------- definitions
+
+
+@torch.library.custom_op("private::defined", mutates_args=())
+def defined(x: Tensor) -> Tensor:
+    return x * 2
+
+
+defined.register_autograd(lambda ctx, grad: grad * 2)
+
+
+def test_definition_is_found_by_its_name():
+    assert definitions.find_definition("private::defined") is defined
+    assert definitions.find_definition("private::undefined") is None
+    assert "private::defined" in definitions.names_of_definitions()
+
+
+def test_backward_of_a_definition_is_looked_up_whenever_it_runs():
+    before, x = definitions.backward_of(defined), torch.ones(1, requires_grad=True)
+    y = defined(x)
+    definitions.set_backward(defined, lambda ctx, grad: grad * 5)
+    try:
+        y.backward()
+    finally:
+        definitions.set_backward(defined, before)
+
+    assert x.grad.item() == 5
+
+
+def test_kernel_of_a_definition_is_looked_up_at_every_call():
+    kernels = definitions.kernels_of(defined)
+    before, kernels[None] = kernels[None], lambda x: x * 7
+    try:
+        found = defined(torch.ones(1))
+    finally:
+        kernels[None] = before
+
+    assert found.item() == 7

@@ -1,14 +1,14 @@
 """Forward-mode tangents agree with finite differences, or the op says that it has none."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, skipped
 from custom_autograd.checks.differentiable import TensorFunction, function_of, push_forward, signed_like
+from custom_autograd.checks.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.checks.precision import Precision, precision_of
-from custom_autograd.checks.sweeps import subsets
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -22,11 +22,19 @@ class ForwardMode(Check):
     needs = ("gradcheck", "linearity")
     purpose = "forward-mode tangents are right, or the op says that it has none"
 
+    def __init__(self, only: tuple[str, ...] | None = None) -> None:
+        self.only = only
+
+    def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
+        """One for each subset of the inputs."""
+        found = parts_by_inputs(target, samples)
+        return {label: ForwardMode(names) for label, names in found.items()} or {"": self}
+
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per subset of the inputs."""
         function = function_of(target, sample)
         precision = precision_of(function, function.inputs)
-        for chosen in subsets(len(function.positions)):
+        for chosen in chosen_subsets(function, self.only):
             part = function.restricted_to(chosen)
             v = signed_like(part.inputs)
             try:

@@ -1,6 +1,6 @@
 """The backward agrees with finite differences, whichever inputs need a gradient."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
 from custom_autograd.checks.growth import find_growth
 from custom_autograd.checks.jacobians import find_worst_entry
+from custom_autograd.checks.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.checks.precision import Precision, precision_of
 from custom_autograd.checks.sweeps import subsets
 from custom_autograd.checks.targets import Target
@@ -39,14 +40,26 @@ class Gradcheck(Check):
     is_quick = True
     purpose = "the backward agrees with finite differences, whichever inputs need a gradient"
 
+    def __init__(self, only: tuple[str, ...] | None = None) -> None:
+        self.only = only
+
+    def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
+        """One for each subset of the inputs."""
+        found = parts_by_inputs(target, samples)
+        return {label: Gradcheck(names) for label, names in found.items()} or {"": self}
+
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Visible outputs first; hidden ones, where a gradient through them is defined at all."""
-        yield from _check(function_of(target, sample))
+        yield from _check(self._narrowed(function_of(target, sample)), has_subsets=self.only is None)
         if target.hidden:
-            yield from _check_hidden(function_of(target, sample, is_full=True))
+            function = self._narrowed(function_of(target, sample, is_full=True))
+            yield from _check_hidden(function, has_subsets=self.only is None)
+
+    def _narrowed(self, function: TensorFunction) -> TensorFunction:
+        return function.restricted_to(next(chosen_subsets(function, self.only)))
 
 
-def _check(function: TensorFunction) -> Iterator[Finding]:
+def _check(function: TensorFunction, *, has_subsets: bool) -> Iterator[Finding]:
     inputs = function.inputs
     disconnected = find_disconnected(function, inputs)
     if disconnected is not None:
@@ -56,13 +69,13 @@ def _check(function: TensorFunction) -> Iterator[Finding]:
     finding = _compare_with_differences(function, inputs, precision)
     yield finding
     if finding is PASSED:
-        yield from _check_subsets(function)
+        yield from _check_subsets(function) if has_subsets else ()
         yield _check_batched(function, inputs, precision)
 
 
-def _check_hidden(function: TensorFunction) -> Iterator[Finding]:
+def _check_hidden(function: TensorFunction, *, has_subsets: bool) -> Iterator[Finding]:
     try:
-        yield from _check(function)
+        yield from _check(function, has_subsets=has_subsets)
     except RuntimeError as error:
         refusal = find_refusal(error)
         if refusal is None:

@@ -13,7 +13,7 @@ from types import ModuleType
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import suggest
 from custom_autograd.registration import registry
-from custom_autograd.torch_private import verification
+from custom_autograd.torch_private import definitions, verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,16 @@ def ops_of(module: ModuleType) -> list[object]:
     kept = [getattr(value, "entry", None) for value in found]
     declared = [entry for entry in registry.all_entries() if entry.declaration.function.__module__ == module.__name__]
     return found + [entry for entry in declared if entry not in kept]
+
+
+def is_whole(text: str) -> bool:
+    """Whether a TARGET is a folder or a module, and not one file or one attribute among others."""
+    return ":" not in text and not text.endswith(".py")
+
+
+def names_of_all() -> frozenset[str]:
+    """The names of all ops that this process has declared."""
+    return frozenset(entry.name for entry in registry.all_entries()) | definitions.names_of_definitions()
 
 
 def is_op(value: object) -> bool:

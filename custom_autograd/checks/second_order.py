@@ -1,6 +1,6 @@
 """The derivative of the backward agrees with finite differences of the backward, whichever inputs need a gradient."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -9,8 +9,8 @@ from torch.autograd.gradcheck import GradcheckError
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, skipped
 from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like
+from custom_autograd.checks.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.checks.precision import Precision, precision_of
-from custom_autograd.checks.sweeps import subsets
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -24,6 +24,14 @@ class SecondOrder(Check):
     needs = ("gradcheck", "linearity")
     purpose = "second derivatives are right, or the op says that it has none"
 
+    def __init__(self, only: tuple[str, ...] | None = None) -> None:
+        self.only = only
+
+    def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
+        """One for each subset of the inputs."""
+        found = parts_by_inputs(target, samples)
+        return {label: SecondOrder(names) for label, names in found.items()} or {"": self}
+
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per subset; a backward that says it cannot be differentiated is honest, and skipped."""
         function = function_of(target, sample)
@@ -31,7 +39,7 @@ class SecondOrder(Check):
             yield failed("no output carries a gradient")
             return
         precision = precision_of(function, function.inputs)
-        for chosen in subsets(len(function.positions)):
+        for chosen in chosen_subsets(function, self.only):
             finding = _check(function.restricted_to(chosen), precision)
             yield finding
             if finding is not PASSED:

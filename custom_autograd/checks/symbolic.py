@@ -28,7 +28,7 @@ class Symbolic(Check):
 
     name = "symbolic"
     code = "C02"
-    group = "fake"
+    group = "metadata"
     is_quick = True
     needs = ("fake",)
     purpose = "the fake kernel takes symbolic sizes: it fixes none, and outputs follow inputs"

@@ -36,17 +36,22 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CheckError: a target, a check, a device or a dtype is unknown, or no op has samples.
     """
-    from custom_autograd.checking import select_checks  # imports torch
+    from custom_autograd.checking import accepted_failures, select_checks  # imports torch
+    from custom_autograd.checks import acceptance  # imports torch
+    from custom_autograd.checks.loading import is_whole, names_of_all  # imports torch
     from custom_autograd.cli.terminal import progress  # imports torch
     from custom_autograd.report import Report  # imports torch
 
     checks = select_checks(None if arguments.checks is None else names_of(arguments.checks))
     cases, without = cases_of(arguments)
+    accepted = accepted_failures()
+    if all(map(is_whole, arguments.targets)):
+        acceptance.require_known(accepted, {*names_of_all(), *(case.target.name for case in cases)})
     total = sum(len(case.samples) for case in cases) * len(checks)
     verify = _verify_here if arguments.processes == 1 else _verify_in_processes
     with progress(total, is_quiet=arguments.quiet) as advance:
         found, is_complete = verify(arguments, cases, checks, advance)
-    report = Report((*found.results, *without), found.sources)
+    report = acceptance.accept(Report((*found.results, *without), found.sources), accepted)
     _write(report, arguments)
     _print(report, is_quiet=arguments.quiet)
     if not is_complete:

@@ -5,19 +5,20 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from custom_autograd.cli import bench, check, list_ops, show
+from custom_autograd.cli import bench, check, list_ops, mutate, new, show
 
 USAGE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: its name, what it is for, its options, and what it does."""
+    """One command: its name, what it is for, its options, what it does, and whether it looks at TARGETs."""
 
     name: str
     purpose: str
     configure: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    takes_targets: bool = True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,23 +41,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """The parser with every command."""
     parser = argparse.ArgumentParser(
-        prog="custom-autograd", description="Verifies, measures, lists and shows custom operators."
+        prog="custom-autograd", description="Starts, verifies, measures, lists and shows custom operators."
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for command in COMMANDS:
-        own = commands.add_parser(command.name, help=command.purpose, description=command.purpose, epilog=EPILOG)
-        own.add_argument("targets", nargs="+", metavar="TARGET", help="what to look at")
+        epilog = EPILOG if command.takes_targets else None
+        own = commands.add_parser(command.name, help=command.purpose, description=command.purpose, epilog=epilog)
+        if command.takes_targets:
+            own.add_argument("targets", nargs="+", metavar="TARGET", help="what to look at")
         command.configure(own)
         own.set_defaults(run=command.run)
     return parser
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from custom_autograd.core.errors import CheckError  # imports torch
+    from custom_autograd.core.errors import CheckError, DeclarationError  # imports torch
 
     try:
         code: int = arguments.run(arguments)
-    except CheckError as error:
+    except (CheckError, DeclarationError) as error:
         print(f"custom-autograd: {error}", file=sys.stderr)
         return USAGE
     except OSError as error:
@@ -74,5 +77,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("check", check.PURPOSE, check.configure, check.run),
     Command("bench", bench.PURPOSE, bench.configure, bench.run),
     Command("list", list_ops.PURPOSE, list_ops.configure, list_ops.run),
+    Command("mutate", mutate.PURPOSE, mutate.configure, mutate.run),
+    Command("new", new.PURPOSE, new.configure, new.run, takes_targets=False),
     Command("show", show.PURPOSE, show.configure, show.run),
 )

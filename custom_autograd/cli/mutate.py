@@ -1,0 +1,75 @@
+"""custom-autograd mutate: changes the rules of ops on purpose, and shows which changes the tests notice."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from custom_autograd.mutating.engine import Judge
+
+PURPOSE = "change the rules of ops on purpose, and show which changes the tests notice"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this command."""
+    suite = parser.add_mutually_exclusive_group()
+    suite.add_argument("--checks", metavar="NAMES", help="the checks to run, separated by commas; all by default")
+    suite.add_argument("--pytest", metavar="PATH", nargs="+", help="run pytest on these in place of our checks")
+    suite.add_argument("--tests", metavar="COMMAND", help="run this command, which runs pytest, in their place")
+    parser.add_argument("--operators", metavar="NAMES", help="the changes to make, separated by commas; all by default")
+    parser.add_argument("--seed", type=int, default=0, help="where random numbers begin (default: 0)")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write every outcome as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what noticed each change; 0 if every change was noticed, 1 if one survived.
+
+    Raises:
+        CheckError: a target, a check or an operator is unknown, an op has nothing to change, or its tests fail as they
+            are.
+    """
+    from custom_autograd.checks.loading import load  # imports torch
+    from custom_autograd.cli.terminal import print_table  # imports torch
+    from custom_autograd.mutating import outcomes as found  # imports torch
+    from custom_autograd.mutating.engine import mutate  # imports torch
+
+    ops = [loaded.value for text in arguments.targets for loaded in load(text)]
+    judge = _judge(arguments, ops)
+    operators = None if arguments.operators is None else _names(arguments.operators)
+    is_own = arguments.pytest is None and arguments.tests is None
+    outcomes = []
+    for outcome in mutate(ops, judge, operators=operators, seed=arguments.seed, needs_samples=is_own):
+        outcomes.append(outcome)
+        _show_progress(f"{len(outcomes)}: {outcome.op}, {outcome.rule}, {outcome.operator}: {outcome.fate}")
+    _show_progress("")
+    if arguments.json is not None:
+        arguments.json.write_text(found.format_json(outcomes), encoding="utf-8")
+    print_table(found.rows_of(outcomes), sys.stdout)
+    print("\n".join(["", *found.remarks_of(outcomes)]))
+    return 0 if found.is_clean(outcomes) else 1
+
+
+def _judge(arguments: argparse.Namespace, ops: list[object]) -> "Judge":
+    from custom_autograd.checking import select_checks  # imports torch
+    from custom_autograd.mutating.engine import by_checks, require_passing  # imports torch
+    from custom_autograd.mutating.suites import by_tests, command_for  # imports torch
+
+    if arguments.pytest is not None:
+        return by_tests(command_for(arguments.pytest))
+    if arguments.tests is not None:
+        return by_tests(shlex.split(arguments.tests))
+    checks = select_checks(None if arguments.checks is None else _names(arguments.checks))
+    require_passing(ops, checks, seed=arguments.seed)
+    return by_checks(checks, seed=arguments.seed)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _show_progress(text: str) -> None:
+    """One line on a terminal, which the next one overwrites."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,44 @@
+"""custom-autograd new: writes the files of an op that is complete, to be changed into another one."""
+
+import argparse
+from pathlib import Path
+
+from custom_autograd.cli.starting_files import KERNELS, files_for
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.names import is_name, parse_name
+
+PURPOSE = "write a starting file for a new op, and its test"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this command."""
+    parser.add_argument("name", metavar="NAME", help="namespace::name, or the name alone in the namespace mylib")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="the op's file (default: NAME.py)")
+    parser.add_argument("--kernel", choices=KERNELS, default="none", help="the kernel beside the reference")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the op, its kernel's source and its test, and says what to do next; 0.
+
+    Raises:
+        DeclarationError: the name cannot be that of an op.
+        CheckError: a file is there already, or the name of the file cannot be imported.
+    """
+    name = parse_name(arguments.name if "::" in arguments.name else f"{NAMESPACE}::{arguments.name}")
+    file: Path = arguments.output or Path(f"{name.name}.py")
+    if file.suffix != ".py" or not is_name(file.stem):
+        raise CheckError(f"{file}: a test cannot import a file of that name; it is to be <name>.py")
+    texts = files_for(str(name), name.name, file.stem, arguments.kernel)
+    files = {file.parent / own: text for own, text in texts.items()}
+    taken = [path for path in files if path.exists()]
+    if taken:
+        raise CheckError(f"{taken[0]}: the file is there already, and nothing was written")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}")
+    print(f"now: custom-autograd check {file}, and pytest {file.parent / f'test_{file.stem}.py'}")
+    return 0
+
+
+NAMESPACE = "mylib"

@@ -1,0 +1,93 @@
+"""custom-autograd new: the files pass check, pytest and ruff as they are, and nothing is overwritten."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from custom_autograd.cli import main
+from custom_autograd.cli.starting_files import KERNELS
+
+ROOT = Path(__file__).parents[2]
+RULES = "E,W,F,I,B,C4,UP,SIM"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_new_file_passes_check(imports_of, capsys, kernel):
+    main(["new", f"new_{kernel}::fresh_{kernel}", "--kernel", kernel])
+    code = main(["check", f"fresh_{kernel}.py", "--checks", "quick"])
+
+    out = capsys.readouterr().out
+    assert 0 == code, out
+    assert "failed" not in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_new_file_passes_every_check_in_pytest(tmp_path, kernel):
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    for command in (["custom_autograd.cli", "new", "fresh", "--kernel", kernel], ["pytest", "-q"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert 0 == done.returncode, done.stdout + done.stderr
+
+    assert "passed" in done.stdout
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_new_files_are_clean(imports_of, kernel):
+    if shutil.which("ruff") is None:
+        pytest.skip("ruff is not installed")
+    main(["new", "clean", "--kernel", kernel])
+    check = ["ruff", "check", "--isolated", "--no-cache", "--select", RULES, "--line-length", "120", "."]
+    layout = ["ruff", "format", "--isolated", "--no-cache", "--line-length", "120", "--check", "."]
+    found = [subprocess.run(command, capture_output=True, text=True, check=False) for command in (check, layout)]
+
+    assert [0, 0] == [done.returncode for done in found], found[0].stdout + found[1].stdout
+
+
+def test_files_are_named_after_the_op_and_lie_beside_each_other(imports_of):
+    main(["new", "mine::swish", "--kernel", "cpp"])
+
+    assert ["swish.cpp", "swish.py", "test_swish.py"] == sorted(path.name for path in imports_of.iterdir())
+    assert '@custom_op("mine::swish", reference=True)' in (imports_of / "swish.py").read_text()
+
+
+def test_output_names_the_file_and_makes_its_folder(imports_of):
+    assert 0 == main(["new", "swish", "--output", "ops/gates.py"])
+
+    assert ["gates.py", "test_gates.py"] == sorted(path.name for path in (imports_of / "ops").iterdir())
+    assert "from gates import swish" in (imports_of / "ops" / "test_gates.py").read_text()
+
+
+def test_file_that_is_there_is_not_overwritten(imports_of, capsys):
+    (imports_of / "test_swish.py").write_text("mine")
+    code = main(["new", "swish"])
+
+    assert 2 == code
+    assert "test_swish.py: the file is there already, and nothing was written" in capsys.readouterr().err
+    assert ["test_swish.py"] == [path.name for path in imports_of.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("aten::swish", "the namespace 'aten' is reserved for PyTorch"),
+        ("my-lib::swish", "namespace and name must be Python identifiers"),
+        ("lambda", "namespace and name must be Python identifiers"),
+        ("a::b.out", "the name contains a '.', which marks an overload"),
+    ],
+)
+def test_name_that_cannot_be_that_of_an_op_is_refused(imports_of, capsys, name, message):
+    assert 2 == main(["new", name])
+    assert message in capsys.readouterr().err
+
+
+def test_file_that_cannot_be_imported_is_refused(imports_of, capsys):
+    assert 2 == main(["new", "swish", "--output", "my-op.py"])
+    assert "my-op.py: a test cannot import a file of that name" in capsys.readouterr().err
