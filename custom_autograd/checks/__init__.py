@@ -1,6 +1,7 @@
 """CHECKS, in the order in which they run: cheap first; a new check is one file and one line here."""
 
 from custom_autograd.checks.base import Check
+from custom_autograd.checks.cache import Cache
 from custom_autograd.checks.compile import Compile
 from custom_autograd.checks.compiled_autograd import CompiledAutograd
 from custom_autograd.checks.compiled_transforms import CompiledTransforms
@@ -29,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     Kernels(),
     Fake(),
     Symbolic(),
+    Cache(),
     Gradcheck(),
     ReferenceGradients(),
     Linearity(),
