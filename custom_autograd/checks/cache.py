@@ -70,9 +70,7 @@ def _with(entry: Entry, slot: str, rule: Rule) -> Entry:
 
 
 def _unseen(slot: str, rule: Rule, what: str) -> Finding:
-    text = (
-        f"the rule '{slot}' ({rule.location}) depends on {what}, whose change leaves the key of compile caches as it is"
-    )
+    text = f"the rule '{slot}' ({rule.location}) depends on {what}, whose change is not in the key of compile caches"
     return failed(text, cause="a graph that was compiled before the change is served after it")
 
 

@@ -69,8 +69,7 @@ def run(
         for leaf, x, written in zip(sample.leaves(), values, is_written, strict=True)
         if written
     ]
-    left = {id(y): y for y in outputs} | {id(x): x for x, written in zip(values, is_written, strict=True) if written}
-    able = [y for y in left.values() if y.requires_grad and can_have_gradient(y)]
+    able = [y for y in outputs if y.requires_grad and can_have_gradient(y)]
     cotangents = cotangents or [torch.randn_like(y).detach() for y in able]
     return results + _gradients(target, sample, leaves, able, cotangents), cotangents
 
