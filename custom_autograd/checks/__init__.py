@@ -4,6 +4,7 @@ from custom_autograd.checks.adjoint import Adjoint
 from custom_autograd.checks.autocast import Autocast
 from custom_autograd.checks.base import Check
 from custom_autograd.checks.bounds import Bounds
+from custom_autograd.checks.cache import Cache
 from custom_autograd.checks.compile import Compile
 from custom_autograd.checks.compiled_autograd import CompiledAutograd
 from custom_autograd.checks.compiled_transforms import CompiledTransforms
@@ -63,6 +64,7 @@ CHECKS: tuple[Check, ...] = (
     NonDifferentiable(),
     Directional(),
     Symbolic(),
+    Cache(),
     Gradcheck(),
     ReferenceGradients(),
     Linearity(),

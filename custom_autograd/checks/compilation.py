@@ -14,6 +14,7 @@ from custom_autograd.checks.differentiable import can_have_gradient
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private.verification import fake_mode
 
 BACKEND = "aot_eager"
 """Everything that torch.compile does to an op, without generating code."""
@@ -94,11 +95,48 @@ def is_declared_here(target: Target) -> bool:
 
 
 def refusal_of(target: Target, error: Exception) -> str | None:
-    """Why an honest op raises here: it says so, or torch does of what was not declared here; None for our own ops."""
+    """Why an op may raise here without a fault: it says so, or torch does; None where it is a fault.
+
+    Torch does of what was not declared here, and of what writes to an input, which few transforms allow.
+    """
     refusal = find_refusal(error)
-    if refusal is None and not is_declared_here(target):
+    if refusal is None and (not is_declared_here(target) or target.is_mutating or is_limit_of_torch(error)):
         return first_line(root_cause(error))
     return refusal
+
+
+def is_limit_of_torch(error: Exception) -> bool:
+    """Whether torch.compile says that it does not take any op of this kind, or that the error is its own."""
+    text = f"{type(root_cause(error)).__name__}: {error}"
+    return any(phrase in text for phrase in LIMITS_OF_TORCH)
+
+
+LIMITS_OF_TORCH = (
+    "INTERNAL ASSERT FAILED",
+    "Unsupported custom jvp",  # a torch.autograd.Function that has one
+    "Attempted to call function marked as skipped",  # a function of torch itself, written in C++
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "Cannot call storage_offset() on tensor with symbolic sizes/strides",
+)
+"""What torch.compile says where no op of this kind can be compiled (found in torch 2.13)."""
+
+
+def takes(target: Target, call: Sample, like: Sample) -> bool:
+    """Whether an op takes a call, its fake kernel too, and returns as many tensors as for another."""
+    with torch.no_grad():
+        try:
+            if target.overload is not None:
+                with fake_mode() as to_fake:
+                    call_on(target.full, call.map(to_fake))
+            found = call_on(target.call, call.map(_copy))
+        except Exception:  # noqa: BLE001 - an op need not take every call, and says so as it likes
+            return False
+        return len(found) == len(call_on(target.call, like.map(_copy)))
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
 
 
 def _gradients(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, root_cause, skipped
-from custom_autograd.checks.compilation import BACKEND, eager_results, find_change, fresh, run
+from custom_autograd.checks.compilation import BACKEND, eager_results, find_change, fresh, is_limit_of_torch, run
 from custom_autograd.checks.differentiable import without_refused_gradients
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
@@ -36,6 +36,9 @@ class Compile(Check):
                 if refusal is not None:
                     yield skipped(f"compiling raises {refusal}")
                     return
+                if is_limit_of_torch(error):
+                    yield skipped(f"{label}: a limit of torch: {first_line(root_cause(error))}")
+                    continue
                 yield failed(f"{label}: compiling raises {first_line(root_cause(error))}")
                 continue
             difference = find_change(found, expected)

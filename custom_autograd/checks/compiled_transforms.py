@@ -36,6 +36,11 @@ class CompiledTransforms(Check):
     needs = ("compile", "vmap", "gradcheck", "forward_mode")
     purpose = "grad, vmap and jvp of torch.func give the same compiled as in eager"
 
+    def applies_to(self, target: Target) -> str | None:
+        """Under a transform torch.compile traces a Function's forward only: wrong numbers, whatever its rules are."""
+        is_function = isinstance(target.subject, type) and issubclass(target.subject, torch.autograd.Function)
+        return "torch.compile leaves out the rules of a torch.autograd.Function in torch.func" if is_function else None
+
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per transform; those that are refused, in eager or by the compiler, are skipped by name."""
         inputs = tuple(tensor.detach().clone() for tensor in sample.tensors())

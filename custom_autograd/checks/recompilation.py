@@ -6,10 +6,10 @@ import torch
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.checks.comparison import Difference
-from custom_autograd.checks.compilation import eager_results, find_change, fresh, refusal_of, run
+from custom_autograd.checks.compilation import eager_results, find_change, fresh, refusal_of, run, takes
 from custom_autograd.checks.differentiable import without_refused_gradients
 from custom_autograd.checks.sweeps import growths, resized
-from custom_autograd.checks.targets import Function, Target, call_on
+from custom_autograd.checks.targets import Function, Target
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.compilation import GraphCounter
 
@@ -129,19 +129,9 @@ def _larger(target: Target, sample: Sample, factors: Sequence[int]) -> list[Samp
     ways = zip(*(growths(sample, factor) for factor in factors), strict=True)
     for way in ways:
         calls = [resized(sample, sizes) for sizes in way]
-        if all(_is_taken(target, call, sample) for call in calls):
+        if all(takes(target, call, sample) for call in calls):
             return calls
     return []
-
-
-def _is_taken(target: Target, call: Sample, like: Sample) -> bool:
-    """Whether the op takes a call, and returns as many tensors as for another."""
-    with torch.no_grad():
-        try:
-            found = call_on(target.call, call.map(lambda x: x.detach().clone()))
-        except Exception:  # noqa: BLE001 - an op need not take every call, and says so as it likes
-            return False
-        return len(found) == len(call_on(target.call, like.map(lambda x: x.detach().clone())))
 
 
 def _varied_numbers(target: Target, sample: Sample) -> Iterator[tuple[str, object, list[Sample]]]:
@@ -154,7 +144,7 @@ def _varied_numbers(target: Target, sample: Sample) -> Iterator[tuple[str, objec
     found = 0
     for name, key, value in rows:
         calls = [_with(sample, key, other) for other in _values(value)]
-        if calls and found < MOST_NUMBERS and all(_is_taken(target, call, sample) for call in calls):
+        if calls and found < MOST_NUMBERS and all(takes(target, call, sample) for call in calls):
             found += 1
             yield name, value, calls
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -37,11 +38,20 @@ def _update(digest: Any, function: Callable[..., Any], seen: set[int], depth: in
     seen.add(id(code))
     for piece in _pieces(code):
         digest.update(piece)
-    for value in _referenced(plain, code):
-        if isinstance(value, PLAIN):
+    for value in (*_referenced(plain, code), *_bound(function)):
+        if is_plain(value):
             digest.update(repr(value).encode())
         elif isinstance(value, FunctionType) and not value.__module__.startswith("torch"):
             _update(digest, value, seen, depth + 1)
+
+
+def is_plain(value: Any) -> bool:  # Any: whatever a rule reads
+    """Whether the repr says all there is: a number or text, or a container of such."""
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(is_plain(item) for row in value.items() for item in row)
+    return isinstance(value, PLAIN)
 
 
 def _pieces(code: CodeType) -> Iterator[bytes]:
@@ -62,6 +72,13 @@ def _referenced(function: Any, code: CodeType) -> Iterator[Any]:
     yield from (cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell))
     yield from getattr(function, "__defaults__", None) or ()
     yield from (getattr(function, "__kwdefaults__", None) or {}).values()
+
+
+def _bound(function: Any) -> Iterator[Any]:
+    """The arguments that functools.partial bound."""
+    while isinstance(function, partial):
+        yield from (*function.args, *function.keywords.values())
+        function = function.func
 
 
 def _is_filled(cell: Any) -> bool:

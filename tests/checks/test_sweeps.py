@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from custom_autograd.checks.sweeps import expanded, layouts, sliced, subsets, transposed
+from custom_autograd.checks.sweeps import expanded, free_sizes, growths, layouts, sliced, subsets, transposed
 from custom_autograd.core.samples import Sample
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3)
@@ -64,3 +64,13 @@ def test_every_subset_of_four_and_fewer_of_more():
     assert 15 == len(list(subsets(4)))
     assert 11 == len(list(subsets(5)))
     assert [] == list(subsets(0))
+
+
+def test_free_sizes_equal_no_number_among_the_arguments():
+    sample = Sample(torch.ones(4, 3, 1), [3, 7], n=5)
+
+    assert {4} == free_sizes(sample)
+
+
+def test_sizes_grow_together_and_one_by_one():
+    assert [{3: 6, 4: 8}, {3: 6}, {4: 8}] == list(growths(Sample(torch.ones(4, 3)), 2))

@@ -1,5 +1,6 @@
 """The check `compiled_transforms` fails an op whose derivative under torch.func is another one when compiled."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -15,6 +16,24 @@ def result_of(op):
 
 def differs_everywhere(x):
     return x * 3 if torch.compiler.is_compiling() else x * 2
+
+
+class TwiceTheGradient(torch.autograd.Function):
+    """A rule that torch.compile leaves out under torch.func: the limit that the check names."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 4 * grad * ctx.saved_tensors[0]
 
 
 def depends_on_data(x):
@@ -74,3 +93,18 @@ def test_integers_are_skipped_with_the_reason():
     (result,) = check(torch.bitwise_not, [Sample(torch.arange(3))], checks=["compiled_transforms"]).results
 
     assert ("skipped", "no tensor of the sample can have a gradient") == (result.status, result.message)
+
+
+def test_limit_of_torch_for_functions_is_named():
+    result = result_of(TwiceTheGradient)
+
+    assert "skipped" == result.status
+    assert "torch.compile leaves out the rules of a torch.autograd.Function in torch.func" == result.message
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch instantiates the Function where it traces it
+def test_torch_still_has_that_limit():
+    x = torch.ones(3)
+    gradient = torch.func.grad(lambda x: TwiceTheGradient.apply(x).sum())
+
+    assert ([4.0] * 3, [2.0] * 3) == (gradient(x).tolist(), torch.compile(gradient, backend="eager")(x).tolist())

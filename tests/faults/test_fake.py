@@ -19,7 +19,7 @@ def declare(name, fake):
 
 
 def message_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["C01"]).results
+    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
     return result.message if result.status == "failed" else result.status
 
 
@@ -53,13 +53,13 @@ def test_untrue_fake_fails(name):
 
 
 def test_missing_fake_is_skipped_with_its_reason():
-    (result,) = check(MISSING, lambda make: [Sample(make(4, 3))], checks=["C01"]).results
+    (result,) = check(MISSING, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
 
     assert "skipped" == result.status
     assert "no fake impl" in result.message
 
 
 def test_size_that_depends_on_data_is_compared_by_dimensions():
-    (result,) = check(torch.nonzero, lambda make: [Sample(make(4, 3))], checks=["C01"]).results
+    (result,) = check(torch.nonzero, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
 
     assert "passed" == result.status

@@ -1,5 +1,6 @@
 """A changed rule is never served from a compile cache, neither on disk nor in the process."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -102,3 +103,27 @@ def test_the_fingerprint_follows_rules_and_nothing_else():
 
 def plain(x: Tensor) -> Tensor:
     return x.clone()
+
+
+@pytest.mark.parametrize("value", [[1.0], {"a": 1.0}, (1.0, "b")], ids=str)
+def test_the_fingerprint_follows_containers_that_a_rule_reads(value):
+    def declare(number, read):
+        op = custom_op(f"compiler::{type(value).__name__}_{number}")(plain)
+        op.register_backward(lambda grad: grad * len(read))
+        return fingerprint(op.entry)
+
+    assert declare(1, value) != declare(2, [2.0])
+
+
+def test_the_fingerprint_follows_what_partial_bound():
+    def declare(number, factor):
+        op = custom_op(f"compiler::partial_{number}")(plain)
+        op.register_backward(functools.partial(scale_gradient, factor))
+        return fingerprint(op.entry)
+
+    assert declare(1, 2.0) == declare(2, 2.0)
+    assert declare(3, 2.0) != declare(4, 3.0)
+
+
+def scale_gradient(factor, grad):
+    return grad * factor

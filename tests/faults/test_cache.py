@@ -1,0 +1,66 @@
+"""The check `cache` fails an op whose rule reads what the key of compile caches does not know of."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import custom_op
+from custom_autograd.checking import check
+from custom_autograd.core.samples import Sample
+
+SETTINGS = SimpleNamespace(factor=2.0)
+FACTORS = [2.0, 3.0]
+FACTOR = 2.0
+
+
+def declare(name, backward):
+    def kernel(x: Tensor) -> Tensor:
+        return x * 2
+
+    op = custom_op(f"faults_cache::{name}")(kernel)
+    op.register_fake(torch.empty_like)
+    op.register_backward(backward)
+    return op
+
+
+def captured(factor):
+    return lambda grad: grad * factor
+
+
+HONEST = {
+    "constant": declare("constant", lambda grad: grad * 2),
+    "global": declare("number", lambda grad: grad * FACTOR),
+    "table": declare("table", lambda grad: grad * FACTORS[0]),
+    "closure": declare("closure", captured(2.0)),
+}
+SETTING = declare("setting", lambda grad: grad * SETTINGS.factor)
+
+
+def result_of(op):
+    (result,) = check(op, [Sample(torch.ones(3))], checks=["cache"]).results
+    return result
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_what_a_rule_reads_is_in_the_key(name):
+    result = result_of(HONEST[name])
+
+    assert ("passed", "") == (result.status, result.message)
+
+
+def test_attribute_that_is_not_in_the_key_fails():
+    result = result_of(SETTING)
+
+    assert "failed" == result.status
+    assert "depends on 'SETTINGS.factor', 2.0, whose change is not in the key of compile caches" in result.message
+    assert "the rule 'backward' (test_cache.py:" in result.message
+
+
+def test_plain_function_is_skipped_with_the_reason():
+    assert "torch.compile traces through it" in result_of(torch.sin).message
+
+
+def test_op_of_torch_library_is_skipped_with_the_reason():
+    assert "of ops declared with custom_op only" in result_of(torch.ops.aten.sin.default).message
