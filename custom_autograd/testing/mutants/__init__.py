@@ -1,0 +1,1 @@
+"""Ops that are wrong on purpose."""
