@@ -47,7 +47,13 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared(Form):
-    """An op of this package; `default` is the kernel of all devices and, if `has_reference`, the reference."""
+    """An op of this package.
+
+    Args:
+        default: the kernel of all devices and, if `has_reference`, the reference.
+        kernel: the kernel of the CPU.
+        parts: ops by name that its rules call as torch.ops.mutants.<name>; they are declared first.
+    """
 
     schema: str
     default: Rule
@@ -64,9 +70,12 @@ class Declared(Form):
     hidden: tuple[str, ...] = ()
     non_differentiable: tuple[str, ...] = ()
     tags: tuple[torch.Tag, ...] = ()
+    parts: Mapping[str, Form] = field(default_factory=dict)
 
     def declare(self, name: str) -> object:
         """Declares it, and registers what there is."""
+        for part, form in self.parts.items():
+            form.declare(part)
         op = custom_op(
             f"{NAMESPACE}::{name}",
             self.default,

@@ -112,7 +112,7 @@ INCOMING: tuple[Mutant, ...] = (
         "linear_thresholded",
         "not linear",
         "linearity",
-        "Incoming gradients below 1e-3 are dropped.",
+        "Incoming gradients below 1e-3 or above 100 are dropped.",
         CUBE.but(backward=lambda grad, x: 3 * grad * (grad.abs() > 1e-3) * x * x * (grad.abs() < 100)),
     ),
     plant(
