@@ -272,7 +272,7 @@ ORDERS: tuple[Mutant, ...] = (
         "nesting_vmap_of_vmap",
         "wrong in nestings",
         "nesting",
-        "A batch of batches is summed over where x has two dimensions more.",
+        "In a batch of batches, every value is doubled.",
         GROWTH.but(
             samples=lambda make: [Sample(make(3), make(3))],
             vmap=lambda info, in_dims, x, y: (
