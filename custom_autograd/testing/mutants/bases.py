@@ -67,12 +67,13 @@ def rms_backward(
     grad_out: Tensor, grad_rstd: Tensor, x: Tensor, weight: Tensor, rstd: Tensor
 ) -> dict[str, Any]:  # Any: tensors, and callables that give them
     """The gradient of `rms`, whose statistic depends on x."""
-    g = wide(grad_out) * weight
-    total = (g * x).sum(-1, keepdim=True) + grad_rstd
-    return {
-        "x": lambda: (g * rstd - x * (rstd**3 * total / x.shape[-1])).to(x.dtype),
-        "weight": lambda: fit(grad_out * x * rstd, weight),
-    }
+
+    def of_x() -> Tensor:
+        g = wide(grad_out) * weight
+        total = (g * x).sum(-1, keepdim=True) + grad_rstd
+        return (g * rstd - x * (rstd**3 * total / x.shape[-1])).to(x.dtype)
+
+    return {"x": of_x, "weight": lambda: fit(grad_out * x * rstd, weight)}
 
 
 def rms_samples(make: TensorFactory) -> Iterator[Sample]:
@@ -160,8 +161,8 @@ POLAR = Declared(
     kernel=lambda r, angle: ((r * angle.cos()).contiguous(), (r * angle.sin()).contiguous()),
     fake=lambda r, angle: (broadcast_fake(r, angle), broadcast_fake(r, angle)),
     backward=lambda grad_across, grad_up, r, angle: {
-        "r": fit(grad_across * angle.cos() + grad_up * angle.sin(), r),
-        "angle": fit(r * (grad_up * angle.cos() - grad_across * angle.sin()), angle),
+        "r": lambda: fit(grad_across * angle.cos() + grad_up * angle.sin(), r),
+        "angle": lambda: fit(r * (grad_up * angle.cos() - grad_across * angle.sin()), angle),
     },
 )
 
@@ -181,7 +182,7 @@ ADD_SQUARE = Declared(
     samples=add_samples,
     mutates=("x",),
     default=write_sum,
-    backward=lambda grad, y, alpha: {"x": grad, "y": 2 * alpha * grad * y},
+    backward=lambda grad, y, alpha: {"x": grad, "y": lambda: 2 * alpha * grad * y},
     has_reference=False,
 )
 
@@ -197,7 +198,7 @@ COMPLEX_PRODUCT = Declared(
     default=lambda z, w: z * w,
     kernel=lambda z, w: (z.resolve_conj() * w.resolve_conj()).contiguous(),
     fake=broadcast_fake,
-    backward=lambda grad, z, w: {"z": fit(grad * w.conj(), z), "w": fit(grad * z.conj(), w)},
+    backward=lambda grad, z, w: {"z": lambda: fit(grad * w.conj(), z), "w": lambda: fit(grad * z.conj(), w)},
 )
 
 

@@ -7,7 +7,14 @@ from torch import Tensor
 
 from custom_autograd.core.samples import Sample
 from custom_autograd.testing.mutants.bases import fit
-from custom_autograd.testing.mutants.more_bases import BROADCAST_PRODUCT, PRODUCT, SQUARE, WRITTEN_PRODUCT, WRITTEN_TWO
+from custom_autograd.testing.mutants.more_bases import (
+    BROADCAST_PRODUCT,
+    PRODUCT,
+    SQUARE,
+    WRITTEN_PRODUCT,
+    WRITTEN_TWO,
+    two_backward,
+)
 from custom_autograd.testing.mutants.mutant import Mutant, plant
 
 
@@ -32,6 +39,12 @@ def _pick_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     """A gradient for the index as well, which is an integer."""
     (index,) = ctx.saved_tensors
     return grad.new_zeros(ctx.shape).index_add(0, index, grad), grad.sum(1)
+
+
+def _narrow_sum(ctx: Any, of_square: Tensor | None, of_double: Tensor | None) -> Tensor | None:
+    """Right where one of the gradients is undefined."""
+    total = two_backward(ctx, of_square, of_double)
+    return total if total is None or of_square is None or of_double is None else total.float()
 
 
 CONTRACTS: tuple[Mutant, ...] = (
@@ -132,18 +145,8 @@ CONTRACTS: tuple[Mutant, ...] = (
         "contract_of_two_outputs",
         "gradient dtype",
         "contract",
-        "With both gradients there, their sum is float32.",
-        WRITTEN_TWO.but(
-            backward=lambda ctx, one, other: (
-                None
-                if one is None and other is None
-                else 2 * one * ctx.saved_tensors[0]
-                if other is None
-                else 2 * other
-                if one is None
-                else (2 * one * ctx.saved_tensors[0] + 2 * other).float()
-            )
-        ),
+        "With gradients of both outputs there, their sum is float32.",
+        WRITTEN_TWO.but(backward=_narrow_sum),
     ),
     plant(
         "contract_only_when_alone",

@@ -23,6 +23,7 @@ CORRECT: tuple[Honest, ...] = (
     honest("peak", "a maximum, with ties", more_bases.PEAK),
     honest("channels", "images, one weight per channel", more_bases.CHANNELS),
     honest("running", "a cumulative sum, whose backward runs the other way", more_bases.RUNNING),
+    honest("checked", "an input that is refused, with a message", more_bases.CHECKED),
     honest("product", "torch.library.custom_op", more_bases.PRODUCT),
     honest("square", "a torch.library.Library definition with a backward", more_bases.SQUARE),
     honest("composite", "a torch.library.Library definition of PyTorch operations", more_bases.COMPOSITE),

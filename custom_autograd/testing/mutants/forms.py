@@ -12,7 +12,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from typing_extensions import Self
@@ -162,11 +162,11 @@ class Written(Form):
     jvp: Rule | None = None
     attributes: Mapping[str, object] = field(default_factory=dict)
 
-    def declare(self, name: str) -> object:
+    def declare(self, name: str) -> type[torch.autograd.Function]:
         """The subclass."""
         methods = {"forward": self.forward, "backward": self.backward, "setup_context": self.setup, "jvp": self.jvp}
         given = {key: staticmethod(rule) for key, rule in methods.items() if rule is not None}
-        return type(name, (torch.autograd.Function,), {**given, **self.attributes})
+        return cast(type[torch.autograd.Function], type(name, (torch.autograd.Function,), {**given, **self.attributes}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ def _only_first_of_expanded(grad: Tensor) -> Tensor:
     return full * 0 + grad if is_expanded else full
 
 
-def _undefined_is_zero(ctx: Any, of_square: Tensor | None, of_double: Tensor | None) -> Tensor | None:
+def _undefined_is_zero(ctx: Any, of_square: Tensor | None, of_double: Tensor | None) -> Any:
     """Without a gradient for the first output there is none for the input."""
     (x,) = ctx.saved_tensors
     if of_square is None:
@@ -48,7 +48,7 @@ def _undefined_is_zero(ctx: Any, of_square: Tensor | None, of_double: Tensor | N
     return 2 * of_square * x + (0 if of_double is None else 2 * of_double)
 
 
-def _undefined_crashes(ctx: Any, of_square: Tensor, of_double: Tensor) -> Tensor:
+def _undefined_crashes(ctx: Any, of_square: Tensor, of_double: Tensor) -> Any:
     (x,) = ctx.saved_tensors
     return 2 * of_square * x + 2 * of_double
 

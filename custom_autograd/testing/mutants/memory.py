@@ -1,4 +1,4 @@
-"""Mutants whose schema or fake kernel lies: undeclared writes, aliasing, and shapes, strides, dtypes that are not so."""
+"""Mutants whose schema or fake kernel lies: undeclared writes, aliasing, wrong shapes, strides and dtypes."""
 
 from collections.abc import Callable
 from typing import Any

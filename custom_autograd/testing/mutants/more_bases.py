@@ -41,7 +41,7 @@ GROWTH = Declared(
     default=lambda x, y: x.exp() * y,
     kernel=lambda x, y: (x.exp() * y).contiguous(),
     fake=broadcast_fake,
-    backward=lambda grad, output, x, y: {"x": grad * output, "y": grad * x.exp()},
+    backward=lambda grad, output, x, y: {"x": lambda: grad * output, "y": lambda: grad * x.exp()},
     jvp=growth_jvp,
     vmap=growth_vmap,
     autocast=torch.float32,
@@ -195,3 +195,25 @@ WRITTEN_TWO = Written(
     attributes={"generate_vmap_rule": True},
 )
 PLAIN_SINE = Plain(samples=pair_samples, function=lambda x, y: torch.sin(x) * y)
+
+
+def rows(x: Tensor, w: Tensor) -> Tensor:
+    """X w, for a weight that is as long as a row."""
+    if w.shape[0] != x.shape[-1]:
+        raise ValueError(f"'w' has {w.shape[0]} elements, but a row of 'x' has {x.shape[-1]}")
+    return (x * w).contiguous()
+
+
+def rows_samples(make: TensorFactory) -> Iterator[Sample]:
+    """A call, and one that raises."""
+    yield Sample(make(4, 3), make(3))
+    yield Sample(make(4, 3), make(2)).raises(ValueError, match="'w' has 2 elements").named("short weight")
+
+
+CHECKED = Declared(
+    schema="(Tensor x, Tensor w) -> Tensor",
+    samples=rows_samples,
+    default=rows,
+    fake=rows,
+    backward=lambda grad, x, w: {"x": lambda: fit(grad * w, x), "w": lambda: fit(grad * x, w)},
+)
