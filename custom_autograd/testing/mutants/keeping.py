@@ -75,7 +75,7 @@ KEEPING: tuple[Mutant, ...] = (
         "The output is an attribute of ctx: a cycle that only the garbage collector ends.",
         WRITTEN_PRODUCT.but(setup=_keep_output),
     ),
-    plant("leak_cycle", "reference cycle", "leaks", "ctx refers to itself.", SQUARE.but(setup=_keep_itself)),
+    plant("leak_cycle", "reference cycle", "leaks", "The context refers to itself.", SQUARE.but(setup=_keep_itself)),
     plant(
         "saved_attribute",
         "tensor kept on ctx",

@@ -16,7 +16,7 @@ from custom_autograd.testing.mutants.bases import (
 )
 from custom_autograd.testing.mutants.forms import Declared
 from custom_autograd.testing.mutants.incoming import in_memory_order
-from custom_autograd.testing.mutants.more_bases import CHANNELS, PACK, SQUARE
+from custom_autograd.testing.mutants.more_bases import CHANNELS, PACK, SQUARE, WRITTEN_PRODUCT
 from custom_autograd.testing.mutants.mutant import Mutant, plant
 
 VECTOR = 16
@@ -169,8 +169,8 @@ LAYOUTS: tuple[Mutant, ...] = (
         "layout_conj",
         "conj view",
         "layouts",
-        "An input that is conjugated lazily is read as it lies in memory.",
-        COMPLEX_PRODUCT.but(kernel=lambda z, w: (_unconjugated(z) * w.resolve_conj()).contiguous()),
+        "A Function reads an input that is conjugated lazily as it lies in memory.",
+        WRITTEN_PRODUCT.but(samples=COMPLEX_PRODUCT.samples, forward=lambda x, y: _unconjugated(x) * y),
     ),
     plant(
         "layout_conj_saved",

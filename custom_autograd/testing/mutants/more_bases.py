@@ -136,7 +136,7 @@ def product_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | No
     """Only what is needed."""
     x, y = ctx.saved_tensors
     needs_x, needs_y = ctx.needs_input_grad
-    return fit(grad * y, x) if needs_x else None, fit(grad * x, y) if needs_y else None
+    return fit(grad * y.conj(), x) if needs_x else None, fit(grad * x.conj(), y) if needs_y else None
 
 
 NO_FORWARD_MODE = "torch.library has no forward mode, and gives zeros instead of saying so"

@@ -71,14 +71,14 @@ VALUES: tuple[Mutant, ...] = (
         "value_eps_ignored",
         "ignores eps",
         "reference",
-        "eps is not looked at.",
+        "The number eps is not looked at.",
         RMS.but(kernel=lambda x, weight, eps: rms_kernel(x, weight, 0.0)),
     ),
     plant(
         "value_eps_default",
         "ignores eps",
         "reference",
-        "eps is always its default.",
+        "The number eps is always its default.",
         RMS.but(kernel=lambda x, weight, eps: rms_kernel(x, weight, 1e-6)),
     ),
     plant(
