@@ -37,15 +37,16 @@ def _save_output_too(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*inputs, output)
 
 
-def _save_address(ctx: Any, inputs: tuple[Tensor], output: object) -> None:
-    save_inputs(ctx, inputs, output)
-    ctx.address = inputs[0].data_ptr()
+def _save_address(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    del inputs
+    ctx.save_for_backward(output)
+    ctx.address = output.data_ptr()
 
 
 def _if_at_address(ctx: Any, grad: Tensor) -> Any:
-    """Hooks may give a copy of what was saved."""
-    (x,) = ctx.saved_tensors
-    return 2 * grad * x * (1.0 if x.data_ptr() == ctx.address else 0.0)
+    """Hooks may give a copy of what was saved, and a checkpoint computes it again."""
+    (output,) = ctx.saved_tensors
+    return grad * output * (1.0 if output.data_ptr() == ctx.address else 0.0)
 
 
 def _by_both_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,8 +112,8 @@ KEEPING: tuple[Mutant, ...] = (
         "hooks_address",
         "saved-tensor hooks",
         "saved_hooks",
-        "The backward expects what was saved at the same address.",
-        SQUARE.but(setup=_save_address, backward=_if_at_address),
+        "The backward expects the saved output at the address where it was.",
+        SQUARE.but(kernels={"CPU": lambda x: x.exp().contiguous()}, setup=_save_address, backward=_if_at_address),
     ),
     plant(
         "hooks_outside",

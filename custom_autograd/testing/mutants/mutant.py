@@ -1,6 +1,7 @@
 """A mutant is an op that is wrong on purpose, with the check that has to notice; an honest op is what it is made of."""
 
 import functools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -48,9 +49,20 @@ class Honest:
 
 def plant(name: str, family: str, check: str, purpose: str, form: Form) -> Mutant:
     """A mutant of pieces."""
-    return Mutant(name, family, purpose, check, functools.cache(functools.partial(form.declare, name)), form.samples)
+    return Mutant(name, family, purpose, check, _once(functools.partial(form.declare, name)), form.samples)
 
 
 def honest(name: str, purpose: str, form: Form) -> Honest:
     """An honest op of pieces."""
-    return Honest(name, purpose, functools.cache(functools.partial(form.declare, name)), form.samples)
+    return Honest(name, purpose, _once(functools.partial(form.declare, name)), form.samples)
+
+
+def _once(make: Callable[[], object]) -> Callable[[], object]:
+    """The same object at every call, whichever threads call; functools.cache alone may make it twice."""
+    lock, cached = threading.RLock(), functools.cache(make)
+
+    def locked() -> object:
+        with lock:
+            return cached()
+
+    return locked
