@@ -1,0 +1,58 @@
+"""Every mutant fails the check that it names; the first line of what the check says is pinned in mutant_messages.txt.
+
+ACCEPT_MUTANT_MESSAGES=1 pytest tests/testing/test_mutants_are_caught.py writes the messages that are found.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from custom_autograd.checking import all_checks, check
+from custom_autograd.testing.mutants import MUTANTS
+
+MESSAGES = Path(__file__).with_name("mutant_messages.txt")
+IS_ACCEPTING = bool(os.environ.get("ACCEPT_MUTANT_MESSAGES"))
+PRESENT = {row.name for row in all_checks()}
+UNSTABLE = {"hidden state", "nondeterminism", "undeclared RNG", "race", "unwritten memory", "stale cache", "leak"}
+"""Families whose numbers differ from run to run: of their messages only the part before ' = ' is pinned."""
+PLACE = re.compile(r"\w+\.py:\d+")
+
+
+def pinned():
+    """The messages by mutant, as the file has them."""
+    lines = MESSAGES.read_text(encoding="utf-8").splitlines() if MESSAGES.exists() else []
+    return dict(line.split(": ", 1) for line in lines)
+
+
+def accept(name, message):
+    """Writes one message; rows stay in the order of the corpus, and those of mutants that are gone are dropped."""
+    found = {**pinned(), name: message}
+    rows = [f"{mutant.name}: {found[mutant.name]}\n" for mutant in MUTANTS if mutant.name in found]
+    MESSAGES.write_text("".join(rows), encoding="utf-8")
+
+
+def shown(mutant, message):
+    """What is pinned of a message."""
+    line = PLACE.sub("FILE:LINE", message.splitlines()[0])
+    return line.split(" = ")[0] if mutant.family in UNSTABLE else line
+
+
+def test_no_message_is_kept_of_a_mutant_that_is_gone():
+    assert set() == set(pinned()) - {mutant.name for mutant in MUTANTS}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.name}-{mutant.check}")
+def test_a_mutant_fails_the_check_that_it_names(mutant, fresh_compiler):
+    if mutant.check not in PRESENT:
+        pytest.skip(f"there is no check '{mutant.check}' yet")
+
+    report = check(mutant.make(), mutant.samples, checks=[mutant.check])
+
+    failures = [row for row in report.results if row.status == "failed" and row.check == mutant.check]  # not its group
+    assert failures, f"{mutant.purpose} The check '{mutant.check}' does not notice:\n{report}"
+    message = shown(mutant, failures[0].message)
+    if IS_ACCEPTING:
+        accept(mutant.name, message)
+    assert pinned().get(mutant.name) == message
