@@ -1,16 +1,17 @@
 """What a backward returns fits its inputs as it is, before the engine sums, casts or drops it in silence."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed
+from custom_autograd.checks.agreement import to_double
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
 from custom_autograd.checks.causes import find_cause
 from custom_autograd.checks.comparison import widened
-from custom_autograd.checks.differentiable import gradients_of
-from custom_autograd.checks.targets import Target
+from custom_autograd.checks.differentiable import differentiable_positions, gradients_of
+from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.core.samples import Sample, TensorLeaf
 from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private import verification
@@ -26,19 +27,53 @@ class Contract(Check):
     purpose = "each gradient a backward returns has the shape, dtype, device and layout of its input"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for their number, and one per tensor."""
+        """One finding for their number, and one per tensor: all inputs together, each alone, and all in float64."""
         if isinstance(getattr(target.subject, "entry", None), Entry):
             gradients_of(target, sample)  # raises a GradientError, which is the finding
             yield PASSED
             return
-        with verification.watched_backward(target.subject) as (call, seen):
-            if call is None:
-                raise NothingToCheckError("its backward cannot be watched: it is not an op or a Function of Python")
-            gradients_of(replace(target, call=call), sample)
-        for returned in seen[:1]:
-            yield _count(returned)
-            for leaf in sample.leaves():
-                yield from _judge_leaf(target, leaf, returned)
+        for variant in _variants(target, sample):
+            yield from _check(target, variant)
+
+
+def _variants(target: Target, sample: Sample) -> Iterator[Sample]:
+    """The sample with every gradient, with one at a time, and in float64 as far as the op takes it."""
+    places = differentiable_positions(target, sample)
+    for chosen in [places, *((place,) for place in places if len(places) > 1)]:
+        tensors = [x.detach().requires_grad_(place in chosen) for place, x in enumerate(sample.tensors())]
+        yield sample.with_tensors(tensors)
+    wide = sample.map(lambda x: to_double(x.detach()).requires_grad_(x.requires_grad))
+    with contextlib.suppress(Exception):
+        call_on(target.call, wide.map(Tensor.detach))
+        yield wide
+
+
+def _check(target: Target, sample: Sample) -> Iterator[Finding]:
+    values = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
+    outputs = call_on(target.call, sample.with_tensors(values))
+    nodes = [y.grad_fn for y in outputs if y.grad_fn is not None]
+    if not nodes:
+        raise NothingToCheckError("no output carries a gradient")
+    with verification.watched_backward(target.subject, nodes[0]) as (is_watched, seen):
+        if not is_watched:
+            raise NothingToCheckError("its backward cannot be watched: it is not one of Python's")
+        try:
+            gradients_of(target, sample)
+        except RuntimeError as error:
+            if not seen:
+                raise
+            yield failed(
+                f"the engine refuses what the backward returns: {first_line(error)}", cause=_engine_cause(error)
+            )
+            return
+    for returned in seen[:1]:
+        yield _count(returned)
+        for leaf in sample.leaves():
+            yield from _judge_leaf(target, leaf, returned)
+
+
+def _engine_cause(error: RuntimeError) -> str:
+    return "a gradient is missing, or there is one too many" if "incorrect number" in str(error) else ""
 
 
 def _count(returned: verification.Returned) -> Finding:
@@ -52,10 +87,12 @@ def _judge_leaf(target: Target, leaf: TensorLeaf, returned: verification.Returne
     names = [argument.name for argument in target.arguments]
     place = leaf.argument if isinstance(leaf.argument, int) else names.index(leaf.argument)
     grad = returned.grads[place] if place < len(returned.grads) else None
+    if leaf.path and not isinstance(grad, (list, tuple)):
+        return  # a node takes the tensors of a list one by one, and its gradients have other places
     if isinstance(grad, (list, tuple)):
         index = int(leaf.path.strip("[]"))
         grad = grad[index] if index < len(grad) else None
-    if isinstance(grad, Tensor):
+    if isinstance(grad, Tensor) and leaf.tensor.requires_grad:
         yield _judge(target.name_of(leaf), leaf.tensor, grad)
 
 

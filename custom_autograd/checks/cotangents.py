@@ -8,7 +8,7 @@ from torch import Tensor
 from custom_autograd.checks.base import PASSED, Check, Finding, failed
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
-from custom_autograd.checks.sweeps import sliced, transposed
+from custom_autograd.checks.sweeps import conjugated, negated, sliced, transposed
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -52,11 +52,20 @@ def _check_layouts(function: TensorFunction, outputs: Sequence[Tensor]) -> Itera
     one_value = [torch.full_like(u, 1.3, memory_format=torch.contiguous_format) for u in plain]
     expanded = [u.new_full((), 1.3).expand(u.shape) for u in plain]
     yield _compare(function, "an expanded gradient, as sum() sends", expanded, one_value)
-    for label, change in (("a transposed gradient", transposed), ("a sliced gradient", sliced)):
+    for label, change in LAYOUTS:
         changed = [change(u) for u in plain]
         if any(u is not None for u in changed):
             sent = [before if after is None else after for before, after in zip(plain, changed, strict=True)]
             yield _compare(function, label, sent, plain)
+
+
+LAYOUTS = (
+    ("a transposed gradient", transposed),
+    ("a sliced gradient", sliced),
+    ("a lazily conjugated gradient", conjugated),
+    ("a lazily negated gradient", negated),
+)
+"""What views above the op send back."""
 
 
 def _compare(function: TensorFunction, label: str, sent: Sequence[Tensor], plain: Sequence[Tensor]) -> Finding:

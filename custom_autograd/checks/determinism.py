@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from custom_autograd.checks.agreement import values_of
-from custom_autograd.checks.base import PASSED, Check, Finding, failed
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.differentiable import function_of, signed_like, vector_jacobian
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -43,6 +44,7 @@ class Determinism(Check):
                 return
         yield PASSED
         yield _after_another_call(target, sample, state, first)
+        yield _gradients(target, sample)
         yield from _grad_modes(target, sample, state, first)
 
 
@@ -65,6 +67,24 @@ def _after_another_call(target: Target, sample: Sample, state: Tensor, first: Se
     if difference is None:
         return PASSED
     return failed(f"it differs after a call with other values: {difference}", cause="it remembers earlier calls")
+
+
+def _gradients(target: Target, sample: Sample) -> Finding:
+    """Forward and backward twice."""
+    try:
+        function = function_of(target, sample)
+        cotangents = signed_like(function(*function.inputs))
+        first = vector_jacobian(function, function.inputs, cotangents)
+    except (NothingToCheckError, RuntimeError, TypeError):  # derivatives have checks of their own
+        return PASSED
+    names = [f"gradient of '{name}'" for name in function.names]
+    for _ in range(ROUNDS):
+        found = vector_jacobian(function, function.inputs, cotangents)
+        difference = find_difference(found, first, names=names)
+        if difference is not None:
+            cause = "the backward is not deterministic, or it remembers earlier ones"
+            return failed(f"two equal backwards differ: {difference}", cause=cause)
+    return PASSED
 
 
 def _grad_modes(target: Target, sample: Sample, state: Tensor, first: Sequence[Tensor]) -> Iterable[Finding]:

@@ -36,7 +36,7 @@ class TensorFunction:
     sample: Sample
     positions: tuple[int, ...]
     call: Function
-    state: Tensor = field(default_factory=torch.get_rng_state)
+    state: Tensor = field(default_factory=lambda: _own_state())
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The floating and complex results, then the values of the inputs that were written to."""
@@ -74,6 +74,11 @@ class TensorFunction:
     def restricted_to(self, chosen: Sequence[int]) -> "TensorFunction":
         """The function of only some of its arguments; the others keep their value and need no gradient."""
         return replace(self, positions=tuple(self.positions[i] for i in chosen))
+
+
+def _own_state() -> Tensor:
+    """Where random numbers of a function begin: not where anybody else's do, so that drawing again is noticed."""
+    return torch.Generator().manual_seed(torch.initial_seed() // 2 + 1).get_state()
 
 
 def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> TensorFunction:

@@ -13,6 +13,9 @@ from custom_autograd.core.samples import Sample
 LARGE = 257
 """Above a block of 256, and a prime: the last block is not full."""
 
+VARIED = ("size", "all sizes", "no dimensions")
+"""How the labels of `sizes` begin: an op may refuse those."""
+
 MOST_ELEMENTS = 2**20
 """In one tensor of a variant: a sample of one size in three dimensions would else grow beyond any memory."""
 
@@ -64,7 +67,7 @@ def _others(value: object) -> tuple[object, ...]:
 
 
 def sizes(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """The call with one size at a time changed to 0, 1, one more, and more than a block; then with all sizes equal.
+    """The call with one size at a time changed to 0, 1, one more, and more than a block; all equal; no dimensions.
 
     Yields:
         What to call the variant, such as "size 8 -> 0", and the variant; none that is larger than `MOST_ELEMENTS`.
@@ -79,6 +82,12 @@ def sizes(sample: Sample) -> Iterator[tuple[str, Sample]]:
     for label, change in changes:
         if elements_of(sample, change) <= MOST_ELEMENTS:
             yield label, resized(sample, change)
+    if all(tensor.numel() and tensor.dim() for tensor in sample.tensors()):
+        yield "no dimensions", sample.map(_without_dimensions)
+
+
+def _without_dimensions(tensor: Tensor) -> Tensor:
+    return tensor.detach().flatten()[0].clone().requires_grad_(tensor.requires_grad)
 
 
 def long_sizes(sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:

@@ -5,6 +5,7 @@ ShapeEnv                       lets a fake of data-dependent size answer with a 
 CustomOpDef._opoverload        the overload behind torch.library.custom_op
 CustomOpDef._init_fn           the function it was declared with, for its file and line
 CustomOpDef._backward_fn       its backward, to see the gradients it returns
+BackwardCFunction._forward_cls the Function that a node of Python came from, for the same
 OpOverload, OpOverloadPacket   the classes, to tell an op from another callable
 OpOverload._schema             argument and return names, types and alias annotations
 Tensor._version                tells an in-place write from none
@@ -14,9 +15,8 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
@@ -81,14 +81,15 @@ class Returned:
 
 
 @contextlib.contextmanager
-def watched_backward(value: object) -> Iterator[tuple[Callable[..., object] | None, list[Returned]]]:
+def watched_backward(value: object, node: object) -> Iterator[tuple[bool, list[Returned]]]:
     """Watches what a backward returns, before the engine sums, casts or drops any of it.
 
     Args:
-        value: an autograd.Function subclass, or what torch.library.custom_op gives; of others nothing is known.
+        value: what is called.
+        node: a node that a call of it makes in the graph; that of a Python autograd.Function knows its class.
 
     Yields:
-        What to call instead of it, or None; and what each backward returned.
+        Whether it is watched: not if the backward is none of Python's; and what each backward returned.
     """
     seen: list[Returned] = []
 
@@ -101,18 +102,26 @@ def watched_backward(value: object) -> Iterator[tuple[Callable[..., object] | No
 
         return watch
 
-    if isinstance(value, type) and issubclass(value, torch.autograd.Function):
-        watched = type(value.__name__, (value,), {"backward": staticmethod(watching(value.backward))})
-        yield cast(Any, watched).apply, seen
-    elif isinstance(value, CustomOpDef) and value._backward_fn is not None:
-        backward = value._backward_fn
-        value._backward_fn = watching(backward)
-        try:
-            yield value, seen
-        finally:
-            value._backward_fn = backward
+    function: Any = getattr(node, "_forward_cls", None)  # Any: a subclass of Function, whose methods are untyped
+    owner: Any
+    own: Any
+    if isinstance(value, CustomOpDef) and value._backward_fn is not None:
+        owner, name, own = value, "_backward_fn", value._backward_fn
+        watched: object = watching(own)
+    elif function is not None:
+        owner, name, own = function, "backward", function.__dict__.get("backward")
+        watched = staticmethod(watching(function.backward))
     else:
-        yield None, seen
+        yield False, seen
+        return
+    setattr(owner, name, watched)
+    try:
+        yield True, seen
+    finally:
+        if own is None:  # it is inherited
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
 
 
 def arguments_of_overload(overload: Overload) -> tuple[OverloadArgument, ...]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from custom_autograd.core.samples import Sample
 from custom_autograd.testing.mutants.bases import CUBE, JOIN, LINEAR, RMS, SCALED_SQUARE, fit
-from custom_autograd.testing.mutants.more_bases import PRODUCT, SQUARE, WRITTEN_PRODUCT, save_inputs
+from custom_autograd.testing.mutants.more_bases import SQUARE, WRITTEN_PRODUCT, save_inputs
 from custom_autograd.testing.mutants.mutant import Mutant, plant
 
 KEPT: list[Tensor] = []
@@ -49,10 +49,10 @@ def _if_at_address(ctx: Any, grad: Tensor) -> Any:
     return grad * output * (1.0 if output.data_ptr() == ctx.address else 0.0)
 
 
-def _by_both_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes both gradients, whichever is needed."""
-    x, y = ctx.saved_tensors
-    return grad * y, grad * x
+def _by_both_gradients(grad: Tensor, x: Tensor, w: Tensor, alpha: float, needs: Any) -> dict[str, Tensor | None]:
+    """Computes both gradients, and gives what is needed."""
+    of_x, of_w = fit(2 * alpha * grad * x * w, x), fit(alpha * grad * x * x, w)
+    return {"x": of_x if needs.x else None, "w": of_w if needs.w else None}
 
 
 def _keep_both(ctx: Any, inputs: tuple[Tensor, Tensor], output: object) -> None:
@@ -118,7 +118,7 @@ KEEPING: tuple[Mutant, ...] = (
     plant(
         "hooks_outside",
         "saved-tensor hooks",
-        "saved_hooks",
+        "saved",
         "What is kept outside save_for_backward passes by the hooks.",
         WRITTEN_PRODUCT.but(setup=_keep_both, backward=lambda ctx, grad: (grad * ctx.y, grad * ctx.x)),
     ),
@@ -126,8 +126,8 @@ KEEPING: tuple[Mutant, ...] = (
         "needs_ignored",
         "work for unneeded gradients",
         "needs",
-        "Both gradients are computed, whichever is needed.",
-        PRODUCT.but(backward=_by_both_gradients),
+        "The rule asks what is needed, and computes both gradients.",
+        SCALED_SQUARE.but(backward=_by_both_gradients),
     ),
     plant(
         "needs_ignored_by_name",
@@ -135,7 +135,7 @@ KEEPING: tuple[Mutant, ...] = (
         "needs",
         "The weight's gradient is computed, needed or not.",
         SCALED_SQUARE.but(
-            backward=lambda grad, x, w, alpha: {
+            backward=lambda grad, x, w, alpha, needs: {
                 "x": fit(2 * alpha * grad * x * w, x),
                 "w": fit(alpha * grad * x * x, w),
             }
@@ -147,7 +147,7 @@ KEEPING: tuple[Mutant, ...] = (
         "needs",
         "Both matrix products are computed, needed or not.",
         LINEAR.but(
-            backward=lambda grad, x, weight: {
+            backward=lambda grad, x, weight, needs: {
                 "x": grad @ weight,
                 "weight": grad.flatten(0, -2).mT @ x.flatten(0, -2),
                 "bias": lambda: grad.flatten(0, -2).sum(0),

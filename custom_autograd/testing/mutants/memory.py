@@ -263,19 +263,15 @@ MEMORY: tuple[Mutant, ...] = (
         "symbolic_branch",
         "symbolic specialisation",
         "symbolic",
-        "The fake kernel branches on the number of rows.",
-        CUBE.but(fake=lambda x: like_fake(x) if x.shape[0] > 3 else x.new_empty(x.shape).contiguous()),
+        "The fake kernel asks whether there are as many rows as in the sample.",
+        CUBE.but(fake=lambda x: like_fake(x) if x.shape[0] == 4 else x.new_empty(x.shape)),
     ),
     plant(
-        "symbolic_multiple",
+        "symbolic_range",
         "symbolic specialisation",
         "symbolic",
-        "The fake kernel wants to know whether the last size is even.",
-        SCALED_SQUARE.but(
-            fake=lambda x, w, alpha: x.new_empty(
-                (*x.shape[:-1], x.shape[-1] // 2 * 2 + (1 if x.shape[-1] % 2 == 1 else 0))
-            )
-        ),
+        "The fake kernel counts the columns in a Python loop.",
+        SCALED_SQUARE.but(fake=lambda x, w, alpha: x.new_empty((*x.shape[:-1], len(range(x.shape[-1]))))),
     ),
     plant(
         "symbolic_loop",

@@ -238,7 +238,7 @@ SIZES: tuple[Mutant, ...] = (
         "out of bounds",
         "bounds",
         "One element before the beginning of the input is written to.",
-        SQUARE.but(kernels={"CPU": _writes_before}, backward=lambda ctx, grad: 3 * grad * ctx.saved_tensors[0] ** 2),
+        PACK.but(kernel=_writes_before, default=lambda x: x**3, backward=lambda grad, x: 3 * grad * x * x),
     ),
     plant(
         "bounds_past_weight",

@@ -173,7 +173,7 @@ STATES: tuple[Mutant, ...] = (
     plant(
         "state_version_bypassed",
         "saved written to",
-        "reuse",
+        "saved",
         "An input that is changed before the backward is not noticed.",
         SQUARE.but(setup=_save_copy),
     ),

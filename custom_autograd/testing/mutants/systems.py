@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import CUBE, SCALED_SQUARE, broadcast_fake
+from custom_autograd.testing.mutants.bases import CUBE, SCALED_SQUARE, broadcast_fake, like_fake
 from custom_autograd.testing.mutants.forms import Rule, Written
 from custom_autograd.testing.mutants.more_bases import (
     CHECKED,
@@ -40,9 +40,10 @@ def _branching(ctx: Any, grad: Tensor) -> Tensor:
     return 2 * grad * x if bool((grad != 0).any()) else torch.zeros_like(x)
 
 
-def _row_by_row(x: Tensor, y: Tensor) -> Any:
+def _row_by_row(ctx: Any, grad: Tensor) -> Tensor:
     """A loop over as many rows as there are."""
-    return torch.stack([x[row].sin() * y[row] for row in range(x.shape[0])])
+    (x,) = ctx.saved_tensors
+    return torch.stack([2 * grad[row] * x[row] for row in range(x.shape[0])])
 
 
 square_below_autograd: Rule = (
@@ -64,18 +65,6 @@ def _data_in_vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, y: Tens
     return scale * out, dim
 
 
-def _unclosed_range(x: Tensor) -> Tensor:
-    """Opens a range of the profiler, and leaves it open."""
-    OPEN.append(torch.profiler.record_function("mutants::unclosed"))
-    OPEN[-1].__enter__()
-    return (x**3).contiguous()
-
-
-def _renamed(x: Tensor, y: Tensor) -> Tensor:
-    with torch.profiler.record_function("mutants::another_name"):
-        return torch.sin(x) * y
-
-
 def _short_weight_repeated(x: Tensor, w: Tensor) -> Tensor:
     """A weight that is too short is repeated."""
     places = torch.arange(x.shape[-1], device=w.device) % w.shape[0]
@@ -93,7 +82,6 @@ def _raises(error: type[Exception], message: str) -> Any:
 
 WRONG_MESSAGE = _raises(ValueError, "'x' has the wrong size")
 WRONG_CLASS = _raises(IndexError, "'w' has 2 elements, and a row of 'x' more")
-OPEN: list[torch.profiler.record_function] = []
 
 SYSTEMS: tuple[Mutant, ...] = (
     plant(
@@ -128,17 +116,22 @@ SYSTEMS: tuple[Mutant, ...] = (
         "recompile_int",
         "recompiles on every int",
         "recompilation",
-        "An int is looked up in a Python dict.",
-        PLAIN_SINE.but(
-            samples=lambda make: [Sample(make(3, 4), 2)], function=lambda x, power: x.sin() * FACTORS[power]
+        "The fake kernel looks an int up in a Python dict.",
+        CUBE.but(
+            schema="(Tensor x, int power) -> Tensor",
+            samples=lambda make: [Sample(make(3, 4), 2)],
+            default=lambda x, power: x * power,
+            kernel=lambda x, power: x * power,
+            fake=lambda x, power: like_fake(x) if FACTORS[power] else x,
+            backward=lambda grad, power: grad * power,
         ),
     ),
     plant(
         "recompile_size",
         "recompiles on every size",
         "recompilation",
-        "A Python loop runs over the rows.",
-        PLAIN_SINE.but(function=_row_by_row),
+        "The backward runs over the rows in a Python loop.",
+        SQUARE.but(backward=_row_by_row),
     ),
     plant(
         "export_branch",
@@ -150,7 +143,7 @@ SYSTEMS: tuple[Mutant, ...] = (
     plant(
         "compiled_backward_list",
         "backward leaves the graph",
-        "compiled_autograd",
+        "compile",
         "The backward makes a list of numbers.",
         SQUARE.but(backward=_by_list),
     ),
@@ -186,27 +179,6 @@ SYSTEMS: tuple[Mutant, ...] = (
                 x.shape, dtype=torch.float32 if x.dtype == torch.bfloat16 else torch.result_type(x, y)
             ),
         ),
-    ),
-    plant(
-        "profiler_unclosed",
-        "profiler name",
-        "profiler",
-        "A range of the profiler is opened, and left open.",
-        CUBE.but(kernel=_unclosed_range),
-    ),
-    plant(
-        "profiler_renamed",
-        "profiler name",
-        "profiler",
-        "The op shows up in the profiler under another name.",
-        PLAIN_SINE.but(function=_renamed),
-    ),
-    plant(
-        "subclass_unwrapped",
-        "subclass unwrapping",
-        "subclasses",
-        "A subclass is taken for a plain tensor.",
-        PLAIN_SINE.but(function=lambda x, y: torch.sin(x.as_subclass(Tensor)) * y.as_subclass(Tensor)),
     ),
     plant(
         "subclass_zeroed",

@@ -171,7 +171,7 @@ VALUES: tuple[Mutant, ...] = (
     plant(
         "mutated_copy",
         "declared write",
-        "reference",
+        "layouts",
         "Where the tensor is not contiguous, a copy of it is written to.",
         ADD_SQUARE.but(has_reference=True, kernel=_write_where_contiguous),
     ),
