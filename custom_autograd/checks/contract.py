@@ -10,7 +10,7 @@ from custom_autograd.checks.agreement import to_double
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
 from custom_autograd.checks.causes import find_cause
 from custom_autograd.checks.comparison import widened
-from custom_autograd.checks.differentiable import differentiable_positions, gradients_of
+from custom_autograd.checks.differentiable import can_have_gradient, differentiable_positions, gradients_of
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.core.samples import Sample, TensorLeaf
 from custom_autograd.registration.registry import Entry
@@ -92,7 +92,12 @@ def _judge_leaf(target: Target, leaf: TensorLeaf, returned: verification.Returne
     if isinstance(grad, (list, tuple)):
         index = int(leaf.path.strip("[]"))
         grad = grad[index] if index < len(grad) else None
-    if isinstance(grad, Tensor) and leaf.tensor.requires_grad:
+    if not isinstance(grad, Tensor):
+        return
+    if not can_have_gradient(leaf.tensor):
+        text = f"the backward returns a gradient of '{target.name_of(leaf)}', which holds {leaf.tensor.dtype}"
+        yield failed(f"{text}: the engine drops it", cause="integers and bools have no gradient: return None")
+    elif leaf.tensor.requires_grad:
         yield _judge(target.name_of(leaf), leaf.tensor, grad)
 
 

@@ -47,6 +47,16 @@ class TensorFunction:
         finally:
             torch.set_rng_state(before)
 
+    def is_random(self) -> bool:
+        """Whether a call draws from torch's default generator."""
+        before = torch.get_rng_state()
+        torch.set_rng_state(self.state)
+        try:
+            self._call(*self.inputs)
+            return not torch.equal(self.state, torch.get_rng_state())
+        finally:
+            torch.set_rng_state(before)
+
     def _call(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         leaves = self.sample.leaves()
         values = [leaf.tensor for leaf in leaves]

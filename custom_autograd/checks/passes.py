@@ -106,14 +106,6 @@ def same_randomness() -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def is_random(function: TensorsFunction, inputs: Sequence[Tensor]) -> bool:
-    """Whether a call draws from the default generator."""
-    state = torch.get_rng_state()
-    with same_randomness():
-        function(*inputs)
-        return not torch.equal(state, torch.get_rng_state())
-
-
 def is_same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same values to the last bit; nan equals nan."""
     if one.shape != other.shape or one.dtype != other.dtype:

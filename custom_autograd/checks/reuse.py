@@ -14,7 +14,6 @@ from custom_autograd.checks.passes import (
     Forward,
     cotangents_of,
     forward,
-    is_random,
     is_same,
     repeatable_gradients,
     same_randomness,
@@ -93,7 +92,7 @@ def _interleaved(
 
 def _same_noise(function: TensorFunction, cotangents: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
     """A backward of a random forward that finds the generator elsewhere, as it does in a model."""
-    if not is_random(function, function.inputs):
+    if not function.is_random():
         return PASSED
     with same_randomness():
         called = forward(function, function.inputs)

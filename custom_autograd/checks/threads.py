@@ -11,7 +11,7 @@ from torch import Tensor
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import TensorFunction, function_of
-from custom_autograd.checks.passes import Forward, cotangents_of, forward, is_random, repeatable_gradients, varied
+from custom_autograd.checks.passes import Forward, cotangents_of, forward, repeatable_gradients, varied
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -34,7 +34,7 @@ class Threads(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per round; the first that fails ends it."""
         function = function_of(target, sample)
-        if is_random(function, function.inputs):
+        if function.is_random():
             raise NothingToCheckError("it draws random numbers, whose order among threads is not fixed")
         cotangents = cotangents_of(function, function.inputs)
         inputs = [varied(function, function.inputs, step) for step in range(THREADS)]

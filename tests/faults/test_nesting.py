@@ -132,10 +132,10 @@ def test_large_samples_are_cut():
     assert "passed" == result_of(torch.sin, Sample(x)).status
 
 
-def test_random_results_are_skipped():
+def test_random_results_are_compared_with_equal_random_numbers():
     result = result_of(torch.nn.functional.dropout)
 
-    assert ("skipped", "the op gives other results from one call to the next") == (result.status, result.message)
+    assert "passed" == result.status
 
 
 def test_complex_numbers_are_skipped_with_the_reason():

@@ -1,5 +1,7 @@
 """Mutants that read memory wrongly: strides, offsets, alignment, channels last, conjugation; and lose precision."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -51,6 +53,11 @@ def _channels_first(x: Tensor) -> Tensor:
 def _unconjugated(z: Tensor) -> Tensor:
     """Reads the memory of a tensor that is conjugated lazily."""
     return z.conj() if z.is_conj() else z
+
+
+def _by_unconjugated(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    x, y = ctx.saved_tensors
+    return grad * _unconjugated(y).conj(), grad * x.conj()
 
 
 def _sum_in_own_dtype(product: Tensor) -> Tensor:
@@ -177,9 +184,7 @@ LAYOUTS: tuple[Mutant, ...] = (
         "conj view",
         "layouts",
         "The backward reads a saved input as it lies in memory.",
-        COMPLEX_PRODUCT.but(
-            backward=lambda grad, z, w: {"z": fit(grad * _unconjugated(w).conj(), z), "w": fit(grad * z.conj(), w)}
-        ),
+        WRITTEN_PRODUCT.but(samples=COMPLEX_PRODUCT.samples, backward=_by_unconjugated),
     ),
     plant(
         "conj_forgotten",
