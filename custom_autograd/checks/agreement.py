@@ -15,7 +15,7 @@ from custom_autograd.checks.base import PASSED, Finding, find_refusal, first_lin
 from custom_autograd.checks.comparison import Difference, find_difference, widened
 from custom_autograd.checks.differentiable import TensorFunction, signed_like, vector_jacobian
 from custom_autograd.checks.targets import Function, Target, call_on
-from custom_autograd.checks.variants import sizes
+from custom_autograd.checks.variants import sizes, without_dimensions
 from custom_autograd.core.samples import Sample
 
 ROUNDING = 8.0
@@ -76,15 +76,19 @@ def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample
             yield from sizes(sample)
         return
     for label, variant in sizes(sample):
-        if _is_accepted(target, target.reference, variant):
+        if _find_shapes(target, target.reference, variant) is not None:
             yield label, variant
+    given = {tuple(tensor.shape) for tensor in sample.tensors()}
+    is_whole = all(tensor.numel() and tensor.dim() for tensor in sample.tensors())
+    if is_whole and len(given) == 1 and given == _find_shapes(target, target.reference, sample):
+        yield "no dimensions", without_dimensions(sample)  # element by element, an op knows no dimensions
 
 
-def _is_accepted(target: Target, reference: Function, sample: Sample) -> bool:
+def _find_shapes(target: Target, reference: Function, sample: Sample) -> set[tuple[int, ...]] | None:
+    """The shapes of what a function returns; None if it refuses the sample."""
     with torch.no_grad(), contextlib.suppress(Exception):
-        values_of(target, reference, sample)
-        return True
-    return False
+        return {tuple(tensor.shape) for tensor in values_of(target, reference, sample)}
+    return None
 
 
 def find_gradient_difference(function: TensorFunction, other: TensorFunction) -> Difference | None:

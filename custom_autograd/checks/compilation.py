@@ -1,5 +1,6 @@
 """One call of a target, eager or compiled, as results by name: its outputs, the inputs it wrote to, and gradients."""
 
+import contextlib
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,6 +104,14 @@ def refusal_of(target: Target, error: Exception) -> str | None:
     if refusal is None and (not is_declared_here(target) or target.is_mutating or is_limit_of_torch(error)):
         return first_line(root_cause(error))
     return refusal
+
+
+def has_data_dependent_size(target: Target, sample: Sample) -> bool:
+    """Whether the fake kernel answers with a size that nobody knows before the op runs."""
+    with torch.no_grad(), contextlib.suppress(Exception), fake_mode() as to_fake:
+        outputs = call_on(target.call, sample.map(lambda tensor: to_fake(tensor.detach())))
+        return any(not isinstance(size, int) for output in outputs for size in output.shape)
+    return False
 
 
 def is_limit_of_torch(error: Exception) -> bool:

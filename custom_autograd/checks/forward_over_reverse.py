@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, find_refusal, skipped
 from custom_autograd.checks.causes import find_cause
 from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
+from custom_autograd.checks.numerical import has_kink
 from custom_autograd.checks.precision import Precision, precision_of
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
@@ -40,6 +41,8 @@ class ForwardOverReverse(Check):
                 raise
             yield skipped(f"forward mode through the backward is refused: {refusal}")
             return
+        if has_kink(function, precision):
+            raise NothingToCheckError("there is no second derivative here: the slopes on both sides differ")
         expected = _differences(function, cotangents, directions, precision)
         for name, one, other in zip(function.names, found, expected, strict=True):
             yield _compare(name, one, other, precision)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.differentiable import TensorsFunction
+from custom_autograd.checks.differentiable import TensorFunction, TensorsFunction, signed_like
 from custom_autograd.checks.precision import Precision
 
 STEP = 1e-3
@@ -93,6 +93,15 @@ def gradient(
         estimate = along(function, inputs, directions, cotangents, precision)
         values[index], kinks[index] = estimate.value, estimate.is_kink
     return values.view(inputs[place].shape), kinks.view(inputs[place].shape)
+
+
+def has_kink(function: TensorFunction, precision: Precision) -> bool:
+    """Whether a function of real tensors has a kink at its inputs: its backward then jumps, and has no derivative."""
+    inputs = [x.detach() for x in function.inputs]
+    if any(x.is_complex() for x in inputs):
+        return False
+    cotangents = signed_like(function(*inputs))
+    return any(along(function, inputs, signed_like(inputs), cotangents, precision).is_kink for _ in range(3))
 
 
 def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:

@@ -65,7 +65,7 @@ def run(
                 if result.status == "failed" and sample is not None and is_first:
                     result, is_first = _explained(case.target, check, sample, seed, result), False
                 results.append(result)
-                if result.is_finding:
+                if result.is_finding or result.accepted:
                     findings.add((check.name, result.sample))
                 if on_result is not None:
                     on_result(result)

@@ -67,7 +67,7 @@ def _others(value: object) -> tuple[object, ...]:
 
 
 def sizes(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """The call with one size at a time changed to 0, 1, one more, and more than a block; all equal; no dimensions.
+    """The call with one size at a time changed to 0, 1, one more, and more than a block; then all equal.
 
     Yields:
         What to call the variant, such as "size 8 -> 0", and the variant; none that is larger than `MOST_ELEMENTS`.
@@ -82,11 +82,14 @@ def sizes(sample: Sample) -> Iterator[tuple[str, Sample]]:
     for label, change in changes:
         if elements_of(sample, change) <= MOST_ELEMENTS:
             yield label, resized(sample, change)
-    if all(tensor.numel() and tensor.dim() for tensor in sample.tensors()):
-        yield "no dimensions", sample.map(_without_dimensions)
 
 
-def _without_dimensions(tensor: Tensor) -> Tensor:
+def without_dimensions(sample: Sample) -> Sample:
+    """The call with the first element of each tensor, as tensors without dimensions."""
+    return sample.map(_first)
+
+
+def _first(tensor: Tensor) -> Tensor:
     return tensor.detach().flatten()[0].clone().requires_grad_(tensor.requires_grad)
 
 

@@ -130,6 +130,7 @@ LINEAR = Declared(
         "weight": lambda: grad.flatten(0, -2).mT @ x.flatten(0, -2),
         "bias": lambda: grad.flatten(0, -2).sum(0),
     },
+    autocast=torch.float32,  # the product inside the kernel would else be bfloat16, and the fake does not say so
 )
 
 
