@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.base import PASSED, Check, Finding, failed
+from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
 from custom_autograd.checks.sweeps import conjugated, negated, sliced, transposed
@@ -56,7 +56,13 @@ def _check_layouts(function: TensorFunction, outputs: Sequence[Tensor]) -> Itera
         changed = [change(u) for u in plain]
         if any(u is not None for u in changed):
             sent = [before if after is None else after for before, after in zip(plain, changed, strict=True)]
-            yield _compare(function, label, sent, plain)
+            try:
+                yield _compare(function, label, sent, plain)
+            except (RuntimeError, TypeError) as error:
+                refusal = find_refusal(error)
+                if change not in (conjugated, negated) and refusal is None:
+                    raise
+                yield skipped(f"{label} is refused: {refusal or first_line(error)}")
 
 
 LAYOUTS = (

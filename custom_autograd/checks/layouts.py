@@ -42,11 +42,14 @@ def _compare(target: Target, variant: Sample, label: str) -> Iterable[Finding]:
     plain = variant.map(lambda x: x.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg())
     state = torch.get_rng_state()
     with torch.no_grad():
-        expected = values_of(target, target.full, plain)
+        try:
+            expected = values_of(target, target.full, plain)
+        except Exception:  # noqa: BLE001 - numbers that the op was not made for: expanding repeats some
+            return
         torch.set_rng_state(state)
         try:
             found = values_of(target, target.full, variant)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it raises, it gives no wrong number
             yield skipped(f"{label}: the op refuses it ({first_line(error)})")
             return
     cause = "strides, an offset or a view's lazy conjugation are ignored"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from custom_autograd.checks.base import NothingToCheckError
 from custom_autograd.checks.differentiable import TensorFunction, TensorsFunction, signed_like
 from custom_autograd.checks.precision import Precision
 
@@ -54,11 +55,14 @@ def along(
         precision: how finely the function answers.
     """
     size = max((float(x.abs().max()) for x in inputs if x.numel()), default=1.0)
-    step = (STEP if precision.step <= 1e-6 else 2 * precision.step) * max(size, 1e-2)
+    step = (STEP if precision.step <= 1e-6 else 2 * precision.step) * min(max(size, 1e-2), 1.0)
 
     def value(t: float) -> float:
         moved = [x if v is None else x + t * v for x, v in zip(inputs, directions, strict=True)]
-        return inner(cotangents, function(*moved))
+        results = function(*moved)
+        if [y.shape for y in results] != [u.shape for u in cotangents]:
+            raise NothingToCheckError("the size of the results changes nearby, so that they have no difference")
+        return inner(cotangents, results)
 
     with torch.no_grad():
         return _estimate(value, step)
