@@ -53,13 +53,9 @@ def find_difference(
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """The tensor in the widest dtype of its kind, on the CPU, so that a comparison itself does not round."""
-    return (
-        tensor.detach()
-        .resolve_conj()
-        .resolve_neg()
-        .to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)
-    )
+    """The tensor in the widest dtype of its kind, dense, on the CPU, so that a comparison itself does not round."""
+    dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
+    return dense.resolve_conj().resolve_neg().to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def _metadata(name: str, actual: Tensor, expected: Tensor) -> Difference | None:

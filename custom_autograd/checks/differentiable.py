@@ -67,7 +67,7 @@ class TensorFunction:
             values[position] = values[position].clone()
         outputs = call_on(self.call, self.sample.with_tensors(values))
         outputs += tuple(values[position] for position in written if not _is_in(values[position], outputs))
-        return tuple(output for output in outputs if can_have_gradient(output))
+        return tuple(output for output in outputs if _is_candidate(output))
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

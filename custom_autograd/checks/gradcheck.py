@@ -130,7 +130,7 @@ def _explained(
     if not is_small or any(value.is_complex() for value in (*inputs, *function(*inputs))):
         return failed(f"the backward disagrees with finite differences: {text}")
     growth = find_growth(function, inputs, precision)
-    if growth.is_kink:
+    if growth.is_harmless:
         return skipped(growth.text)
     entry = find_worst_entry(function, inputs, precision.step)
     return failed(f"the backward disagrees with finite differences: {entry or text}; {growth.text}", cause=growth.cause)

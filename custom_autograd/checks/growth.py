@@ -26,12 +26,12 @@ class Growth:
     Args:
         text: one phrase that says so.
         cause: why, probably.
-        is_kink: whether every element that disagrees stands at a kink.
+        is_harmless: whether every element that disagrees stands at a kink, or the disagreement is rounding.
     """
 
     text: str
     cause: str = ""
-    is_kink: bool = False
+    is_harmless: bool = False
 
 
 def find_growth(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Growth:
@@ -58,7 +58,7 @@ def find_growth(function: TensorFunction, inputs: Sequence[Tensor], precision: P
         wrong &= ~is_kink
         if bool(wrong.any()):
             cause = find_cause(grads[place], torch.where(is_kink, grads[place], expected), relative=1e-4)
-            return Growth(_growth(function, points, place, cotangents, grads[place], precision), cause)
+            return _growth(function, points, place, cotangents, grads[place], precision, cause)
     if kinks:
         return Growth(f"there is no derivative at {', '.join(kinks[:3])}: the slopes on both sides differ", "", True)
     return Growth("the error is in the Jacobian of one output, and cancels in a sum over all")
@@ -76,7 +76,8 @@ def _growth(
     cotangents: Sequence[Tensor],
     grad: Tensor,
     precision: Precision,
-) -> str:
+    cause: str,
+) -> Growth:
     """How the error along the gradient's own direction changes from a large step to a small one."""
     direction = torch.randn_like(grad)
     directions = [direction if i == place else None for i in range(len(inputs))]
@@ -87,8 +88,10 @@ def _growth(
         errors.append(abs(estimate.value * 1e-3 / step - inner([grad], [direction])))
     large, small = errors
     if small > 100 * large:
-        return f"the error grows from {large:.2g} to {small:.2g} as the step shrinks: rounding, not the formula"
-    return f"the error is {large:.2g} for a large step and {small:.2g} for a small one: the formula is wrong"
+        text = f"the error grows from {large:.2g} to {small:.2g} as the step shrinks: rounding, not the formula"
+        return Growth(text, is_harmless=True)
+    text = f"the error is {large:.2g} for a large step and {small:.2g} for a small one: the formula is wrong"
+    return Growth(text, cause)
 
 
 def _shown(name: str, point: Tensor, index: Tensor) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
 from custom_autograd.checks.agreement import values_of
 from custom_autograd.checks.base import (
@@ -39,7 +40,7 @@ class Layouts(Check):
 
 
 def _compare(target: Target, variant: Sample, label: str) -> Iterable[Finding]:
-    plain = variant.map(lambda x: x.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg())
+    plain = variant.map(_contiguous)
     state = torch.get_rng_state()
     with torch.no_grad():
         try:
@@ -74,3 +75,9 @@ def _compare(target: Target, variant: Sample, label: str) -> Iterable[Finding]:
     difference = find_difference(grads, expected_grads, names=names)
     message = f"{label} inputs: {difference} for the same numbers, contiguous"
     yield PASSED if difference is None else failed(message, cause=cause)
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()

@@ -4,6 +4,7 @@ The truth is the op itself in float64 on the same numbers, which other checks ho
 from its rounding, and from how far the truth moves where the inputs move by half a unit in their last place.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from custom_autograd.checks.agreement import to_double
 from custom_autograd.checks.base import Check, Finding, NothingToCheckError, failed, first_line, measured, skipped
 from custom_autograd.checks.comparison import widened
-from custom_autograd.checks.differentiable import gradients_for
+from custom_autograd.checks.differentiable import function_of, gradients_for
 from custom_autograd.checks.targets import Target
 from custom_autograd.checks.variants import long_sizes
 from custom_autograd.core.samples import Sample
@@ -26,6 +27,14 @@ BUDGETS = {torch.float32: 2e-4, torch.float16: 1.2e-2, torch.bfloat16: 6e-2}
 
 MakeCotangents: TypeAlias = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """One cotangent for each output."""
+
+SHARE = 0.02
+"""Of the elements, that may be off by more: near a tie, rounding sends the gradient elsewhere."""
+
+LONGEST = 2.0  # s; of one sample, after which longer ones are left out
+
+FLOOR = 1e-2
+"""A result this much smaller than the inputs is what cancelled: rounding of the inputs is then most of it."""
 
 CONDITION = 8.0
 """How often the truth's own movement is allowed on top."""
@@ -43,7 +52,13 @@ class LowPrecision(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per dtype and size."""
+        if function_of(target, sample).is_random():
+            raise NothingToCheckError("it draws other random numbers in every dtype")
+        start = time.perf_counter()
         for label, variant in _variants(sample):
+            if time.perf_counter() - start > LONGEST:
+                yield skipped(f"{label}: left out, because smaller ones took {LONGEST:g} s")
+                continue
             for dtype, budget in BUDGETS.items():
                 yield from _check(target, variant, dtype, budget, label)
 
@@ -71,7 +86,8 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
         if any(truth is None for truth in truths):
             return
         scales = scales or [_size(tensor) for tensor in truths[0] or ()]
-        finding = _compare(names, found, truths, scales, dtype, budget, place)
+        least = FLOOR * max(map(_size, low.tensors()), default=0.0)
+        finding = _compare(names, found, truths, [max(scale, least) for scale in scales], dtype, budget, place)
         yield finding
         if finding.status == "failed":
             return
@@ -130,10 +146,12 @@ def _compare(
         scale = max(_size(other), scales[position])  # for ones, what is added may cancel to nothing
         if one.shape != other.shape or not 0 < scale < torch.finfo(dtype).max / 2:
             continue
-        error = float((one - other).abs().nan_to_num(nan=torch.inf).max()) / scale
+        errors = (one - other).abs().nan_to_num(nan=torch.inf) / scale
+        error = float(errors.max())
         movement = max(float((widened(row[position]) - other).abs().max()) for row in moved) / scale
         worst = max(worst, error)
-        if error > budget + CONDITION * movement:
+        share = float((errors > budget + CONDITION * movement).double().mean())
+        if share > SHARE:
             return failed(
                 f"{place}: {name} has a relative error of {error:.2g} against float64, more than {budget:.2g}",
                 cause="a sum is accumulated in low precision; accumulate in float32",

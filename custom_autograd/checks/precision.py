@@ -17,8 +17,8 @@ from custom_autograd.checks.differentiable import TensorsFunction
 
 STEP = 1e-6
 FINE = 1e-10
-CURVATURE = 30.0
-"""A second difference that is curvature falls by a hundred with a tenth of the step; noise does not."""
+CURVATURE = (30.0, 300.0)
+"""A second difference that is curvature falls by a hundred with a tenth of the step; noise stays, or vanishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,25 @@ def precision_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> Precisi
     Raises:
         NothingToCheckError: the function computes in half precision, where a difference says nothing.
     """
-    noise = max(_noise(function, inputs, STEP) for _ in range(3))
-    if noise < FINE or CURVATURE * max(_noise(function, inputs, STEP / 10) for _ in range(3)) < noise:
+    coarsest = max((_rounding(output) for output in function(*inputs)), default=0.0)
+    directions = [[torch.randn_like(value) for value in inputs] for _ in range(3)]
+    noise = max(coarsest, *(_noise(function, inputs, directions[i], STEP) for i in range(3)))
+    smaller = max(coarsest, *(_noise(function, inputs, directions[i], STEP / 10) for i in range(3)))
+    if noise < FINE or CURVATURE[0] * smaller < noise < CURVATURE[1] * smaller:
         return FLOAT64
     if noise > 1e-4:
         raise NothingToCheckError(f"its results are only good to {noise:.1g}: a finite difference says nothing")
     return Precision(step=noise ** (1 / 3), absolute=50 * noise ** (2 / 3), relative=50 * noise ** (2 / 3))
 
 
-def _noise(function: TensorsFunction, inputs: Sequence[Tensor], size: float) -> float:
+def _rounding(output: Tensor) -> float:
+    """What one rounding in the output's dtype makes, relative to its size; 0 for the widest."""
+    return 0.0 if output.dtype in (torch.float64, torch.complex128) else torch.finfo(output.dtype).eps / 2
+
+
+def _noise(function: TensorsFunction, inputs: Sequence[Tensor], directions: Sequence[Tensor], size: float) -> float:
     """The second difference of each output over a small step, relative to the output's size; the largest."""
-    steps = [size * torch.randn_like(value) for value in inputs]
+    steps = [size * direction for direction in directions]
     with torch.no_grad():
         above = function(*(value.detach() + step for value, step in zip(inputs, steps, strict=True)))
         below = function(*(value.detach() - step for value, step in zip(inputs, steps, strict=True)))

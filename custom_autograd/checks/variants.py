@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.sweeps import elements_of, resized, sizes_of
+from custom_autograd.checks.sweeps import elements_of, free_sizes, resized, sizes_of
 from custom_autograd.checks.targets import TargetArgument
 from custom_autograd.core.samples import Sample
 
@@ -96,7 +96,7 @@ def _first(tensor: Tensor) -> Tensor:
 def long_sizes(sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:
     """The call with one size at a time made so long; others stay, or become small where that keeps them apart."""
     found = sorted(sizes_of(sample))
-    for size in found:
+    for size in sorted(free_sizes(sample)):
         change = {**_small(found, size), size: length}
         if elements_of(sample, change) <= MOST_ELEMENTS:
             yield f"size {size} -> {length}", resized(sample, change)

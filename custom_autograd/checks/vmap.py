@@ -7,7 +7,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, find_refusal, skipped
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, find_refusal, first_line, skipped
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.sweeps import copy, subsets
 from custom_autograd.checks.targets import Target, call_on
@@ -36,12 +36,14 @@ class Vmap(Check):
         leaves = sample.leaves()
         if not leaves:
             raise NothingToCheckError("the sample has no tensor to batch")
+        if any(leaf.tensor.layout != torch.strided for leaf in leaves):
+            raise NothingToCheckError("a tensor of the sample is not strided, and cannot be batched")
         written = target.written_places(sample)
         names = [target.name_of(leaf) for leaf in leaves]
         call = _function(target, copy(sample), written)
         tensors = copy(sample).tensors()
         for levels in _cases(tensors, written):
-            finding = _check(call, tensors, levels, names)
+            finding = _check(call, tensors, levels, names, is_composed=target.is_composed)
             yield finding
             if finding.status == "skipped":
                 return
@@ -78,7 +80,14 @@ def _along(chosen: Iterable[int], dim: int, size: int) -> InDims:
     return tuple(dim if place in places else None for place in range(size))
 
 
-def _check(call: TensorsFunction, tensors: Sequence[Tensor], levels: tuple[InDims, ...], names: list[str]) -> Finding:
+def _check(
+    call: TensorsFunction,
+    tensors: Sequence[Tensor],
+    levels: tuple[InDims, ...],
+    names: list[str],
+    *,
+    is_composed: bool,
+) -> Finding:
     values = _batched(tensors, levels)
     batched = call
     for dims in reversed(levels):
@@ -92,9 +101,9 @@ def _check(call: TensorsFunction, tensors: Sequence[Tensor], levels: tuple[InDim
             found = batched(*values)
         except (RuntimeError, TypeError, NotImplementedError) as error:
             refusal = find_refusal(error)
-            if refusal is None:
+            if refusal is None and not is_composed:
                 raise
-            return skipped(f"the op has no batching rule and says so: {refusal}")
+            return skipped(f"the op has no batching rule and says so: {refusal or first_line(error)}")
     difference = find_difference(found, expected, factor=10.0)
     return PASSED if difference is None else difference.failed(f"{_described(levels, names)}: {difference} by a loop")
 

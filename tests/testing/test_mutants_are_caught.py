@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from custom_autograd.checking import all_checks, check
+from custom_autograd.checking import case_of, select_checks
+from custom_autograd.checks import runner
 from custom_autograd.testing.mutants import MUTANTS
 
 MESSAGES = Path(__file__).with_name("mutant_messages.txt")
 IS_ACCEPTING = bool(os.environ.get("ACCEPT_MUTANT_MESSAGES"))
-PRESENT = {row.name for row in all_checks()}
 UNSTABLE = {"hidden state", "nondeterminism", "undeclared RNG", "race", "unwritten memory", "stale cache", "leak"}
 """Families whose numbers differ from run to run: of their messages only the part before ' = ' is pinned."""
 PLACE = re.compile(r"\w+\.py:\d+")
+NUMBER = re.compile(r"-?\d+\.\d+(e[-+]?\d+)?|\b\d+e[-+]?\d+")
+"""What depends on how a machine adds: integers, shapes and names are pinned as they are."""
 
 
 def pinned():
@@ -35,7 +37,7 @@ def accept(name, message):
 
 def shown(mutant, message):
     """What is pinned of a message."""
-    line = PLACE.sub("FILE:LINE", message.splitlines()[0])
+    line = NUMBER.sub("N", PLACE.sub("FILE:LINE", message.splitlines()[0]))
     return line.split(" = ")[0] if mutant.family in UNSTABLE else line
 
 
@@ -45,12 +47,9 @@ def test_no_message_is_kept_of_a_mutant_that_is_gone():
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.name}-{mutant.check}")
 def test_a_mutant_fails_the_check_that_it_names(mutant, fresh_compiler):
-    if mutant.check not in PRESENT:
-        pytest.skip(f"there is no check '{mutant.check}' yet")
+    report = runner.run([case_of(mutant.make(), mutant.samples)], select_checks([mutant.check]), is_explained=False)
 
-    report = check(mutant.make(), mutant.samples, checks=[mutant.check])
-
-    failures = [row for row in report.results if row.status == "failed" and row.check == mutant.check]  # not its group
+    failures = [row for row in report.results if row.status == "failed"]
     assert failures, f"{mutant.purpose} The check '{mutant.check}' does not notice:\n{report}"
     message = shown(mutant, failures[0].message)
     if IS_ACCEPTING:

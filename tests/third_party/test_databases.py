@@ -12,7 +12,53 @@ COMPILED = {"compile", "compiled_autograd", "compiled_transforms", "export", "re
 CHECKS = [row.name for row in all_checks() if row.name not in COMPILED]
 INFOS = {f"{kind}-{info.name}": info for kind, db in (("f", autograd_function_db), ("o", custom_op_db)) for info in db}
 
-FOUND: dict[str, dict[str, str]] = {}
+ZERO_TANGENT = "torch.library ops have no forward mode, and say zero"
+BROADCAST = "the gradient has the shape of the output; the engine sums it over what was broadcast"
+
+FOUND = {
+    "f-NumpyMulAutogradFunction": {"contract": BROADCAST},
+    "f-MulGenVmapAutogradFunction": {"contract": BROADCAST},
+    "f-NumpyCubeNotComposableAutogradFunction": dict.fromkeys(
+        ("directional", "gradcheck", "linearity"), "the backward leaves out the incoming gradient"
+    ),
+    "f-NumpySortAutogradFunction": dict.fromkeys(
+        ("directional", "gradcheck"), "the forward returns its input unsorted, the backward is that of a sort"
+    ),
+    "f-CubeGenVmapAutogradFunction": dict.fromkeys(
+        ("directional", "gradcheck", "linearity"), "the backward adds 6 dx for the second output, whatever comes in"
+    ),
+    "f-ScaleGradGenVmapAutogradFunction": dict.fromkeys(
+        ("directional", "gradcheck"), "it scales gradients on purpose"
+    ),
+    "f-ZeroGradientsGenVmapAutogradFunction": {
+        **dict.fromkeys(("directional", "gradcheck"), "it stops gradients on purpose"),
+        "contract": BROADCAST,
+    },
+    "o-NumpyCubeCustomOp": {"forward_mode": ZERO_TANGENT},
+    "o-NumpyMulCustomOp": {
+        "contract": BROADCAST,
+        "fake": "the strides of a transposed input are not those of the real result",
+        "forward_mode": ZERO_TANGENT,
+    },
+    "o-NumpyMulScalarCustomOp": {"forward_mode": ZERO_TANGENT},
+    "o-NumpySortCustomOp": {
+        "fake": "the strides of a transposed input are not those of the real result",
+        "forward_mode": ZERO_TANGENT,
+    },
+    "o-NumpyTakeCustomOp": {"forward_mode": ZERO_TANGENT},
+    "o-NumpyViewCopyCustomOp": {
+        "fake": "it cannot view a transposed input, which the kernel copies",
+        "forward_mode": ZERO_TANGENT,
+    },
+    "o-NumpyCatCustomOp": {
+        "fake": "the strides of transposed inputs are not those of the real result",
+        "forward_mode": ZERO_TANGENT,
+        "vmap": "its rule takes one of two in_dims",
+    },
+    "o-NumpySplitCopyCustomOp": {"forward_mode": ZERO_TANGENT},
+    "o-NumpySplitCopyWithIntCustomOp": {"forward_mode": ZERO_TANGENT},
+}
+"""Entry -> check -> what is wrong there; whoever reads the database's source can see it."""
 
 
 def samples_of(info):

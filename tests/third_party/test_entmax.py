@@ -1,0 +1,42 @@
+"""`check` over entmax 1.3, a package of sparse softmaxes written as autograd.Functions: what it finds there is true."""
+
+import pytest
+import torch
+
+from custom_autograd.checking import all_checks, check
+from custom_autograd.core.samples import Sample
+
+entmax = pytest.importorskip("entmax", reason="entmax is not installed")
+
+COMPILED = {"compile", "compiled_autograd", "compiled_transforms", "export", "recompilation"}
+CHECKS = [row.name for row in all_checks() if row.name not in COMPILED]
+
+SECOND = "the backward cannot be differentiated twice, and is not marked once_differentiable: zeros and wrong numbers"
+OUTSIDE = "a tensor is an attribute of ctx: hooks, offloading and checkpointing do not see it"
+ONE_MORE = "the backward returns a gradient more than there are arguments"
+
+FOUND = {
+    "sparsemax": {},
+    "entmax15": {"second_order": SECOND},
+    "sparsemax_bisect": {"saved": OUTSIDE},
+    "entmax_bisect": {"saved": OUTSIDE, "second_order": SECOND},
+    "normmax_bisect": {"contract": ONE_MORE, "saved": OUTSIDE},
+    "budget_bisect": {"contract": ONE_MORE, "saved": OUTSIDE},
+    "sparsemax_loss": {"second_order": SECOND},
+    "entmax15_loss": {"second_order": SECOND},
+    "entmax_bisect_loss": {"second_order": SECOND},
+}
+"""Function -> check -> what is wrong there."""
+
+
+def samples_of(name):
+    if name.endswith("_loss"):
+        return lambda make: [Sample(make(3, 5), torch.tensor([0, 3, 1]))]
+    return lambda make: [Sample(make(3, 5), 2) if name == "budget_bisect" else Sample(make(3, 5), dim=-1)]
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_every_finding_is_known(name):
+    report = check(getattr(entmax, name), samples_of(name), checks=CHECKS)
+
+    assert FOUND[name].keys() == {row.check for row in report.results if row.is_finding}, str(report)
