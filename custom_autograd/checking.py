@@ -123,6 +123,10 @@ def case_of(
             raise CheckError(_no_sample(seen, sample))
     if not made:
         raise CheckError(_no_samples(seen))
+    names = [check.name for check in all_checks()]
+    unknown = [name for sample in made for name in sample.accepted if name not in names]
+    if unknown:
+        raise CheckError(_unknown(unknown[0], names))
     return runner.Case(seen, made)
 
 

@@ -71,7 +71,7 @@ def _compare(
         raise NothingToCheckError("a derivative is not finite here")
     names = ", ".join(f"'{name}'" for name in function.names)
     return failed(
-        f"the jvp and the backward disagree along {names}: <u, J v> = {pushed:.6g}, <J^T u, v> = {expected:.6g}",
+        f"the jvp and the backward disagree along {names}: <u, J v> = {pushed:.10g}, <J^T u, v> = {expected:.10g}",
         cause="one of the two rules is wrong; gradcheck and forward_mode tell which",
     )
 

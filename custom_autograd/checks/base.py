@@ -131,7 +131,9 @@ REFUSALS = (
     "no fake impl",
     "Batching rule not implemented",
     "does not have vmap support",
-    "do not support batching operators that can",  # have results, or indices, of dynamic shape
+    "do not support batching",
+    "don't support vmap",
+    "we do not yet support",
     "vmap met an op that draws random numbers",
     "called random operation while in randomness error mode",
     "override the setup_context staticmethod",

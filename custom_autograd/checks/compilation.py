@@ -116,12 +116,13 @@ def has_data_dependent_size(target: Target, sample: Sample) -> bool:
 
 def is_limit_of_torch(error: Exception) -> bool:
     """Whether torch.compile says that it does not take any op of this kind, or that the error is its own."""
-    text = f"{type(root_cause(error)).__name__}: {error}"
+    text = f"{type(error).__name__} {type(root_cause(error)).__name__}: {error}"
     return any(phrase in text for phrase in LIMITS_OF_TORCH)
 
 
 LIMITS_OF_TORCH = (
     "INTERNAL ASSERT FAILED",
+    "InternalTorchDynamoError",
     "Unsupported custom jvp",  # a torch.autograd.Function that has one
     "Attempted to call function marked as skipped",  # a function of torch itself, written in C++
     "DataDependentOutputException",

@@ -5,7 +5,16 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
+from custom_autograd.checks.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    skipped,
+)
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
 from custom_autograd.checks.sweeps import conjugated, negated, sliced, transposed
@@ -28,8 +37,7 @@ class Cotangents(Check):
         function = function_of(target, sample)
         outputs = function(*function.inputs)
         if not any(output.requires_grad for output in outputs):
-            yield failed("no output carries a gradient")
-            return
+            raise NothingToCheckError("no output carries a gradient")
         writes = _check_writes(function, outputs)
         yield writes
         if writes is not PASSED:

@@ -164,8 +164,9 @@ def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, s
     values = [x.clone() if is_written else x for x, is_written in zip(copies.tensors(), written, strict=True)]
     try:
         outputs = [y for y in call_on(target.call, copies.with_tensors(values)) if y.requires_grad]
-        if outputs:
-            torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
+        if outputs and any(x.requires_grad for x in copies.tensors()):
+            leaves = [x for x in copies.tensors() if x.requires_grad]  # what the op closes over gets no .grad
+            torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs], inputs=leaves)
     except RuntimeError as error:
         refusal = find_refusal(error)
         if refusal is None:

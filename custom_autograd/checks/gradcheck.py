@@ -65,12 +65,20 @@ def _check(function: TensorFunction, *, has_subsets: bool) -> Iterator[Finding]:
     if disconnected is not None:
         yield failed(disconnected)
         return
+    if not _is_finite_nearby(function, inputs):
+        raise NothingToCheckError("a result here or nearby is not finite")
     precision = precision_of(function, inputs)
     finding = _compare_with_differences(function, inputs, precision)
     yield finding
     if finding is PASSED:
         yield from _check_subsets(function) if has_subsets else ()
         yield _check_batched(function, inputs, precision)
+
+
+def _is_finite_nearby(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
+    with torch.no_grad():
+        moved = [function(*(x.detach() + step for x in inputs)) for step in (-1e-3, 0.0, 1e-3)]
+    return all(bool(torch.isfinite(y).all()) for outputs in moved for y in outputs)
 
 
 def _check_hidden(function: TensorFunction, *, has_subsets: bool) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.base import PASSED, Check, Finding, failed
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import function_of, signed_like, vector_jacobian
 from custom_autograd.checks.targets import Target
@@ -28,8 +28,7 @@ class Linearity(Check):
         function = function_of(target, sample)
         outputs = function(*function.inputs)
         if not any(output.requires_grad for output in outputs):
-            yield failed("no output carries a gradient")
-            return
+            raise NothingToCheckError("no output carries a gradient")
         names = [f"gradient of '{name}'" for name in function.names]
 
         def vjp(cotangents: Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -41,8 +40,12 @@ class Linearity(Check):
 
         u, v = signed_like(outputs), signed_like(outputs)
         of_u, of_v = vjp(u), vjp(v)
+        if not all(bool(torch.isfinite(grad).all()) for grad in (*of_u, *of_v)):
+            raise NothingToCheckError("a gradient is not finite here")
         mixed = vjp(0.7 * one - 1.9 * other for one, other in zip(u, v, strict=True))
         expected = tuple(0.7 * one - 1.9 * other for one, other in zip(of_u, of_v, strict=True))
         yield compare("vjp(0.7 u - 1.9 v)", mixed, expected)
         yield compare("vjp(0)", vjp(torch.zeros_like(one) for one in u), (torch.zeros_like(one) for one in of_u))
-        yield compare("vjp(1e4 u) / 1e4", (one / 1e4 for one in vjp(1e4 * one for one in u)), of_u)
+        for scale in (1e4, 1e8, 1e-8):
+            scaled = (one / scale for one in vjp(scale * one for one in u))
+            yield compare(f"vjp({scale:g} u) / {scale:g}", scaled, of_u)

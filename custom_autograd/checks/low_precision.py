@@ -144,7 +144,7 @@ def _compare(
     for position, (name, low, wide) in enumerate(zip(names, found, truth, strict=True)):
         one, other = widened(low), widened(wide)
         scale = max(_size(other), scales[position])  # for ones, what is added may cancel to nothing
-        if one.shape != other.shape or not 0 < scale < torch.finfo(dtype).max / 2:
+        if one.shape != other.shape or not other.numel() or not 0 < scale < torch.finfo(dtype).max / 2:
             continue
         errors = (one - other).abs().nan_to_num(nan=torch.inf) / scale
         error = float(errors.max())

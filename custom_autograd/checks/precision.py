@@ -17,8 +17,9 @@ from custom_autograd.checks.differentiable import TensorsFunction
 
 STEP = 1e-6
 FINE = 1e-10
-CURVATURE = (30.0, 300.0)
-"""A second difference that is curvature falls by a hundred with a tenth of the step; noise stays, or vanishes."""
+CURVATURE = (5.0, 300.0)
+"""With a tenth of the step a second difference that is curvature falls by a hundred, and one at a kink by ten; noise
+stays, or vanishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _noise(function: TensorsFunction, inputs: Sequence[Tensor], directions: Sequ
     noises = [
         float(((a - m) - (m - b)).abs().max() / (1 + m.abs().max()))
         for a, m, b in zip(above, middle, below, strict=True)
-        if m.numel() and bool(torch.isfinite(m).all())
+        if m.numel() and all(bool(torch.isfinite(y).all()) for y in (a, m, b))
     ]
     return max(noises, default=0.0)
 

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import random
+import sys
 import time
 import traceback
 import warnings
@@ -17,9 +18,10 @@ from custom_autograd.checks.scripts import script_of
 from custom_autograd.checks.shrinking import shrink
 from custom_autograd.checks.sweeps import representatives
 from custom_autograd.checks.targets import Target
-from custom_autograd.core.errors import GradientError, KernelError
+from custom_autograd.core.errors import GradientError, KernelError, KernelWarning
 from custom_autograd.core.samples import Sample
 from custom_autograd.report import Report, Result, Status
+from custom_autograd.torch_private import verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,21 @@ def isolated_randomness(seed: int) -> Iterator[None]:
     """Random numbers begin at the seed within, and go on as if nothing had happened after."""
     devices = list(range(torch.cuda.device_count())) if _is_cuda_in_use() else []
     state = random.getstate()
+    numpy = sys.modules.get("numpy")  # a kernel may draw from it, where it is in use
+    numpy_state = None if numpy is None else numpy.random.get_state()
     with torch.random.fork_rng(devices=devices):
         torch.default_generator.manual_seed(seed)
         if devices:
             torch.cuda.manual_seed_all(seed)
         random.seed(seed)
+        if numpy is not None:
+            numpy.random.seed(seed % 2**32)
         try:
             yield
         finally:
             random.setstate(state)
+            if numpy is not None:
+                numpy.random.set_state(numpy_state)
 
 
 def _is_cuda_in_use() -> bool:
@@ -131,7 +139,7 @@ def _nothing_for(check: Check) -> str:
 
 def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: int) -> Result:
     own_seed = zlib.crc32(f"{target.name}/{check.name}/{position}/{seed}".encode())
-    with isolated_randomness(own_seed), torch.enable_grad():
+    with isolated_randomness(own_seed), torch.inference_mode(False), torch.enable_grad():
         result = _run_on_sample(target, check, sample, label_of(sample, position))
     return replace(result, seed=seed)
 
@@ -154,7 +162,7 @@ def _explained(target: Target, check: Check, sample: Sample, seed: int, result: 
         again = _run_at(target, check, candidate, 0, seed)
         return again.status == "failed" and again.cause == result.cause
 
-    smallest = shrink(sample, fails)
+    smallest = sample if check.is_for_errors else shrink(sample, fails)
     return replace(result, script="" if smallest is None else script_of(target, smallest, check.name, seed))
 
 
@@ -162,7 +170,7 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
     start = time.perf_counter()
     findings: list[Finding] = []
     try:
-        with _quiet():
+        with _quiet() as warned:
             for finding in check.run(target, sample):
                 findings.append(finding)  # noqa: PERF402 - what was found before an exception is kept
     except NothingToCheckError as reason:
@@ -173,6 +181,7 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
             message, seconds = _describe(error), time.perf_counter() - start
             return Result(target.name, check.name, label, "error", message, seconds, check.code)
         findings.append(known)
+    findings += [failed(str(warning.message), cause="the fallback was checked instead") for warning in warned]
     status, message = _summarise(findings)
     causes = [finding.cause for finding in findings if finding.status == status and finding.cause]
     measures = {name: value for finding in findings for name, value in finding.measures.items()}
@@ -181,14 +190,19 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences warnings and logging: torch warns of its own deprecations, and logs what it also raises."""
+def _quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Silences warnings and logging: torch warns of its own deprecations, and logs what it also raises.
+
+    Yields:
+        What is kept: warnings that a kernel could not be built, and another one stands in.
+    """
     disabled = logging.root.manager.disable
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(record=True) as kept, verification.quiet_vmap():
         warnings.simplefilter("ignore")
+        warnings.simplefilter("always", KernelWarning)
         logging.disable(logging.ERROR)
         try:
-            yield
+            yield kept
         finally:
             logging.disable(disabled)
 

@@ -1,7 +1,6 @@
 """A program that shows a failure by itself: it loads the target, writes the sample out, and runs the one check."""
 
 import inspect
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -35,10 +34,19 @@ def script_of(target: Target, sample: Sample, check: str, seed: int) -> str:
         *_loading(target),
         "sample = Sample(",
         *(f"    {argument}," for argument in arguments),
-        ")",
+        f"){_expected(sample)}",
         f'check(op, [sample], checks=["{check}"], seed={seed}, raise_on_failure=True)',
     ]
     return "\n".join(lines)
+
+
+def _expected(sample: Sample) -> str:
+    """What the sample is declared to raise."""
+    if sample.error is None:
+        return ""
+    home, name = sample.error.type.__module__, sample.error.type.__qualname__
+    name = name if home == "builtins" else f"__import__({home!r}, fromlist=['']).{name}"
+    return f".raises({name}, match={sample.error.match!r})"
 
 
 def _loading(target: Target) -> list[str]:
@@ -61,8 +69,8 @@ def _loading_of(module: ModuleType, attribute: str) -> list[str]:
         root, _, rest = attribute.partition(".")
         line = f"from {module.__name__} import {root}" if attribute else f"import {module.__name__}"
         return [line, *([f"op = {root}.{rest}" if rest else f"op = {root}"] if attribute else [])]
-    path = os.path.relpath(str(file)) if Path(str(file)).is_relative_to(Path.cwd()) else str(file)
-    call = f'load("{Path(path).as_posix()}:{attribute}")[0].value' if attribute else f'load("{Path(path).as_posix()}")'
+    path = Path(str(file)).resolve().as_posix()  # the script may be run from anywhere
+    call = f'load("{path}:{attribute}")[0].value' if attribute else f'load("{path}")'
     return ["from custom_autograd.checks.loading import load", f"op = {call}" if attribute else call]
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd import gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 
-from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, skipped
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, find_refusal, skipped
 from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like
 from custom_autograd.checks.numerical import has_kink
 from custom_autograd.checks.parts import chosen_subsets, parts_by_inputs
@@ -37,8 +37,9 @@ class SecondOrder(Check):
         """One finding per subset; a backward that says it cannot be differentiated is honest, and skipped."""
         function = function_of(target, sample)
         if not any(output.requires_grad for output in function(*function.inputs)):
-            yield failed("no output carries a gradient")
-            return
+            raise NothingToCheckError("no output carries a gradient")
+        if not all(bool(torch.isfinite(y).all()) for y in function(*function.inputs)):
+            raise NothingToCheckError("a result is not finite here")
         precision = precision_of(function, function.inputs)
         for chosen in chosen_subsets(function, self.only):
             finding = _check(function.restricted_to(chosen), precision)
@@ -72,7 +73,7 @@ def _check(function: TensorFunction, precision: Precision) -> Finding:
     except GradcheckError as error:
         if has_kink(function, precision):
             return skipped(f"there is no derivative here along {names}: the slopes on both sides differ")
-        return failed(f"the second derivative is wrong where {names} need one: {_cause(str(error))}")
+        return failed(f"the second derivative by {names} is wrong: {_cause(str(error))}")
     except (RuntimeError, TypeError) as error:
         refusal = find_refusal(error)
         if refusal is None:
@@ -101,7 +102,7 @@ def _refusal(outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Se
 
 
 def _cause(text: str) -> str:
-    first = text.strip().splitlines()[0]
+    first = text.strip().splitlines()[0].rstrip(",")
     if "expected to be zero" in text or "not require grad" in text or "numerical gradient" in text.lower():
         return f"the backward depends on what it was saved from, but is disconnected from it ({first})"
     return first

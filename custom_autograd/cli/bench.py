@@ -126,7 +126,7 @@ def _measure(
 
     modes = MODES if arguments.backward else MODES[:1]
     finish = torch.cuda.synchronize if arguments.device.startswith("cuda") else lambda: None
-    for sample in case.samples:
+    for sample in (row for row in case.samples if row.error is None):
         calls = calls_of(case.target, sample, compared, modes=modes)
         works = {f"{call.name}|{call.mode}": call.work for call in calls if call.work is not None}
         timings = measure(works, seconds=arguments.seconds, finish=finish) if works else {}

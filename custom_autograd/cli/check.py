@@ -79,7 +79,10 @@ def cases_of(arguments: argparse.Namespace, *, done: str = "checked") -> "tuple[
         cases.append(case_of(target, device=device, dtype=dtype, seed=arguments.seed))
     if not cases:
         names = ", ".join(result.op for result in without)
-        raise CheckError(f"{names}: nothing was {done}, because no samples are registered (register_samples)")
+        raise CheckError(
+            f"{names}: nothing was {done}, because no samples are registered (register_samples); "
+            "those of ops that have no register_samples are given in Python: check(op, [Sample(...)])"
+        )
     return cases, without
 
 

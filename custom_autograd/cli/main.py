@@ -62,6 +62,9 @@ def _run(arguments: argparse.Namespace) -> int:
     except (CheckError, DeclarationError) as error:
         print(f"custom-autograd: {error}", file=sys.stderr)
         return USAGE
+    except BrokenPipeError:  # whoever read the output has seen enough
+        sys.stderr.close()
+        return 0
     except OSError as error:
         print(f"custom-autograd: {error.filename}: {error.strerror}", file=sys.stderr)
         return USAGE

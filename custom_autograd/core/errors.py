@@ -31,3 +31,7 @@ class GradientError(CustomAutogradError):
 
 class CheckError(CustomAutogradError, AssertionError):
     """A check failed, or checking could not start."""
+
+
+class KernelWarning(UserWarning):
+    """A kernel could not be built, and something slower runs in its place."""

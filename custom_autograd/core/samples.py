@@ -51,13 +51,19 @@ class Sample:
         sample.name = name
         return sample
 
-    def raises(self, error: type[Exception] = Exception, /, *, match: str = "") -> "Sample":
+    def raises(self, error: object = Exception, /, *, match: str = "") -> "Sample":
         """The same call, declared to raise: the check `errors` looks at it, and no other does.
 
         Args:
             error: the class that is raised.
             match: a regular expression that its message contains.
+
+        Raises:
+            CheckError: what is given is not a class of exceptions.
         """
+        if not (isinstance(error, type) and issubclass(error, Exception)):
+            problem = "raises() takes one class of exceptions"
+            raise CheckError(format_message("samples", problem, found=repr(error)[:80], do="raises(ValueError)"))
         sample = self.map(lambda tensor: tensor)
         sample.error = ExpectedError(error, match)
         return sample
@@ -114,6 +120,8 @@ class Sample:
         parts = [format_value(value) for value in self.args]
         parts += [f"{name}={format_value(value)}" for name, value in self.kwargs.items()]
         label = f".named({self.name!r})" if self.name else ""
+        if self.error is not None:
+            label += f".raises({self.error.type.__name__})"
         return f"Sample({', '.join(parts)}){label}"
 
 

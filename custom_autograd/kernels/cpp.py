@@ -18,14 +18,11 @@ from typing import Any
 
 import torch
 
+from custom_autograd.core.errors import KernelWarning
 from custom_autograd.core.messages import format_message
 from custom_autograd.kernels.library import KernelUnavailable, find_or_build
 
 __all__ = ["CppKernel", "KernelUnavailable", "KernelWarning", "cpp_kernel"]
-
-
-class KernelWarning(UserWarning):
-    """A kernel could not be built, and something slower runs in its place."""
 
 
 def cpp_kernel(

@@ -8,6 +8,7 @@ CustomOpDef._backward_fn       its backward, to see the gradients it returns
 BackwardCFunction._forward_cls the Function that a node of Python came from, for the same
 OpOverload, OpOverloadPacket   the classes, to tell an op from another callable
 OpOverload._schema             argument and return names, types and alias annotations
+_debug_only_display_vmap_fallback_warnings   silences a warning written past Python's warnings
 Tensor._version                tells an in-place write from none
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
@@ -40,6 +42,13 @@ class OverloadArgument:
     type: str
     is_mutated: bool
     default: object
+
+
+@contextlib.contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """Torch does not write to the terminal that an op of torch.library has no batching rule, and loops instead."""
+    torch._C._debug_only_display_vmap_fallback_warnings(False)  # type: ignore[attr-defined]  # it has no stub
+    yield
 
 
 @contextlib.contextmanager
@@ -80,6 +89,13 @@ class Returned:
     arguments: int
 
 
+def _arguments_of(value: object, ctx: Any) -> int:  # Any: a ctx has whatever a rule puts on it
+    """How many gradients there are to be; the dispatcher drops arguments that equal their defaults."""
+    if isinstance(value, CustomOpDef):
+        return sum(not argument.kwarg_only for argument in value._opoverload._schema.arguments)
+    return len(ctx.needs_input_grad)
+
+
 @contextlib.contextmanager
 def watched_backward(value: object, node: object) -> Iterator[tuple[bool, list[Returned]]]:
     """Watches what a backward returns, before the engine sums, casts or drops any of it.
@@ -97,7 +113,7 @@ def watched_backward(value: object, node: object) -> Iterator[tuple[bool, list[R
         def watch(ctx: Any, *grads: Any) -> Any:
             result = backward(ctx, *grads)
             returned = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-            seen.append(Returned(returned, len(ctx.needs_input_grad)))
+            seen.append(Returned(returned, _arguments_of(value, ctx)))
             return result
 
         return watch

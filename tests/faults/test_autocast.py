@@ -95,14 +95,13 @@ def test_fake_that_does_not_know_autocast_fails():
     assert "register_autocast" in result.cause
 
 
-def test_fake_that_does_not_know_promotion_fails():
-    result = result_of(promotes)
+def test_fake_that_does_not_know_promotion_is_told():
+    message = result_of(promotes).message
 
-    assert "failed" == result.status
     assert (
-        "with bfloat16 for the first of every two tensors, the fake says torch.bfloat16 for output 0, "
-        "the kernel returns torch.float32" == result.message
-    )
+        "no sample mixes dtypes, so this is advice: with bfloat16 for the first of every two tensors, "
+        "the fake says torch.bfloat16 for output 0, the kernel returns torch.float32"
+    ) in message
 
 
 def test_other_values_under_autocast_fail():

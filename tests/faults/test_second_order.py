@@ -64,7 +64,7 @@ def test_detached_saved_tensor_fails():
     result = result_of(Detached)
 
     assert "failed" == result.status
-    assert "the second derivative is wrong where 'x' need one" in result.message
+    assert "the second derivative by 'x' is wrong" in result.message
 
 
 def test_saved_intermediate_fails():
@@ -78,5 +78,5 @@ def test_refusal_is_skipped_with_its_reason():
     assert "once_differentiable" in result.message
 
 
-def test_op_without_gradient_fails():
-    assert "failed" == result_of(torch.Tensor.detach).status
+def test_op_without_gradient_is_skipped():
+    assert "no output carries a gradient" == result_of(torch.Tensor.detach).message

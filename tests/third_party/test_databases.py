@@ -1,4 +1,4 @@
-"""`check` over PyTorch's own databases of autograd.Functions and custom ops: what it finds there is true, and listed."""
+"""`check` over PyTorch's own databases of autograd.Functions and custom ops: what it finds there is true."""
 
 import pytest
 import torch
