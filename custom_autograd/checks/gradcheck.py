@@ -165,7 +165,10 @@ def _check_batched(function: TensorFunction, inputs: Sequence[Tensor], precision
     leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
     outputs = [output for output in function(*leaves) if output.requires_grad]
     batches = [torch.stack(signed_like([output, output])) for output in outputs]
+    kept = [batch.clone() for batch in batches]
     looped = [_grads(outputs, leaves, [batch[i] for batch in batches]) for i in range(2)]
+    if find_difference(batches, kept) is not None:  # torch's vmap segfaults on such a backward (found in torch 2.13)
+        return skipped("its backward cannot be batched: it writes to its incoming gradient")
     expected = [torch.stack(pair) for pair in zip(*looped, strict=True)]
     try:
         found = _grads(outputs, leaves, batches, is_batched=True)

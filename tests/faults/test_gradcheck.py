@@ -184,3 +184,19 @@ def test_complex_backward_without_conjugate_fails():
 
     assert "failed" == result.status
     assert "passed" == result_of(torch.square, lambda make: [Sample(make(3, dtype=torch.complex64))]).status
+
+
+class WritesToGradient(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.mul_(2)
+
+
+def test_backward_that_writes_to_its_gradient_is_not_batched():
+    result = result_of(WritesToGradient, lambda make: [Sample(make(3))])
+
+    assert "its backward cannot be batched: it writes to its incoming gradient" in result.message
