@@ -24,7 +24,7 @@ def drawing(x: Tensor) -> Tensor:
     return x * torch.rand_like(x)
 
 
-@torch.library.custom_op("faults_determinism::declared", mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
+@torch.library.custom_op("faults_determinism::declared", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def declared(x: Tensor) -> Tensor:
     return x * torch.rand_like(x)
 
