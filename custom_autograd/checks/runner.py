@@ -169,8 +169,10 @@ def _explained(target: Target, check: Check, sample: Sample, seed: int, result: 
 def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> Result:
     start = time.perf_counter()
     findings: list[Finding] = []
+    warned: list[warnings.WarningMessage] = []
     try:
-        with _quiet() as warned:
+        with _quiet() as kept:
+            warned = kept
             for finding in check.run(target, sample):
                 findings.append(finding)  # noqa: PERF402 - what was found before an exception is kept
     except NothingToCheckError as reason:

@@ -14,7 +14,7 @@ from custom_autograd.checking import check
 from custom_autograd.checks import CHECKS, runner
 from custom_autograd.checks.base import PASSED, Check, failed, skipped
 from custom_autograd.checks.targets import target_of
-from custom_autograd.core.errors import CheckError
+from custom_autograd.core.errors import CheckError, KernelWarning
 from custom_autograd.core.samples import Sample
 
 
@@ -115,6 +115,18 @@ def test_warnings_and_logs_of_a_check_are_silent_and_both_are_as_before(caplog):
 
     assert "passed" == run(Loud()).status
     assert ("", before) == (caplog.text, logging.root.manager.disable)
+
+
+def test_a_kernel_that_could_not_be_built_is_a_finding():
+    class FallsBack(Scripted):
+        def run(self, target, sample):
+            warnings.warn("kernel.cpp: the compiler refuses the kernel", KernelWarning, stacklevel=1)
+            yield PASSED
+
+    result = run(FallsBack())
+
+    assert ("failed", "kernel.cpp: the compiler refuses the kernel") == (result.status, result.message)
+    assert "the fallback was checked instead" == result.cause
 
 
 def test_check_that_needs_another_is_skipped_where_that_fails():
