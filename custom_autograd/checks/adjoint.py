@@ -13,6 +13,7 @@ from custom_autograd.checks.differentiable import (
     signed_like,
     vector_jacobian,
 )
+from custom_autograd.checks.numerical import inner
 from custom_autograd.checks.precision import FLOAT64, precision_of
 from custom_autograd.checks.sweeps import subsets
 from custom_autograd.checks.targets import Target
@@ -62,9 +63,9 @@ def _compare(
     pulled: Sequence[Tensor],
     bound: float,
 ) -> Finding:
-    pushed = _inner(u, tangents)
+    pushed = inner(u, tangents)
     scale = sum(float(a.abs().max() * b.abs().max() * a.numel()) for a, b in zip(u, tangents, strict=True) if a.numel())
-    expected = _inner(pulled, v)
+    expected = inner(pulled, v)
     if abs(pushed - expected) <= bound * (1 + scale):
         return PASSED
     if not all(torch.isfinite(row).all() for row in (*tangents, *pulled)):
@@ -74,8 +75,3 @@ def _compare(
         f"the jvp and the backward disagree along {names}: <u, J v> = {pushed:.10g}, <J^T u, v> = {expected:.10g}",
         cause="one of the two rules is wrong; gradcheck and forward_mode tell which",
     )
-
-
-def _inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """The real inner product over all tensors."""
-    return sum(float((a.conj() * b).real.sum()) for a, b in zip(left, right, strict=True))

@@ -25,6 +25,15 @@ CRASHES = (LookupError, ArithmeticError, AttributeError, NameError, TypeError, A
 """What a kernel raises that meets a case it was not written for. A ValueError or a RuntimeError is a decision."""
 
 
+def why_no_reference(target: Target) -> str | None:
+    """Why a target has no reference to be compared with, or None if it has one that is not its only kernel."""
+    if target.reference is None:
+        return "no reference is registered (register_reference)"
+    if set(target.kernels.values()) <= {target.reference}:
+        return "the reference is the only kernel"
+    return None
+
+
 def compare_values(target: Target, other: Function, sample: Sample, label: str, name: str) -> Finding:
     """The target's values on one variant of a sample against those of another function.
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable
 
-from custom_autograd.checks.agreement import compare_values
+from custom_autograd.checks.agreement import compare_values, why_no_reference
 from custom_autograd.checks.base import Check, Finding
 from custom_autograd.checks.sweeps import copy
 from custom_autograd.checks.targets import Target
@@ -22,11 +22,7 @@ class Reference(Check):
 
     def applies_to(self, target: Target) -> str | None:
         """A reference is needed, and something other than it."""
-        if target.reference is None:
-            return "no reference is registered (register_reference)"
-        if set(target.kernels.values()) <= {target.reference}:
-            return "the reference is the only kernel"
-        return None
+        return why_no_reference(target)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per variant; those that the reference refuses are left out."""

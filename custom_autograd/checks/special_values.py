@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.agreement import values_of
+from custom_autograd.checks.agreement import values_of, why_no_reference
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
@@ -24,11 +24,7 @@ class SpecialValues(Check):
 
     def applies_to(self, target: Target) -> str | None:
         """A reference is needed, and something other than it."""
-        if target.reference is None:
-            return "no reference is registered (register_reference)"
-        if set(target.kernels.values()) <= {target.reference}:
-            return "the reference is the only kernel"
-        return None
+        return why_no_reference(target)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per input and value."""
