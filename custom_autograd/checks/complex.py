@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line, skipped
-from custom_autograd.checks.differentiable import function_of, signed_like, vector_jacobian
+from custom_autograd.checks.differentiable import cotangents_like, function_of, vector_jacobian
 from custom_autograd.checks.numerical import Estimate, along, inner
 from custom_autograd.checks.precision import precision_of
 from custom_autograd.checks.targets import Target, call_on
@@ -38,7 +38,7 @@ class Complex(Check):
         outputs = function(*function.inputs)
         if not any(output.requires_grad for output in outputs):
             raise NothingToCheckError("no output carries a gradient")
-        cotangents = [u if y.requires_grad else u * 0 for u, y in zip(signed_like(outputs), outputs, strict=True)]
+        cotangents = cotangents_like(outputs)
         grads = vector_jacobian(function, inputs, cotangents)
         precision = precision_of(function, inputs)
         for place, name in enumerate(function.names):

@@ -211,6 +211,12 @@ def signed_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(torch.randn_like(tensor, memory_format=torch.contiguous_format).detach() for tensor in tensors)
 
 
+def cotangents_like(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """A cotangent of both signs for each output; zero for one that carries no gradient."""
+    pairs = zip(signed_like(outputs), outputs, strict=True)
+    return [u if output.requires_grad else u * 0 for u, output in pairs]
+
+
 def can_have_gradient(tensor: Tensor) -> bool:
     """Whether the dtype is floating or complex."""
     return tensor.is_floating_point() or tensor.is_complex()

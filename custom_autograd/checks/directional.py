@@ -10,9 +10,9 @@ from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckEr
 from custom_autograd.checks.causes import find_cause
 from custom_autograd.checks.differentiable import (
     TensorFunction,
+    cotangents_like,
     function_of,
     reference_of,
-    signed_like,
     vector_jacobian,
 )
 from custom_autograd.checks.numerical import Estimate, along, gradient, inner
@@ -57,7 +57,7 @@ def _check(function: TensorFunction, label: str) -> Iterator[Finding]:
         raise NothingToCheckError("no output carries a gradient")
     if not all(bool(torch.isfinite(output).all()) for output in outputs):
         return
-    cotangents = [u if y.requires_grad else u * 0 for u, y in zip(signed_like(outputs), outputs, strict=True)]
+    cotangents = cotangents_like(outputs)
     grads = vector_jacobian(function, inputs, cotangents)
     try:
         precision = precision_of(function, inputs)

@@ -8,7 +8,13 @@ from torch.autograd import forward_ad
 
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, find_refusal, skipped
 from custom_autograd.checks.causes import find_cause
-from custom_autograd.checks.differentiable import TensorFunction, function_of, signed_like, vector_jacobian
+from custom_autograd.checks.differentiable import (
+    TensorFunction,
+    cotangents_like,
+    function_of,
+    signed_like,
+    vector_jacobian,
+)
 from custom_autograd.checks.numerical import has_kink
 from custom_autograd.checks.precision import Precision, precision_of
 from custom_autograd.checks.targets import Target
@@ -31,7 +37,7 @@ class ForwardOverReverse(Check):
         outputs = function(*function.inputs)
         if not any(output.requires_grad for output in outputs):
             raise NothingToCheckError("no output carries a gradient")
-        cotangents = [u if y.requires_grad else u * 0 for u, y in zip(signed_like(outputs), outputs, strict=True)]
+        cotangents = cotangents_like(outputs)
         directions = signed_like(function.inputs)
         try:
             found = _tangents(function, cotangents, directions)
