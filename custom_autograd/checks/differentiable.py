@@ -29,17 +29,21 @@ class TensorFunction:
         sample: where everything else comes from.
         positions: which tensors of the sample the arguments stand for.
         call: `target.call`, or `target.full`, which gives hidden outputs too.
-        state: where torch's random numbers begin in every call, so that equal calls draw equal ones.
+        state: where torch's random numbers begin in every call, so that equal calls draw equal ones; None to leave
+            them alone, as calls in several threads must: torch deadlocks where two threads ask for the state at once
+            and Python collects garbage while one is given it (torch 2.13 holds the generator's lock meanwhile).
     """
 
     target: Target
     sample: Sample
     positions: tuple[int, ...]
     call: Function
-    state: Tensor = field(default_factory=lambda: _own_state())
+    state: Tensor | None = field(default_factory=lambda: _own_state())
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The floating and complex results, then the values of the inputs that were written to."""
+        if self.state is None:
+            return self._call(*tensors)
         before = torch.get_rng_state()
         torch.set_rng_state(self.state)
         try:
@@ -50,10 +54,9 @@ class TensorFunction:
     def is_random(self) -> bool:
         """Whether a call draws from torch's default generator."""
         before = torch.get_rng_state()
-        torch.set_rng_state(self.state)
         try:
             self._call(*self.inputs)
-            return not torch.equal(self.state, torch.get_rng_state())
+            return not torch.equal(before, torch.get_rng_state())
         finally:
             torch.set_rng_state(before)
 

@@ -27,16 +27,18 @@ class Forward:
     Args:
         inputs: the leaves it was called on, each of which requires grad.
         outputs: the results that carry a gradient.
+        keeps_randomness: whether torch's generator is put back after each backward.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    keeps_randomness: bool = True
 
     def backward(
         self, cotangents: Sequence[Tensor], *, retain_graph: bool = False, create_graph: bool = False
     ) -> tuple[Tensor, ...]:
         """The gradient of each input; zeros where there is no connection."""
-        with same_randomness():
+        with same_randomness(is_enabled=self.keeps_randomness):
             grads = torch.autograd.grad(
                 self.outputs,
                 self.inputs,
@@ -48,18 +50,23 @@ class Forward:
         return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(self.inputs, grads, strict=True))
 
 
-def forward(function: TensorsFunction, inputs: Sequence[Tensor]) -> Forward:
+def forward(function: TensorsFunction, inputs: Sequence[Tensor], *, keeps_randomness: bool = True) -> Forward:
     """Calls once, on copies of the inputs.
+
+    Args:
+        function: what is called.
+        inputs: its arguments.
+        keeps_randomness: False leaves torch's generator alone, as calls in several threads must.
 
     Raises:
         NothingToCheckError: no output carries a gradient.
     """
     leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
-    with same_randomness():
+    with same_randomness(is_enabled=keeps_randomness):
         outputs = tuple(output for output in function(*leaves) if output.requires_grad)
     if not outputs:
         raise NothingToCheckError("no output carries a gradient")
-    return Forward(leaves, outputs)
+    return Forward(leaves, outputs, keeps_randomness)
 
 
 def gradients(function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -97,8 +104,11 @@ def varied(function: TensorsFunction, inputs: Sequence[Tensor], step: int) -> tu
 
 
 @contextlib.contextmanager
-def same_randomness() -> Iterator[None]:
+def same_randomness(*, is_enabled: bool = True) -> Iterator[None]:
     """The default generator is put back to where it was, so that what is run next draws the same numbers."""
+    if not is_enabled:
+        yield
+        return
     state = torch.get_rng_state()
     try:
         yield

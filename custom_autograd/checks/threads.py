@@ -3,8 +3,10 @@
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -19,6 +21,8 @@ THREADS = 8
 ROUNDS = 3
 PATIENCE = 30.0
 """Seconds after which a thread that waits for the others gives up."""
+LIMIT = 120.0
+"""Seconds after which threads that have not ended are taken to wait for each other."""
 
 
 class Threads(Check):
@@ -60,8 +64,11 @@ def _round(
     workers = [_Worker(function, values, cotangents, barrier) for values in inputs]
     for worker in workers:
         worker.start()
+    deadline = time.monotonic() + LIMIT
     for worker in workers:
-        worker.join()
+        worker.join(max(0.0, deadline - time.monotonic()))
+    if any(worker.is_alive() for worker in workers):
+        return failed(f"{THREADS} threads at once: not all have ended after {LIMIT:g} s", cause=LOCKED)
     raised = [worker.error for worker in workers if worker.error is not None]
     first = [error for error in raised if not isinstance(error, threading.BrokenBarrierError)]
     if raised:
@@ -104,7 +111,7 @@ class _Worker(threading.Thread):
         barrier: threading.Barrier,
     ) -> None:
         super().__init__(daemon=True)
-        self._work = function, inputs, cotangents
+        self._work = replace(function, state=None), inputs, cotangents
         self._barrier = barrier
         self.found: Sequence[Tensor] = ()
         self.left: Forward | None = None
@@ -115,7 +122,7 @@ class _Worker(threading.Thread):
         try:
             self.found = _run(*self._work, self._barrier)
             function, inputs, _ = self._work
-            self.left = forward(function, inputs)
+            self.left = forward(function, inputs, keeps_randomness=False)
         except Exception as error:  # noqa: BLE001 - a thread hands over what it raises
             self.error = error
             self._barrier.abort()
@@ -130,7 +137,7 @@ def _run(
     """The outputs and the gradients."""
     if barrier is not None:
         barrier.wait(PATIENCE)
-    called = forward(function, inputs)
+    called = forward(function, inputs, keeps_randomness=barrier is None)
     outputs = [output.detach().clone() for output in called.outputs]
     if barrier is not None:
         barrier.wait(PATIENCE)
@@ -149,4 +156,5 @@ def _short_turns() -> Iterator[None]:
 
 
 CAUSE = "state that all threads share, such as a buffer or a variable of the module"
+LOCKED = "a lock that one call holds while it waits for another"
 LOCAL = "the forward leaves in its own thread what the backward reads"

@@ -8,6 +8,7 @@ import torch
 from torch.autograd import Function
 
 from custom_autograd.checking import check
+from custom_autograd.checks import threads
 from custom_autograd.core.samples import Sample
 
 
@@ -66,6 +67,18 @@ class ReadsThreadLocal(Squared):
         return ReadsThreadLocal.local.factor * grad * x
 
 
+class WaitsForAnother(Squared):
+    """A call in a thread waits for what only another would do."""
+
+    never = threading.Event()
+
+    @staticmethod
+    def forward(ctx, x):
+        if threading.current_thread() is not threading.main_thread():
+            WaitsForAnother.never.wait()
+        return Squared.forward(ctx, x)
+
+
 @pytest.mark.parametrize("op", [Squared, torch.sin, torch.nn.functional.gelu], ids=lambda op: op.__name__)
 def test_op_that_shares_nothing_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
@@ -98,3 +111,30 @@ def test_random_op_is_skipped():
 
     assert "skipped" == result.status
     assert "random numbers" in result.message
+
+
+def test_calls_that_wait_for_each_other_for_ever_fail(monkeypatch):
+    monkeypatch.setattr(threads, "LIMIT", 0.2)
+
+    result = result_of(WaitsForAnother)
+    WaitsForAnother.never.set()  # the threads end
+
+    assert "failed" == result.status
+    assert "8 threads at once: not all have ended after 0.2 s" == result.message
+    assert "a lock that one call holds while it waits for another" == result.cause
+
+
+def test_threads_leave_the_generator_of_torch_alone(monkeypatch):
+    """Torch deadlocks where two threads ask for its state and garbage is collected while one of them is given it."""
+    asking = []
+    get_rng_state = torch.get_rng_state
+
+    def noted():
+        asking.append(type(threading.current_thread()).__name__)
+        return get_rng_state()
+
+    monkeypatch.setattr(torch, "get_rng_state", noted)
+
+    assert "passed" == result_of(Squared).status
+    assert "_MainThread" in asking
+    assert "_Worker" not in asking
