@@ -21,6 +21,8 @@ from custom_autograd.registration import library, registry
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernel
 from custom_autograd.registration.registry import Entry
+from custom_autograd.structures.adapters import flat_function
+from custom_autograd.structures.forms import find_form, flat_wish
 
 
 def wish_of(
@@ -81,9 +83,11 @@ def declare(
     if not callable(function):
         raise DeclarationError(format_message(wish.op, "the declared object is not callable", found=show(function)))
     devices = None if device_types is None else _listed(wish.op, "device_types", device_types)
-    declaration = Declaration(
-        name, schema_of(function, wish), function, location_of(function), devices, wish.tags, is_reference
-    )
+    form = find_form(function, wish)
+    if form is not None:
+        function, wish = flat_function(form, function, wish.op), flat_wish(wish, form)
+    schema, location = schema_of(function, wish), location_of(function)
+    declaration = Declaration(name, schema, function, location, devices, wish.tags, is_reference, form)
     with registry.one_declaration_at_a_time():
         return _define(declaration, replace=replace)
 
@@ -136,7 +140,8 @@ def coverage(entry: Entry) -> dict[str, str]:
 
 def signature_of(entry: Entry) -> inspect.Signature:
     """The signature of a call: the function's own, or for a manual schema the schema's names."""
-    signature = inspect.signature(entry.declaration.function)
+    form = entry.declaration.form
+    signature = inspect.signature(entry.declaration.function) if form is None else form.signature
     visible = entry.declaration.schema.visible_outputs
     if entry.declaration.schema.hidden_outputs and len(visible) == 1:
         return signature.replace(return_annotation=torch.Tensor)

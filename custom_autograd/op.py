@@ -151,7 +151,7 @@ class CustomOp(Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():
-            return self.entry.call(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
+            return self.entry.traced(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
         type(self).__call__ = make_public_call(self.entry)  # type: ignore[method-assign]
         return self(*args, **kwargs)
 

@@ -19,6 +19,8 @@ from custom_autograd.registration.kernels import Kernel
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime import autograd_kernel
+from custom_autograd.structures.adapters import ByName, check_call, flat_function
+from custom_autograd.structures.torch_style import TorchStyle, flat_vmap
 from custom_autograd.torch_private.dispatch import key_of_device
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,10 +42,14 @@ def _add(entry: Entry, rule: Rule, *, replace: bool) -> None:
 def add_kernel(entry: Entry, device_types: str | Sequence[str] | None, function: F, *, replace: bool) -> F:
     """Registers a kernel for each device type."""
     declaration = entry.declaration
+    registered: Callable[..., Any] = function
+    if declaration.form is not None:
+        check_call(declaration.form, declaration, "kernel", function)
+        registered = flat_function(declaration.form, function, entry.name)
     for device_type in (None,) if device_types is None else names_of(device_types):
         slot = f"{device_type or 'default'} kernel"
-        rules.check_call(declaration, slot, function)
-        kernel = Kernel(device_type, function, location_of(function))
+        rules.check_call(declaration, slot, registered)
+        kernel = Kernel(device_type, registered, location_of(function))
         if device_type is None:
             entry.kernels.add(kernel, replace=replace)
             continue
@@ -79,13 +85,20 @@ def _check_device(entry: Entry, device_type: str, function: Callable[..., Any]) 
 
 def add_by_position(entry: Entry, slot: str, function: F, *, replace: bool) -> F:
     """Registers what is called like the op itself."""
-    _add(entry, rules.bind_by_position(entry.declaration, slot, function), replace=replace)
+    form = entry.declaration.form
+    registered: Callable[..., Any] = function
+    if form is not None:
+        check_call(form, entry.declaration, slot, function)
+        registered = flat_function(form, function, entry.name, slot)
+    _add(entry, rules.bind_by_position(entry.declaration, slot, registered), replace=replace)
     return function
 
 
 def check_inputs(entry: Entry, inputs: Sequence[str]) -> None:
     """Checks names given to `register_grad`."""
     valid = tuple(argument.name for argument in entry.declaration.schema.differentiable_arguments)
+    if entry.declaration.form is not None:
+        valid = ByName(entry.declaration.form, entry.declaration).differentiable_names()
     if not inputs or not all(isinstance(name, str) for name in inputs):
         raise _refusal(
             entry,
@@ -118,10 +131,14 @@ def add_gradient(
     replace: bool,
 ) -> F:
     """Registers a gradient rule bound by name."""
+    registered: Callable[..., Any] = function
+    if entry.declaration.form is not None:
+        by_name = ByName(entry.declaration.form, entry.declaration)
+        registered, inputs = by_name.gradient_rule(slot, function, inputs), by_name.flat_inputs(inputs)
     rule = rules.bind_gradient_rule(
         entry.declaration,
         slot,
-        function,
+        registered,
         inputs,
         once_differentiable=once_differentiable,
         materialize_grads=materialize_grads,
@@ -132,7 +149,11 @@ def add_gradient(
 
 def add_jvp(entry: Entry, function: F, *, replace: bool) -> F:
     """Registers a forward-mode rule bound by name."""
-    _add(entry, rules.bind_jvp_rule(entry.declaration, function), replace=replace)
+    form = entry.declaration.form
+    registered: Callable[..., Any] = function
+    if form is not None:
+        registered = ByName(form, entry.declaration).jvp_rule(function)
+    _add(entry, rules.bind_jvp_rule(entry.declaration, registered), replace=replace)
     return function
 
 
@@ -148,9 +169,14 @@ def add_drop_in(
             backward,
             do="use register_backward: there, grad_<input> is the gradient after the call",
         )
+    form = entry.declaration.form
+    outputs = schema.outputs if form is None or form.results is None else form.results.nodes
     rules.check_signature(
-        entry.declaration, "backward", backward, ["ctx", *(f"grad_{output.name}" for output in schema.outputs)]
+        entry.declaration, "backward", backward, ["ctx", *(f"grad_{output.name}" for output in outputs)]
     )
+    if form is not None:
+        twin = TorchStyle(form, entry.declaration, backward, setup_context)
+        backward, setup_context = twin.backward, twin.setup
     extra = {"takes_keywords": False, "by_keyword": False}
     if setup_context is not None:
         extra = _setup_style(entry, setup_context)
@@ -181,11 +207,15 @@ def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> dict[str, b
 
 def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
     """Registers a batching rule."""
+    form = entry.declaration.form
+    registered: Callable[..., Any] = function
+    if form is not None:
+        registered = flat_vmap(form, entry.declaration, function)
     arguments = entry.declaration.schema.arguments
     positional = [argument.name for argument in arguments if not argument.is_keyword_only]
     keywords = [argument.name for argument in arguments if argument.is_keyword_only]
-    rules.check_signature(entry.declaration, "vmap rule", function, ["info", "in_dims", *positional], keywords)
-    _add(entry, Rule("vmap", function, location_of(function)), replace=replace)
+    rules.check_signature(entry.declaration, "vmap rule", registered, ["info", "in_dims", *positional], keywords)
+    _add(entry, Rule("vmap", registered, location_of(function)), replace=replace)
     return function
 
 

@@ -1,11 +1,13 @@
 """What every test gets: one thread, and no compiled code of the test before."""
 
+import signal
 import sys
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 
 
 @pytest.fixture

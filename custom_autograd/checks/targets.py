@@ -16,12 +16,19 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor
 
+from custom_autograd.checks.arguments import (
+    TargetArgument,
+    argument_of_schema,
+    arguments_with_containers,
+    places_in_containers,
+)
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
-from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.program import source_of
+from custom_autograd.structures.forms import Form
 from custom_autograd.torch_private import verification
 
 Function: TypeAlias = Callable[..., object]
@@ -29,16 +36,6 @@ Function: TypeAlias = Callable[..., object]
 
 SamplesRule: TypeAlias = Callable[[TensorFactory], Iterable[Sample]]
 """What `register_samples` takes: a generator of samples, given `make`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TargetArgument:
-    """What is known of one argument of a target."""
-
-    name: str
-    is_mutated: bool = False
-    is_differentiable: bool = True
-    default: object = inspect.Parameter.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +57,7 @@ class Target:
         hidden: the places of the outputs that `full` and the reference give, and `call` does not.
         subject: what was given to be checked.
         source: gives the generated source of its wrapper and its rules; empty where nothing is generated.
+        places: for a tensor in a container, by its argument and path, what is known of it.
     """
 
     name: str
@@ -76,9 +74,14 @@ class Target:
     hidden: frozenset[int] = frozenset()
     subject: object = None
     source: Callable[[], str] = lambda: ""
+    places: Mapping[str, TargetArgument] = field(default_factory=dict)
 
     def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
         """The argument a tensor of a sample belongs to."""
+        argument = self._argument_of(leaf)
+        return self.places.get(f"{argument.name}{leaf.path}", argument)
+
+    def _argument_of(self, leaf: TensorLeaf) -> TargetArgument:
         if isinstance(leaf.argument, int):
             if leaf.argument < len(self.arguments):
                 return self.arguments[leaf.argument]
@@ -163,26 +166,43 @@ def _target_of(value: object) -> Target:
 
 def _from_entry(call: Function, entry: Entry) -> Target:
     schema, samples = entry.declaration.schema, entry.find("samples")
+    found = _from_schema(call, entry, schema)
+    found = replace(found, samples=None if samples is None else cast(SamplesRule, samples.function))
+    return found if entry.declaration.form is None else _with_containers(found, entry.declaration.form, schema)
+
+
+def _with_containers(flat: Target, form: Form, schema: Schema) -> Target:
+    """The target as its author sees it: what is flat inside is called with containers."""
+
+    def to_dispatcher(sample: Sample) -> Sample:
+        return flat.to_dispatcher(sample.with_arguments(*form.flat_call(*sample.args, **sample.kwargs)))
+
+    return replace(
+        flat,
+        full=form.outside(flat.full),
+        arguments=arguments_with_containers(form, schema),
+        to_dispatcher=to_dispatcher,
+        reference=None if flat.reference is None else form.outside(flat.reference),
+        kernels={device: form.outside(function) for device, function in flat.kernels.items()},
+        places=places_in_containers(form, schema),
+    )
+
+
+def _from_schema(call: Function, entry: Entry, schema: Schema) -> Target:
     return Target(
         name=entry.name,
         call=call,
         full=functools.partial(_call_overload, entry),
-        arguments=tuple(_argument(row) for row in schema.arguments),
+        arguments=tuple(argument_of_schema(row) for row in schema.arguments),
         overload=entry.overload,
         to_dispatcher=functools.partial(_to_dispatcher, schema),
         reference=entry.reference(),
         kernels={device or "": kernel.function for device, kernel in entry.kernels.items()},
-        samples=None if samples is None else cast(SamplesRule, samples.function),
         location=entry.declaration.location,
         may_alias=schema.is_view,
         hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
         source=functools.partial(source_of, entry),
     )
-
-
-def _argument(row: Argument) -> TargetArgument:
-    default = row.default if row.has_default else inspect.Parameter.empty
-    return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default)
 
 
 def _call_overload(entry: Entry, /, *args: object, **kwargs: object) -> object:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from custom_autograd.checks.arguments import TargetArgument
 from custom_autograd.checks.sweeps import elements_of, free_sizes, resized, sizes_of
-from custom_autograd.checks.targets import TargetArgument
 from custom_autograd.core.samples import Sample
 
 LARGE = 257

@@ -13,6 +13,9 @@ from custom_autograd.core.wish import Refusal
 
 def annotations_of(function: Callable[..., Any], signature: inspect.Signature, refuse: Refusal) -> dict[str, Any]:
     """The annotations as objects, also where they were written as strings."""
+    known: dict[str, Any] | None = getattr(function, "flat_annotations", None)
+    if known is not None:
+        return known  # generated: it has the annotations of no source
     plain = unwrap(function)
     try:
         return typing.get_type_hints(plain)

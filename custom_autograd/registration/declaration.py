@@ -24,6 +24,7 @@ class Declaration:
         device_types: the device types the function serves as kernel; None for every one.
         tags: the dispatcher tags.
         is_reference: the function is written in differentiable PyTorch operations.
+        form: the containers among its arguments and results, of which the schema knows only what is in them; or None.
     """
 
     name: Name
@@ -33,3 +34,4 @@ class Declaration:
     device_types: tuple[str, ...] | None
     tags: tuple[torch.Tag, ...]
     is_reference: bool
+    form: Any = None  # Any: structures' Form, a layer above

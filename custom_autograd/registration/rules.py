@@ -105,13 +105,13 @@ def bind_gradient_rule(
     materialize_grads: bool,
 ) -> Rule:
     """Binds a backward rule, for all inputs or for some, by the names of its parameters."""
-    names = _bind(declaration, slot, function, nameable(declaration.schema, with_grads=True, with_tangents=False))
+    names = bind_names(declaration, slot, function, nameable(declaration.schema, with_grads=True, with_tangents=False))
     return Rule(slot, function, location_of(function), names, inputs, once_differentiable, materialize_grads)
 
 
 def bind_jvp_rule(declaration: Declaration, function: Callable[..., Any]) -> Rule:
     """Binds a forward-mode rule by the names of its parameters."""
-    names = _bind(declaration, "jvp", function, nameable(declaration.schema, with_grads=False, with_tangents=True))
+    names = bind_names(declaration, "jvp", function, nameable(declaration.schema, with_grads=False, with_tangents=True))
     return Rule("jvp", function, location_of(function), names)
 
 
@@ -185,7 +185,9 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _bind(declaration: Declaration, slot: str, function: Callable[..., Any], valid: tuple[str, ...]) -> tuple[str, ...]:
+def bind_names(
+    declaration: Declaration, slot: str, function: Callable[..., Any], valid: tuple[str, ...]
+) -> tuple[str, ...]:
     """The names a rule is to be called with; an error for each parameter that names nothing."""
     if not callable(function):
         raise _refusal(declaration, slot, function, "is not callable", expected="a function", found=repr(function))

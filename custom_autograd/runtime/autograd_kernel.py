@@ -15,7 +15,7 @@ from custom_autograd.registration.library import implement
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.cache_tag import COUNTED
-from custom_autograd.runtime.call import make_call
+from custom_autograd.runtime.call import make_call, make_traced
 from custom_autograd.runtime.program import program_of
 from custom_autograd.runtime.roads import Roads
 from custom_autograd.runtime.tensors import first_tensor
@@ -29,6 +29,7 @@ def attach(entry: Entry) -> None:
         entry.roads = Roads(entry)
     if entry.call is None or COUNTED in entry.attached:  # a new function makes compiled callers trace the new rules
         entry.call = make_call(entry)
+        entry.traced = make_traced(entry, entry.call)
     implement(entry, "CompositeExplicitAutograd", _backend(entry, None))
     for device_type in entry.kernels:
         if device_type is not None:

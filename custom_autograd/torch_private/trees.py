@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils import _pytree
+
+from custom_autograd.torch_private.compiler import constant_in_compilation
 
 
 def flatten_tree(tree: Any) -> tuple[list[Any], Any]:  # Any: any container, and torch's own TreeSpec
@@ -18,3 +22,38 @@ def flatten_tree(tree: Any) -> tuple[list[Any], Any]:  # Any: any container, and
 def unflatten_tree(leaves: list[Any], structure: Any) -> Any:  # Any: as above
     """The inverse of `flatten_tree`."""
     return _pytree.tree_unflatten(leaves, structure)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    """A class that somebody registered with `torch.utils._pytree.register_pytree_node`."""
+
+    cls: type
+    flatten: Callable[[Any], tuple[Iterable[Any], Any]]
+    unflatten: Callable[[Iterable[Any], Any], Any]
+    to_dumpable: Callable[[Any], Any] | None
+    from_dumpable: Callable[[Any], Any] | None
+
+    def dump(self, value: Any) -> tuple[list[Any], Any]:
+        """The children of a value, and its context as what can be written down."""
+        found, context = self.flatten(value)
+        return list(found), context if self.to_dumpable is None else self.to_dumpable(context)
+
+    def load(self, values: list[Any], context: Any) -> Any:
+        """The inverse of `dump`."""
+        return self.unflatten(values, context if self.from_dumpable is None else self.from_dumpable(context))
+
+
+@constant_in_compilation
+def find_node_type(cls: type) -> NodeType | None:
+    """How a registered class is taken apart, or None; containers of Python and torch count as not registered."""
+    row = _pytree.SUPPORTED_NODES.get(cls)
+    if row is None or cls.__module__.partition(".")[0] in OWN:
+        return None
+    text = _pytree.SUPPORTED_SERIALIZED_TYPES.get(cls)
+    dump, load = (None, None) if text is None else (text.to_dumpable_context, text.from_dumpable_context)
+    return NodeType(cls, row.flatten_fn, row.unflatten_fn, dump, load)
+
+
+OWN = ("builtins", "collections", "torch")
+"""The modules whose containers are lists, tuples and dicts, whatever else they are."""

@@ -38,15 +38,15 @@ def catch_keywords(x: Tensor, **options: int) -> Tensor:
     return x
 
 
-def bad_type(x: Tensor, table: dict[str, int]) -> Tensor:
+def bad_type(x: Tensor, table: set[int]) -> Tensor:
     return x
 
 
-def fixed_tuple(x: Tensor, pair: tuple[int, str]) -> Tensor:
+def fixed_tuple(x: Tensor, pair: tuple[int, set[str]]) -> Tensor:
     return x
 
 
-def list_of_lists(x: list[list[Tensor]]) -> Tensor:
+def list_of_sets(x: list[set[Tensor]]) -> Tensor:
     return x[0][0]
 
 
@@ -109,8 +109,8 @@ REFUSED = {
     "varargs": (catch_all, {}, r"cannot be passed by name"),
     "keywords": (catch_keywords, {}, r"cannot be passed by name"),
     "unsupported type": (bad_type, {}, "argument 'table' has an annotation that is not supported"),
-    "tuple of fixed length": (fixed_tuple, {}, "argument 'pair' has an annotation that is not supported"),
-    "list of lists": (list_of_lists, {}, "argument 'x' has an annotation that is not supported"),
+    "tuple of something": (fixed_tuple, {}, r"'pair\[1\]' has an annotation that is not supported"),
+    "list of sets": (list_of_sets, {}, "argument 'x' has an annotation that is not supported"),
     "infinite default": (bad_default, {}, "argument 'y' has a default that a schema cannot hold"),
     "default without a name": (nameless_default, {}, "argument 'y' has a default that a schema cannot hold"),
     "quoted default": (bad_string_default, {}, "argument 'y' has a default that a schema cannot hold"),

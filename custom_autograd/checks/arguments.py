@@ -1,0 +1,45 @@
+"""What is known of each argument of a target, and of each tensor in a container."""
+
+import inspect
+from dataclasses import dataclass, replace
+
+from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.structures.forms import Form
+from custom_autograd.structures.nodes import plain_places
+
+
+@dataclass(frozen=True, slots=True)
+class TargetArgument:
+    """What is known of one argument of a target."""
+
+    name: str
+    is_mutated: bool = False
+    is_differentiable: bool = True
+    default: object = inspect.Parameter.empty
+
+
+def argument_of_schema(row: Argument) -> TargetArgument:
+    """What a schema says of an argument."""
+    default = row.default if row.has_default else inspect.Parameter.empty
+    return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default)
+
+
+def arguments_with_containers(form: Form, schema: Schema) -> tuple[TargetArgument, ...]:
+    """The arguments as the author of the op sees them; of a container, what holds for anything in it."""
+    found = []
+    for node in form.inputs:
+        flat = [argument for argument in schema.arguments if argument.name in node.flat()]
+        is_mutated, is_differentiable = any(a.is_mutated for a in flat), any(a.is_differentiable for a in flat)
+        default = form.signature.parameters[node.name].default
+        found.append(TargetArgument(node.name, is_mutated, is_differentiable, default))
+    return tuple(found)
+
+
+def places_in_containers(form: Form, schema: Schema) -> dict[str, TargetArgument]:
+    """By argument and path, as in `params.weight`, what is known of a tensor that has a place of its own."""
+    found = {}
+    for place in plain_places(form.inputs):
+        if place.name in schema.argument_names:
+            known = argument_of_schema(schema.argument(place.name))
+            found[place.path] = replace(known, name=place.path.partition(".")[0].partition("[")[0])
+    return found

@@ -1,0 +1,210 @@
+"""What the author of an op registers, who thinks in containers -> what is registered for its flat twin."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import format_message, quote
+from custom_autograd.registration import rules
+from custom_autograd.registration.declaration import Declaration
+from custom_autograd.structures.forms import Form
+from custom_autograd.structures.nodes import Node, Plain
+from custom_autograd.structures.skeletons import MisfitError, describe
+
+Function = Callable[..., Any]  # Any: a user's function
+E = TypeVar("E", bound=CustomAutogradError)
+
+
+def flat_function(form: Form, function: Function, op: str, slot: str = "kernel") -> Function:
+    """What is called like the op itself (a kernel, a fake, a reference), as its flat twin is called."""
+    names = list(form.annotations)[:-1]
+
+    @functools.wraps(function)
+    def flat(*args: Any, **kwargs: Any) -> Any:
+        positional, keywords = form.arguments({**dict(zip(names, args, strict=False)), **kwargs})
+        result = function(*positional, **keywords)
+        if form.results is None:
+            return result
+        try:
+            return form.results.take(result)
+        except MisfitError as error:
+            raise_misfit(KernelError, op, f"the {slot} {location_of(function)} returns something else", error)
+
+    return _with_signature(flat, form.flat_signature, form.annotations)
+
+
+def _with_signature(flat: Function, signature: inspect.Signature, annotations: dict[str, Any]) -> Function:
+    flat.__signature__ = signature  # type: ignore[attr-defined]  # what inspect.signature asks for
+    flat.flat_annotations = annotations  # type: ignore[attr-defined]  # what core.annotations asks for
+    return flat
+
+
+def raise_misfit(error: type[CustomAutogradError], op: str, problem: str, misfit: MisfitError) -> NoReturn:
+    """Raises the error that says which place of a container does not fit."""
+    facts = {"expected": misfit.expected, "found": misfit.found}
+    raise error(format_message(op, f"{problem}: {misfit.path}", **facts)) from None
+
+
+def check_call(form: Form, declaration: Declaration, slot: str, function: Function) -> None:
+    """Checks that a function can be called with the op's arguments, as their author sees them.
+
+    Raises:
+        RegistrationError: it cannot.
+    """
+    positional = [n for n, p in form.signature.parameters.items() if p.kind is not p.KEYWORD_ONLY]
+    keywords = [n for n, p in form.signature.parameters.items() if p.kind is p.KEYWORD_ONLY]
+    rules.check_signature(declaration, slot, function, positional, keywords)
+
+
+class ByName:
+    """Binds the rules of one op by the names of its containers."""
+
+    def __init__(self, form: Form, declaration: Declaration) -> None:
+        self.form = form
+        self.declaration = declaration
+        self.schema = declaration.schema
+        self.differentiable = {argument.name for argument in self.schema.differentiable_arguments}
+        self.results = {result.name for result in rules.differentiable_results(self.schema)}
+        self.inputs = {node.name: node for node in form.inputs}
+        outputs = () if form.results is None else form.results.nodes
+        self.outputs: dict[str, Node] = {node.name: node for node in outputs}
+        structures = (name for node in form.inputs for name in node.flat() if name.endswith("_structure"))
+        self.structures = [name for name in structures if name in self.schema.argument_names]
+
+    def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...] = ()) -> Function:
+        """A rule that returns gradients by input."""
+        names = self._names(slot, function, with_grads=True, with_tangents=False)
+        answered = [self.inputs[name] for name in inputs] if inputs else self._differentiable_inputs()
+        return self._flat_rule(slot, function, names, answered)
+
+    def jvp_rule(self, function: Function) -> Function:
+        """A rule that returns tangents by output."""
+        names = self._names("jvp", function, with_grads=False, with_tangents=True)
+        nodes = self._outputs()
+        return self._flat_rule("jvp", function, names, nodes)
+
+    def flat_inputs(self, inputs: Sequence[str]) -> tuple[str, ...]:
+        """The flat inputs of some, of which a gradient may be asked."""
+        return tuple(flat for name in inputs for flat in self.inputs[name].flat() if flat in self.differentiable)
+
+    def differentiable_names(self) -> tuple[str, ...]:
+        """The inputs that hold a tensor which may carry a gradient."""
+        return tuple(node.name for node in self._differentiable_inputs())
+
+    def _differentiable_inputs(self) -> list[Node]:
+        return [node for node in self.form.inputs if self.differentiable & set(node.flat())]
+
+    def _outputs(self) -> list[Node]:
+        """The visible differentiable results: containers where there are any, else what the schema says."""
+        from_schema = [
+            _single(result.name) for result in rules.differentiable_results(self.schema) if not _hidden(result)
+        ]
+        found: dict[str, Node] = {}
+        for single in from_schema:
+            node = self._owner(single.name) or single
+            found[node.name] = node
+        return list(found.values())
+
+    def _owner(self, flat: str) -> Node | None:
+        nodes = (*self.outputs.values(), *self.inputs.values())
+        return next((node for node in nodes if flat in node.flat()), None)
+
+    def _names(self, slot: str, function: Function, *, with_grads: bool, with_tangents: bool) -> tuple[str, ...]:
+        valid = dict.fromkeys([*self.inputs, *self.outputs])
+        visible = self._outputs()
+        if with_grads:
+            valid |= dict.fromkeys([*(["grad"] if len(visible) == 1 else []), *(f"grad_{n.name}" for n in visible)])
+        if with_tangents:
+            valid |= dict.fromkeys(f"tangent_{node.name}" for node in self._differentiable_inputs())
+        flat = rules.nameable(self.schema, with_grads=with_grads, with_tangents=with_tangents)
+        return rules.bind_names(self.declaration, slot, function, tuple(valid | dict.fromkeys(flat)))
+
+    def _flat_rule(self, slot: str, function: Function, names: tuple[str, ...], answered: list[Node]) -> Function:
+        """The rule under flat names: what it names is put together, and what it returns is taken apart."""
+        makers = {name: self._maker(name) for name in names}
+        flat_names = list(dict.fromkeys([*(one for name in names for one in makers[name][0]), *self.structures]))
+
+        @functools.wraps(function)
+        def flat(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            given = {**dict(zip(flat_names, args, strict=False)), **kwargs}
+            result = function(**{name: make(given) for name, (_, make) in makers.items()})
+            try:
+                return self._collect(answered, result, given)
+            except MisfitError as error:
+                problem = f"the {slot} rule {location_of(function)} returns something else"
+                raise_misfit(GradientError, str(self.declaration.name), problem, error)
+
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return _with_signature(flat, inspect.Signature([inspect.Parameter(n, kind) for n in flat_names]), {})
+
+    def _maker(self, name: str) -> tuple[list[str], Callable[[Mapping[str, Any]], Any]]:
+        """The flat names that a name of a rule's stands for, and what makes its value of theirs."""
+        if name in ("needs", "meta"):
+            return [name], lambda given: self._by_attribute(given[name], given)
+        for prefix, valid in (("grad_", self.results), ("tangent_", self.differentiable)):
+            node = self._named(name.removeprefix(prefix)) if name.startswith(prefix) else None
+            if node is not None:
+                return self._mirrored(node, prefix, valid)
+        if name == "grad":
+            node = self._outputs()[0]
+            if len(node.flat()) > 1 or node.name in self.outputs:
+                return self._mirrored(node, "grad_", self.results)
+        node = self.inputs.get(name) or self.outputs.get(name)
+        if node is None:
+            return [name], lambda given: given[name]
+        return list(node.flat()), lambda given: node.give(given.__getitem__)
+
+    def _named(self, name: str) -> Node | None:
+        return self.outputs.get(name) or self.inputs.get(name)
+
+    def _mirrored(
+        self, node: Node, prefix: str, valid: set[str]
+    ) -> tuple[list[str], Callable[[Mapping[str, Any]], Any]]:
+        flat = [f"{prefix}{name}" for name in node.flat() if name in valid]
+        return flat, lambda given: node.mirror(lambda one: given.get(f"{prefix}{one}"), given.__getitem__)
+
+    def _by_attribute(self, named: Any, given: Mapping[str, Any]) -> Any:
+        """`needs` or `meta` with an attribute per container, next to those per flat tensor."""
+        known = dict(vars(named))
+        nodes = [node for node in (*self.inputs.values(), *self.outputs.values()) if not isinstance(node, Plain)]
+        known |= {node.name: node.mirror(vars(named).get, given.__getitem__) for node in nodes}
+        return type(named)(known)
+
+    def _collect(self, answered: list[Node], result: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What a rule returned, by flat name."""
+        if isinstance(result, Mapping) and not (set(result) - set(self._known(answered))):
+            pairs = [(self._find(answered, name), value) for name, value in result.items()]
+        elif len(answered) == 1:
+            pairs = [(answered[0], result)]
+        elif isinstance(result, (tuple, list)) and len(result) == len(answered):
+            pairs = list(zip(answered, result, strict=True))
+        else:
+            names = quote(node.name for node in answered)
+            raise MisfitError("the result", f"a dict or a tuple for {names}", describe(result))
+        found: dict[str, Any] = {}
+        for node, value in pairs:
+            found.update(node.collect(value, given.__getitem__))
+        return {name: value for name, value in found.items() if value is not None or self._is_answered(name)}
+
+    def _is_answered(self, name: str) -> bool:
+        return name in self.differentiable or name in self.results
+
+    def _known(self, answered: list[Node]) -> list[str]:
+        return [name for node in answered for name in (node.name, *node.flat())]
+
+    def _find(self, answered: list[Node], name: str) -> Node:
+        return next((node for node in answered if node.name == name), None) or _single(name)
+
+
+def _single(name: str) -> Node:
+    """A flat name that stands for itself."""
+    return Plain(name, name, None)
+
+
+def _hidden(result: Any) -> bool:
+    return bool(getattr(result, "is_hidden", False))

@@ -1,0 +1,193 @@
+"""Tensors, numbers and constants inside a container whose shape varies, and lists, dicts and unions of those.
+
+`encode` runs in every call, also while Dynamo traces it: plain loops over plain containers.
+"""
+
+from __future__ import annotations
+
+import enum
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from custom_autograd.structures.skeletons import MisfitError, describe, name_of
+
+LITERALS = (bool, str, complex, type(None))
+TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.device)
+
+
+@dataclass(slots=True)
+class Parts:
+    """What travels next to the text of a structure."""
+
+    tensors: list[Any] = field(default_factory=list)
+    ints: list[Any] = field(default_factory=list)
+    floats: list[Any] = field(default_factory=list)
+
+
+class Kind(typing.Protocol):
+    """One kind of value."""
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """The text of a value's structure; what travels next to it is added to `parts`.
+
+        Raises:
+            MisfitError: the value is of another kind.
+        """
+        ...
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value looks like one of this kind, seen from outside."""
+        ...
+
+    def inner(self) -> Sequence[Kind]:
+        """The kinds that may stand inside."""
+        ...
+
+
+def refuse(path: str, expected: str, value: Any) -> NoReturn:
+    """Raises what says that a value is of another kind."""
+    raise MisfitError(path, expected, describe(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A tensor ("T"), an int ("I") or a float ("F")."""
+
+    letter: str
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """As in Kind."""
+        if not self.accepts(value):
+            refuse(path, {"T": "a tensor", "I": "an int", "F": "a float"}[self.letter], value)
+        if self.letter == "T":
+            parts.tensors.append(value)
+        elif self.letter == "I":
+            parts.ints.append(value)
+        else:
+            parts.floats.append(float(value) if type(value) is int else value)
+        return f"'{self.letter}'"
+
+    def accepts(self, value: Any) -> bool:
+        """As in Kind."""
+        if self.letter == "T":
+            return isinstance(value, Tensor)
+        if isinstance(value, bool):
+            return False
+        if self.letter == "I":
+            return isinstance(value, (int, torch.SymInt))
+        return isinstance(value, (float, torch.SymFloat, int))
+
+    def inner(self) -> Sequence[Kind]:
+        """As in Kind."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value that is part of the structure: bool, str, None, complex, Enum, dtype, device, ..."""
+
+    types: tuple[type, ...]
+    values: tuple[Any, ...] = ()
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """As in Kind."""
+        if not self.accepts(value):
+            names = [repr(one) for one in self.values] or [
+                "None" if t is type(None) else t.__name__ for t in self.types
+            ]
+            refuse(path, " or ".join(names), value)
+        if isinstance(value, enum.Enum):
+            return f"('e', {name_of(type(value))!r}, {value.name!r})"
+        if isinstance(value, torch.device):
+            return f"('t', {'device ' + str(value)!r})"
+        if isinstance(value, TORCH_CONSTANTS):
+            return f"('t', {'constant ' + str(value)!r})"
+        return f"('=', {value!r})"
+
+    def accepts(self, value: Any) -> bool:
+        """As in Kind."""
+        if self.values:
+            return any(type(value) is type(one) and value == one for one in self.values)
+        return isinstance(value, self.types) and (type(value) is not bool or bool in self.types)
+
+    def inner(self) -> Sequence[Kind]:
+        """As in Kind."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A union: the first kind that accepts the value."""
+
+    kinds: tuple[Kind, ...]
+    label: str
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """As in Kind."""
+        for kind in self.kinds:
+            if kind.accepts(value):
+                return kind.encode(value, parts, path)
+        refuse(path, self.label, value)
+
+    def accepts(self, value: Any) -> bool:
+        """As in Kind."""
+        return any(kind.accepts(value) for kind in self.kinds)
+
+    def inner(self) -> Sequence[Kind]:
+        """As in Kind."""
+        return self.kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A list, or a tuple of any length, of one kind."""
+
+    kind: Kind
+    is_tuple: bool = False
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """As in Kind."""
+        if not self.accepts(value):
+            refuse(path, "a tuple" if self.is_tuple else "a list", value)
+        texts = [f", {self.kind.encode(item, parts, f'{path}[{index}]')}" for index, item in enumerate(value)]
+        return f"('{'u' if isinstance(value, tuple) else 'l'}',{''.join(texts)[1:]})"
+
+    def accepts(self, value: Any) -> bool:
+        """As in Kind."""
+        return isinstance(value, (list, tuple)) and not hasattr(value, "_fields")
+
+    def inner(self) -> Sequence[Kind]:
+        """As in Kind."""
+        return (self.kind,)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A dict of any keys (str, int or bool) to one kind."""
+
+    key: Constant | Single
+    kind: Kind
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """As in Kind."""
+        if not isinstance(value, dict):
+            refuse(path, "a dict", value)
+        texts = []
+        for key, item in value.items():
+            if not (isinstance(key, (str, int)) and self.key.accepts(key)):
+                refuse(f"a key of {path}", "a str or an int", key)
+            texts.append(f"({key!r}, {self.kind.encode(item, parts, f'{path}[{key!r}]')})")
+        return f"('d',{', '.join(texts)})"
+
+    def accepts(self, value: Any) -> bool:
+        """As in Kind."""
+        return isinstance(value, dict)
+
+    def inner(self) -> Sequence[Kind]:
+        """As in Kind."""
+        return (self.kind,)

@@ -1,0 +1,74 @@
+"""Generates what `op(...)` runs where arguments or results are containers: takes them apart, and puts them together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.messages import format_message
+from custom_autograd.structures.forms import Form
+from custom_autograd.structures.nodes import Plain
+from custom_autograd.structures.skeletons import MisfitError
+
+
+def parameters(signature: inspect.Signature) -> str:
+    """Source of a parameter list; a default is written `default_<name>`."""
+    parts, was_starred, previous = [], False, None
+    for parameter in signature.parameters.values():
+        if previous is not None and previous.kind is previous.POSITIONAL_ONLY and parameter.kind is not previous.kind:
+            parts.append("/")
+        if parameter.kind is parameter.KEYWORD_ONLY and not was_starred:
+            parts.append("*")
+            was_starred = True
+        star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+        was_starred = was_starred or bool(star)
+        default = "" if parameter.default is parameter.empty else f"=default_{parameter.name}"
+        parts.append(f"{star}{parameter.name}{default}")
+        previous = parameter
+    if previous is not None and previous.kind is previous.POSITIONAL_ONLY:
+        parts.append("/")
+    return ", ".join(parts)
+
+
+def lines(form: Form, name: str, head: str, first: str) -> list[str]:
+    """The source of the call of one op, line by line.
+
+    Args:
+        form: its structure.
+        name: of the op.
+        head: what it is called.
+        first: the parameter that stands before the op's own, or nothing.
+    """
+    taken, passed = [], [first] if first else []
+    for node, parameter in zip(form.inputs, form.signature.parameters.values(), strict=True):
+        names = list(node.flat())
+        if not isinstance(node, Plain):
+            taken.append(f"            {', '.join(names)}, = $take_{node.name}({node.name})")
+        is_keyword = parameter.kind is parameter.KEYWORD_ONLY
+        passed += [f"{flat}={flat}" if is_keyword else flat for flat in names]
+    own = parameters(form.signature)
+    before = "" if not first else f"{first}, " if "/" in own else f"{first}, /, "
+    body = [f"def {head}({before}{own}):", f'    """What {name}(...) runs: {name} itself knows no containers."""']
+    if taken:
+        body += ["    try:", *[line[4:] for line in taken]]
+        body += ["    except $MisfitError as error:", "        $refuse(error)"]
+    call = f"$flat({', '.join(passed)})"
+    return [*body, f"    return {call if form.results is None else f'$give({call})'}"]
+
+
+def values(form: Form, name: str, location: str, flat: Callable[..., Any]) -> dict[str, Any]:
+    """What that source uses, by name (Any: functions and defaults)."""
+
+    def refuse(error: MisfitError) -> NoReturn:
+        problem = f"argument '{error.path}' is not what was declared"
+        facts = {"expected": error.expected, "found": error.found, "declared": location}
+        raise KernelError(format_message(name, problem, **facts)) from None
+
+    found: dict[str, Any] = {f"take_{node.name}": node.take for node in form.inputs}
+    for parameter in form.signature.parameters.values():
+        if parameter.default is not parameter.empty:
+            found[f"default_{parameter.name}"] = parameter.default
+    found.update(MisfitError=MisfitError, refuse=refuse, flat=flat)
+    return found if form.results is None else {**found, "give": form.results.give}

@@ -1,0 +1,278 @@
+"""A function whose arguments or results are containers -> its flat twin, which the dispatcher can know."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from custom_autograd.core.annotations import annotations_of
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import quote
+from custom_autograd.core.types import find_argument_type, find_return_spelling
+from custom_autograd.core.wish import Refusal, Wish
+from custom_autograd.structures.kinds import UnknownKindError, kind_of
+from custom_autograd.structures.nodes import Free, Node, Plain, Record
+from custom_autograd.structures.records import RecordType, find_record
+from custom_autograd.structures.results import Results
+
+TENSORS = ("Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Tensor[]?")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The structure of one op.
+
+    Attributes:
+        signature: of the function, as its author wrote it.
+        inputs: its parameters, in order.
+        results: its results, or None where the schema can say them itself.
+        flat_signature: of the flat twin.
+        annotations: of the flat twin.
+    """
+
+    signature: inspect.Signature
+    inputs: tuple[Node, ...]
+    results: Results | None
+    flat_signature: inspect.Signature
+    annotations: dict[str, Any]
+
+    def input(self, name: str) -> Node:
+        """The parameter of that name."""
+        return next(node for node in self.inputs if node.name == name)
+
+    def arguments(self, flat: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """What the author's own function is called with, from values by flat name."""
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for node, parameter in zip(self.inputs, self.signature.parameters.values(), strict=True):
+            value = node.give(flat.__getitem__)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional += list(value)
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                keywords[node.name] = value
+            else:
+                positional.append(value)
+        return positional, keywords
+
+    def flat_call(self, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        """What the flat twin is called with, defaults filled in.
+
+        Raises:
+            MisfitError: an argument is not what was declared.
+        """
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for node, parameter in zip(self.inputs, self.signature.parameters.values(), strict=True):
+            values = node.take(bound.arguments[node.name])
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                keywords.update(zip(node.flat(), values, strict=True))
+            else:
+                positional += values
+        return positional, keywords
+
+    def outside(self, flat: Callable[..., Any]) -> Callable[..., Any]:
+        """What is called as the author of the op calls it, from what is called as its flat twin is."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            positional, keywords = self.flat_call(*args, **kwargs)
+            return flat(*positional, **keywords)
+
+        return call
+
+    def flat_names(self, name: str) -> tuple[str, ...]:
+        """The flat tensors that a name or a path stands for; the name itself where it stands for nothing."""
+        results = () if self.results is None else self.results.nodes
+        for node in all_nodes((*self.inputs, *results)):
+            if name in (node.name, node.path):
+                return tuple(flat for flat, annotation in node.flat().items() if _holds_tensors(annotation))
+        return (name,)
+
+
+def all_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes and everything in their places."""
+    for node in nodes:
+        yield node
+        if isinstance(node, Record):
+            yield from all_nodes(node.places)
+
+
+def _holds_tensors(annotation: Any) -> bool:
+    found = find_argument_type(annotation)
+    return found is not None and found.spelling in TENSORS
+
+
+def find_form(function: Callable[..., Any], wish: Wish) -> Form | None:
+    """The structure of a function's arguments and results, or None where there is none.
+
+    Raises:
+        DeclarationError: a container holds what cannot travel.
+    """
+    if wish.schema is not None or not callable(function):
+        return None
+    refuse = Refusal(wish.op, location_of(function))
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None  # said where the schema is inferred
+    types = annotations_of(function, signature, refuse)
+    inputs = tuple(_input(parameter, types, refuse) for parameter in signature.parameters.values())
+    results = _results(types.get("return"), wish, refuse)
+    if results is None and all(isinstance(node, Plain) for node in inputs):
+        return None
+    return Form(signature, inputs, results, *_flattened(signature, inputs, results, types))
+
+
+def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal) -> Node:
+    name = parameter.name
+    if name not in types:
+        return Plain(name, name, parameter.empty)
+    annotation = types[name]
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        several: Any = list[annotation]  # type: ignore[valid-type]  # built from a value, not written
+        annotation = several if find_argument_type(several) else typing.Tuple.__getitem__((annotation, ...))  # noqa: UP006 - from a value
+    return _node(name, name, annotation, (), refuse)
+
+
+def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse: Refusal) -> Node:
+    if find_argument_type(annotation) is not None:
+        return Plain(name, path, annotation)
+    record = _record(annotation, path, refuse)
+    if record is not None and record.cls not in above:
+        inside = (*above, record.cls) if record.style in ("fields", "dataclass") else above
+        places = [
+            _node(f"{name}_{key}", path + record.path(index), one, inside, refuse)
+            for index, (key, one) in enumerate(zip(record.keys, record.annotations, strict=True))
+        ]
+        return Record(name, path, record, tuple(places))
+    if annotation in (Any, object):
+        return Plain(name, path, annotation)
+    try:
+        return Free(name, path, kind_of(annotation))
+    except UnknownKindError:
+        if not above and path == name:
+            return Plain(name, path, annotation)  # refused where the schema is inferred
+        raise refuse(
+            f"'{path}' has an annotation that is not supported",
+            expected="tensors, numbers, strings, dtypes, Enums, and containers of those",
+            found=inspect.formatannotation(annotation),
+            do="change the annotation, or leave it out of the container",
+        ) from None
+
+
+def _record(annotation: Any, path: str, refuse: Refusal) -> RecordType | None:
+    """The container of fixed places that an annotation stands for, with every place readable."""
+    record = find_record(annotation)
+    if record is not None and record.style == "dataclass":
+        fields = dataclasses.fields(record.cls)
+        lost = [
+            name for name in getattr(record.cls, "__dataclass_fields__", {}) if name not in {f.name for f in fields}
+        ]
+        if any(_is_init_only(record.cls, name) for name in lost):
+            raise refuse(
+                f"'{path}' is a dataclass with init-only variables",
+                expected="fields, which can be read again",
+                found=quote(lost),
+                do="make them fields",
+            )
+    return record
+
+
+def _is_init_only(cls: type, name: str) -> bool:
+    return isinstance(typing.get_type_hints(cls).get(name), dataclasses.InitVar)
+
+
+def _results(annotation: Any, wish: Wish, refuse: Refusal) -> Results | None:
+    """The results, where the schema cannot say them itself."""
+    record = _record(annotation, "the result", refuse)
+    parts, names = _parts(annotation, record, wish)
+    if parts is None or (_is_native(annotation, record) and all(map(_is_native_part, parts))):
+        return None
+    given = names if wish.outputs is None else wish.outputs
+    if len(given) != len(parts):
+        raise refuse(
+            "outputs= does not have one name per output",
+            expected=f"{len(parts)} names",
+            found=f"{len(given)}: {quote(given)}",
+        )
+    nodes = tuple(_output(name, part, refuse) for name, part in zip(given, parts, strict=True))
+    return Results(nodes, record if record is not None and record.style != "items" else None, record, wish.hidden)
+
+
+def _is_native(annotation: Any, record: RecordType | None) -> bool:
+    return record is None or record.style in ("fields", "items")
+
+
+def _is_native_part(annotation: Any) -> bool:
+    return find_return_spelling(annotation) is not None
+
+
+def _parts(annotation: Any, record: RecordType | None, wish: Wish) -> tuple[Sequence[Any] | None, tuple[str, ...]]:
+    """What stands in each place of a result, and what the places are called; None where it is no container."""
+    origin, items = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is dict and items[0] is str and wish.outputs is not None:
+        return [items[1]] * len(wish.outputs), tuple(wish.outputs)
+    if record is None or record.style == "slice":
+        return None, ()
+    if record.style != "items":
+        return record.annotations, record.keys
+    return record.annotations, tuple(f"output_{index}" for index in range(len(record.keys)))
+
+
+def _output(name: str, annotation: Any, refuse: Refusal) -> Node:
+    if find_return_spelling(annotation) is not None:
+        return Plain(name, name, annotation)
+    record = _record(annotation, name, refuse)
+    if record is None or record.style == "slice":
+        raise refuse(
+            f"the output '{name}' has an annotation that is not supported",
+            expected="Tensor, Tensor | None, list[Tensor], int, float, bool, and NamedTuples, dataclasses, TypedDicts "
+            "and tuples of those",
+            found=inspect.formatannotation(annotation),
+            do="return containers with a fixed number of tensors, or a list of tensors",
+        )
+    places = [
+        replace(_output(f"{name}_{key}", one, refuse), path=name + record.path(index))  # type: ignore[type-var]
+        for index, (key, one) in enumerate(zip(record.keys, record.annotations, strict=True))
+    ]
+    return Record(name, name, record, tuple(places))
+
+
+def _flattened(
+    signature: inspect.Signature, inputs: tuple[Node, ...], results: Results | None, types: dict[str, Any]
+) -> tuple[inspect.Signature, dict[str, Any]]:
+    """Signature and annotations of the flat twin; it has no defaults, which the call above it fills in."""
+    parameters, annotations = [], dict[str, Any]()
+    for node, parameter in zip(inputs, signature.parameters.values(), strict=True):
+        kind = parameter.KEYWORD_ONLY if parameter.kind is parameter.KEYWORD_ONLY else parameter.POSITIONAL_OR_KEYWORD
+        for name, annotation in node.flat().items():
+            annotations[name] = annotation
+            parameters.append(inspect.Parameter(name, kind, annotation=annotation))
+    returned = types.get("return", inspect.Signature.empty)
+    if results is not None:
+        returned = results.flat_annotation()
+    annotations["return"] = returned
+    return inspect.Signature(_distinct(parameters), return_annotation=returned), annotations
+
+
+def _distinct(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    return list({parameter.name: parameter for parameter in parameters}.values())
+
+
+def flat_wish(wish: Wish, form: Form) -> Wish:
+    """The author's wishes, said of the flat twin."""
+    mutates = wish.mutates
+    if not isinstance(mutates, str):
+        mutates = tuple(flat for name in mutates for flat in form.flat_names(name))
+    return replace(
+        wish,
+        mutates=mutates,
+        outputs=wish.outputs if form.results is None else form.results.flat_names(),
+        hidden=tuple(flat for name in wish.hidden for flat in form.flat_names(name)),
+        non_differentiable=tuple(flat for name in wish.non_differentiable for flat in form.flat_names(name)),
+    )

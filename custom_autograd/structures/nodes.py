@@ -1,0 +1,219 @@
+"""One argument or result as its author sees it, and the flat ones that the dispatcher knows it by.
+
+Plain     what the schema can say itself: one flat argument of the same name
+Record    a NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: one or more per place, named
+          after argument and place (`params.weight` travels as `params_weight`)
+Free      whatever varies from call to call (dict[str, Tensor], list[tuple[Tensor, int]], an optional record): its
+          tensors as a list under its own name, its ints and floats as `<name>_ints` and `<name>_floats`, and the
+          rest as a constant text, `<name>_structure`
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from custom_autograd.structures import skeletons
+from custom_autograd.structures.basic_kinds import Kind, Parts
+from custom_autograd.structures.kinds import letters
+from custom_autograd.structures.records import RecordType
+from custom_autograd.structures.skeletons import MisfitError, Skeleton, describe
+
+Flat = Mapping[str, Any]  # Any: values of every type, by flat name
+Get = Callable[[str], Any]  # what stands for a flat name
+
+
+class Node(Protocol):
+    """One argument or result."""
+
+    @property
+    def name(self) -> str:
+        """As its author spells it."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """As a message spells it."""
+        ...
+
+    def flat(self) -> dict[str, Any]:
+        """Flat name -> annotation."""
+        ...
+
+    def take(self, value: Any) -> list[Any]:
+        """A value of a call, as one value per flat name.
+
+        Raises:
+            MisfitError: it is not what was declared.
+        """
+        ...
+
+    def give(self, get: Get) -> Any:
+        """The inverse of `take`, from values by flat name."""
+        ...
+
+    def mirror(self, get: Get, structure: Get) -> Any:
+        """The same shape with something else for each tensor: whether it needs a gradient, a gradient, a tangent.
+
+        Args:
+            get: what stands for a flat name, or None; a list for a list.
+            structure: the text of a structure, by its flat name.
+        """
+        ...
+
+    def collect(self, value: Any, structure: Get) -> dict[str, Any]:
+        """What a rule gave for it, by flat name; the inverse of `mirror`.
+
+        Raises:
+            MisfitError: the rule gave something of another shape.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What the schema can say itself."""
+
+    name: str
+    path: str
+    annotation: Any
+
+    def flat(self) -> dict[str, Any]:
+        """As in Node."""
+        return {self.name: self.annotation}
+
+    def take(self, value: Any) -> list[Any]:
+        """As in Node."""
+        return [value]
+
+    def give(self, get: Get) -> Any:
+        """As in Node."""
+        return get(self.name)
+
+    def mirror(self, get: Get, structure: Get) -> Any:
+        """As in Node."""
+        return get(self.name)
+
+    def collect(self, value: Any, structure: Get) -> dict[str, Any]:
+        """As in Node."""
+        return {self.name: value}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A container with a fixed set of places."""
+
+    name: str
+    path: str
+    record: RecordType
+    places: tuple[Node, ...]
+
+    def flat(self) -> dict[str, Any]:
+        """As in Node."""
+        return {name: annotation for place in self.places for name, annotation in place.flat().items()}
+
+    def take(self, value: Any) -> list[Any]:
+        """As in Node."""
+        found = self.record.read(value)
+        if found is None:
+            raise MisfitError(self.path, self.record.label, describe(value))
+        return [one for i, place in enumerate(self.places) for one in place.take(found[i])]
+
+    def give(self, get: Get) -> Any:
+        """As in Node."""
+        return self.record.make([place.give(get) for place in self.places])
+
+    def mirror(self, get: Get, structure: Get) -> Any:
+        """As in Node."""
+        return self.record.make_plain([place.mirror(get, structure) for place in self.places])
+
+    def collect(self, value: Any, structure: Get) -> dict[str, Any]:
+        """As in Node."""
+        if value is None:
+            return {name: None for place in self.places for name in place.collect(None, structure)}
+        if callable(value) and not isinstance(value, (Tensor, self.record.cls)):
+            return self._collect_later(functools.cache(value), structure)
+        found = self.record.read_loosely(value)
+        if found is None:
+            raise MisfitError(self.path, self.record.label, describe(value))
+        collected: dict[str, Any] = {}
+        for key, place in zip(self.record.keys, self.places, strict=True):
+            if key in found:
+                collected.update(place.collect(found[key], structure))
+        return collected
+
+    def _collect_later(self, run: Callable[[], Any], structure: Get) -> dict[str, Any]:
+        """A callable for the whole runs once, when the first of its places is needed."""
+        names = self.collect(None, structure)
+        return {name: lambda name=name: _run(self.collect(run(), structure).get(name)) for name in names}
+
+
+def _run(value: Any) -> Any:
+    return value() if callable(value) and not isinstance(value, Tensor) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """What varies from call to call."""
+
+    name: str
+    path: str
+    kind: Kind
+
+    @property
+    def text(self) -> str:
+        """The flat name of its structure."""
+        return f"{self.name}_structure"
+
+    def flat(self) -> dict[str, Any]:
+        """As in Node."""
+        found = letters(self.kind)
+        parts = {"T": (self.name, list[Tensor]), "I": (f"{self.name}_ints", list[int])}
+        parts["F"] = (f"{self.name}_floats", list[float])
+        return {**dict(part for letter, part in parts.items() if letter in found), self.text: str}
+
+    def take(self, value: Any) -> list[Any]:
+        """As in Node."""
+        parts, found = Parts(), letters(self.kind)
+        text = self.kind.encode(value, parts, self.path)
+        rows = (("T", parts.tensors), ("I", parts.ints), ("F", parts.floats))
+        return [*(row for letter, row in rows if letter in found), text]
+
+    def give(self, get: Get) -> Any:
+        """As in Node."""
+        found = letters(self.kind)
+        names = {"T": self.name, "I": f"{self.name}_ints", "F": f"{self.name}_floats"}
+        rows = {letter: iter(get(name)) for letter, name in names.items() if letter in found}
+        return skeletons.rebuild(self._skeleton(get), lambda letter: next(rows[letter]))
+
+    def mirror(self, get: Get, structure: Get) -> Any:
+        """As in Node."""
+        node = self._skeleton(structure)
+        found = get(self.name) if "T" in letters(self.kind) else None
+        row = iter([None] * skeletons.count_tensors(node) if found is None else found)
+        return skeletons.rebuild(node, lambda letter: next(row) if letter == "T" else None, is_plain=True)
+
+    def collect(self, value: Any, structure: Get) -> dict[str, Any]:
+        """As in Node."""
+        if value is None or "T" not in letters(self.kind):
+            return {self.name: None}
+        node = self._skeleton(structure)
+        if callable(value) and not isinstance(value, Tensor):
+            return {self.name: lambda: list(skeletons.collect(node, value(), self.path))}
+        return {self.name: list(skeletons.collect(node, value, self.path))}
+
+    def _skeleton(self, get: Get) -> Skeleton:
+        return skeletons.parse(get(self.text))
+
+
+def plain_places(nodes: tuple[Node, ...]) -> Iterator[Plain]:
+    """Every flat value that has a place of its own."""
+    for node in nodes:
+        if isinstance(node, Plain):
+            yield node
+        elif isinstance(node, Record):
+            yield from plain_places(node.places)

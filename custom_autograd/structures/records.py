@@ -1,0 +1,128 @@
+"""Containers with a fixed set of places: NamedTuple, dataclass, TypedDict, a tuple of fixed length, slice."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from custom_autograd.torch_private.compiler import constant_in_compilation
+
+
+@dataclass(frozen=True, slots=True)
+class RecordType:
+    """One such container.
+
+    Attributes:
+        cls: the class of its values; `dict` for a TypedDict.
+        style: "fields" (NamedTuple), "dataclass", "keys" (TypedDict), "items" (tuple) or "slice".
+        keys: the places, as names are made of them.
+        annotations: what may stand in each place.
+        label: what a message calls it.
+        late: the fields of a dataclass that its `__init__` does not take.
+    """
+
+    cls: type
+    style: str
+    keys: tuple[str, ...]
+    annotations: tuple[Any, ...]  # Any: annotations have no type of their own
+    label: str
+    late: tuple[str, ...] = ()
+
+    def path(self, index: int) -> str:
+        """How a message reaches a place: `.weight`, `['k']` or `[0]`."""
+        key = self.keys[index]
+        if self.style == "keys":
+            return f"[{key!r}]"
+        return f"[{key}]" if self.style == "items" else f".{key}"
+
+    def read(self, value: Any) -> tuple[Any, ...] | None:
+        """What stands in each place, or None where the value is something else."""
+        if self.style == "items":
+            return tuple(value) if isinstance(value, (tuple, list)) and len(value) == len(self.keys) else None
+        if self.style == "keys":
+            is_same = isinstance(value, dict) and len(value) == len(self.keys)
+            return tuple([value[key] for key in self.keys]) if is_same and all(k in value for k in self.keys) else None
+        if not isinstance(value, self.cls):
+            return None
+        return tuple([getattr(value, key) for key in self.keys])
+
+    def make(self, values: Sequence[Any]) -> Any:
+        """A value of the class, made as its author would make it."""
+        if self.style == "items":
+            return tuple(values)
+        if self.style == "keys":
+            return dict(zip(self.keys, values, strict=True))
+        if self.style != "dataclass":
+            return self.cls(*values)
+        pairs = dict(zip(self.keys, values, strict=True))
+        made = self.cls(**{key: value for key, value in pairs.items() if key not in self.late})
+        for key in self.late:
+            object.__setattr__(made, key, pairs[key])
+        return made
+
+    def make_plain(self, values: Sequence[Any]) -> Any:
+        """The same shape with something else in each place, such as gradients: no code of its author's runs."""
+        if self.style == "fields":
+            return tuple.__new__(self.cls, values)
+        if self.style != "dataclass":
+            return tuple(values) if self.style == "slice" else self.make(values)
+        made: Any = object.__new__(self.cls)
+        for key, value in zip(self.keys, values, strict=True):
+            object.__setattr__(made, key, value)
+        return made
+
+    def read_loosely(self, value: Any) -> dict[str, Any] | None:
+        """By place, what a rule gave for it: an instance, a dict by place, or a sequence; None where it is none."""
+        found = self.read(value)
+        if found is None and isinstance(value, Mapping) and set(value) <= set(self.keys):
+            return dict(value)
+        if found is None and isinstance(value, (tuple, list)) and len(value) == len(self.keys):
+            found = tuple(value)
+        return None if found is None else dict(zip(self.keys, found, strict=True))
+
+
+@constant_in_compilation
+def find_record(annotation: Any) -> RecordType | None:
+    """The container that an annotation stands for, or None."""
+    if typing.get_origin(annotation) is tuple:
+        items = typing.get_args(annotation)
+        if items in ((), ((),)) or Ellipsis in items:
+            return None
+        return RecordType(tuple, "items", tuple(map(str, range(len(items)))), items, f"a tuple of {len(items)}")
+    if annotation is slice:
+        return RecordType(slice, "slice", ("start", "stop", "step"), (int | None,) * 3, "a slice")
+    if not isinstance(annotation, type):
+        return None
+    if typing.is_typeddict(annotation) and not getattr(annotation, "__optional_keys__", ()):
+        hints = typing.get_type_hints(annotation)
+        return RecordType(
+            dict, "keys", tuple(hints), tuple(hints.values()), f"a dict with the keys of {_name(annotation)}"
+        )
+    return _find_class(annotation)
+
+
+def _find_class(cls: type) -> RecordType | None:
+    label = f"a {_name(cls)}"
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        hints = typing.get_type_hints(cls)
+        keys: tuple[str, ...] = cls._fields
+        return RecordType(cls, "fields", keys, tuple(hints.get(key, Any) for key in keys), label)
+    if dataclasses.is_dataclass(cls):
+        hints = typing.get_type_hints(cls)
+        fields = dataclasses.fields(cls)
+        keys, late = tuple(field.name for field in fields), tuple(field.name for field in fields if not field.init)
+        return RecordType(cls, "dataclass", keys, tuple(hints[key] for key in keys), label, late)
+    return None
+
+
+def _name(cls: type) -> str:
+    return cls.__qualname__.rpartition("<locals>.")[2]
+
+
+def is_union(annotation: Any) -> bool:
+    """Whether an annotation is a union, written either way."""
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)

@@ -1,0 +1,198 @@
+"""The structure of a value as a constant text, and back: `('d', ('w', 'T'), ('n', 'I'))` for {"w": tensor, "n": 3}.
+
+T, I and F stand where a tensor, an int or a float is: those travel next to the text, so that it is the same for all
+values. Everything else is part of it: ('=', value) a bool, str, None or complex; ('t', name) one of torch's constants;
+('e', class, name) an Enum member. Containers: ('l', ...) list, ('u', ...) tuple, ('d', (key, ...), ...) dict,
+('s', ...) slice, ('r', class, ...) NamedTuple or dataclass, ('p', class, context, ...) a registered pytree node.
+The text is a Python literal: it hashes, compares and serialises, and an exported program shows it.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from custom_autograd.structures.records import RecordType, find_record
+from custom_autograd.torch_private.trees import NodeType, find_node_type
+
+Skeleton = Any  # a nested tuple, as above
+CLASSES: dict[str, type] = {}
+"""The classes that texts of this process name: declared ones, and those met in a call."""
+_PARSED: dict[str, Skeleton] = {}
+
+
+def name_of(cls: type) -> str:
+    """What a text calls a class: "module:qualname"."""
+    name = f"{cls.__module__}:{cls.__qualname__}"
+    CLASSES[name] = cls
+    return name
+
+
+def parse(text: str) -> Skeleton:
+    """The nested tuple of a text; parsed once."""
+    found = _PARSED.get(text)
+    if found is None:
+        found = _PARSED[text] = ast.literal_eval(text)
+    return found
+
+
+class MisfitError(Exception):
+    """A value that does not have the structure that was declared: where, what is expected, what is found."""
+
+    def __init__(self, path: str, expected: str, found: str) -> None:
+        super().__init__(path, expected, found)
+        self.path, self.expected, self.found = path, expected, found
+
+
+def count_tensors(node: Skeleton) -> int:
+    """How many tensors a structure holds."""
+    return 1 if node == "T" else 0 if isinstance(node, str) else sum(count_tensors(child) for child in children(node))
+
+
+def children(node: Skeleton) -> tuple[Skeleton, ...]:
+    """What stands in the places of a container; nothing for a constant."""
+    tag = node[0]
+    if tag == "d":
+        return tuple(child for _, child in node[1:])
+    found: tuple[Skeleton, ...] = node[{"l": 1, "u": 1, "s": 1, "r": 2, "p": 3}.get(tag, len(node)) :]
+    return found
+
+
+def rebuild(node: Skeleton, take: Callable[[str], Any], *, is_plain: bool = False) -> Any:
+    """A value of a structure.
+
+    Args:
+        node: the structure.
+        take: gives what stands where a tensor, an int or a float is, in order: "T", "I" or "F".
+        is_plain: what stands there is not what was declared (a gradient, a bool): no class's own code runs, and
+            constants become None.
+    """
+    if isinstance(node, str):
+        return take(node)
+    tag = node[0]
+    if tag in ("=", "t", "e"):
+        return None if is_plain else _constant(node)
+    values = [rebuild(child, take, is_plain=is_plain) for child in children(node)]
+    if tag == "l":
+        return values
+    if tag == "u":
+        return tuple(values)
+    if tag == "d":
+        return dict(zip([key for key, _ in node[1:]], values, strict=True))
+    if tag == "s":
+        return tuple(values) if is_plain else slice(*values)
+    if tag == "r":
+        record = record_of(node[1])
+        return record.make_plain(values) if is_plain else record.make(values)
+    return node_of(node[1]).load(values, node[2])
+
+
+def collect(node: Skeleton, value: Any, path: str) -> Iterator[Any]:
+    """What a rule gave for each tensor of a structure, in order; None where it gave nothing.
+
+    Raises:
+        MisfitError: the value has another structure.
+    """
+    if node == "T":
+        yield value
+    elif value is None or isinstance(node, str):
+        yield from [None] * count_tensors(node)
+    else:
+        places = _places(node, value, path)
+        for (label, child), item in zip(_labelled(node), places, strict=True):
+            yield from collect(child, item, path + label)
+
+
+def _places(node: Skeleton, value: Any, path: str) -> Sequence[Any]:
+    tag, count = node[0], len(children(node))
+    if tag in ("=", "t", "e"):
+        return ()
+    if tag == "d":
+        keys = [key for key, _ in node[1:]]
+        if isinstance(value, Mapping) and set(value) <= set(keys):
+            return [value.get(key) for key in keys]
+        _misfit(path, f"a dict with the keys {', '.join(map(repr, keys))}", value)
+    if tag == "r":
+        found = record_of(node[1]).read_loosely(value)
+        if found is not None:
+            return [found.get(key) for key in record_of(node[1]).keys]
+        _misfit(path, record_of(node[1]).label, value)
+    if tag == "p" and isinstance(value, node_of(node[1]).cls):
+        return node_of(node[1]).dump(value)[0]
+    if isinstance(value, (list, tuple)) and len(value) == count:
+        return value
+    return _misfit(path, f"a {'tuple' if tag == 'u' else 'list'} of {count}", value)
+
+
+def _labelled(node: Skeleton) -> list[tuple[str, Skeleton]]:
+    """Each place of a container, with how a message reaches it."""
+    if node[0] == "d":
+        return [(f"[{key!r}]", child) for key, child in node[1:]]
+    if node[0] == "r":
+        record = record_of(node[1])
+        return [(record.path(index), child) for index, child in enumerate(children(node))]
+    return [(f"[{index}]", child) for index, child in enumerate(children(node))]
+
+
+def labels(node: Skeleton, path: str) -> Iterator[str]:
+    """How a message reaches each tensor of a structure, in order."""
+    if node == "T":
+        yield path
+    elif not isinstance(node, str):
+        for label, child in _labelled(node):
+            yield from labels(child, path + label)
+
+
+def _misfit(path: str, expected: str, value: Any) -> NoReturn:
+    raise MisfitError(path, expected, describe(value))
+
+
+def describe(value: Any) -> str:
+    """What a message calls a value that does not fit."""
+    if isinstance(value, torch.Tensor):
+        return "a tensor"
+    if isinstance(value, dict):
+        return f"a dict with the keys {', '.join(map(repr, value))}" if value else "an empty dict"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"{type(value).__name__}: {str(value)[:60]}"
+
+
+def record_of(name: str) -> RecordType:
+    """The NamedTuple or dataclass that a text names."""
+    found = find_record(_class_of(name))
+    assert found is not None, name
+    return found
+
+
+def node_of(name: str) -> NodeType:
+    """The registered pytree node that a text names."""
+    found = find_node_type(_class_of(name))
+    assert found is not None, name
+    return found
+
+
+def _class_of(name: str) -> type:
+    if name not in CLASSES:
+        module, _, path = name.partition(":")
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+        CLASSES[name] = found
+    return CLASSES[name]
+
+
+def _constant(node: Skeleton) -> Any:
+    if node[0] == "=":
+        return node[1]
+    if node[0] == "e":
+        cls = _class_of(node[1])
+        assert issubclass(cls, enum.Enum)
+        return cls[node[2]]
+    kind, _, name = node[1].partition(" ")
+    return torch.device(name) if kind == "device" else getattr(torch, name.removeprefix("torch."))
