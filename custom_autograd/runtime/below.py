@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from custom_autograd.torch_private import dispatch, transforms
+import torch
+
+from custom_autograd.torch_private import dispatch, modes, transforms
 
 
 def below(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # Any: what the op takes and returns
     """Calls a function of tensors as if there were no Autograd kernels at this level."""
     with dispatch.below_autograd():
-        if not transforms.is_transforming():
-            return function(*args, **kwargs)
-        with transforms.gradients_recorded():
-            return function(*args, **kwargs)
+        if transforms.is_transforming():
+            with transforms.gradients_recorded():
+                return function(*args, **kwargs)
+        if modes.is_functionalizing():
+            with torch.enable_grad():
+                return function(*args, **kwargs)
+        return function(*args, **kwargs)

@@ -3,7 +3,8 @@
 NOTE [why forward re-enables grad mode]
 Under a `torch.func` transform, `forward` hands the call to the transforms below this one. torch switches grad mode and
 forward mode off inside `forward`; the levels below would then record nothing, and second derivatives would be silently
-wrong. `below` switches both on again, under transforms only.
+wrong. `below` switches both on again, under transforms only; and grad mode alone where AOTAutograd traces, which takes
+what is written while it is off for a write under `no_grad`, and drops the gradients that flow through it.
 
 NOTE [why apply is not Function.apply]
 `Function.apply` sends a call under functorch through a higher-order op that gets nested forward mode wrong and, inside

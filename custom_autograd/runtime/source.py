@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 INDENT = "    "
+BUILTINS = ("all", "any", "bool", "float", "int", "len", "list", "str", "tuple", "type")
+"""What generated source calls, or compares types with; a name of the op's is never called there."""
 
 
 class Source:
@@ -44,12 +46,21 @@ class Source:
 
     @property
     def text(self) -> str:
-        """All that was written."""
-        return re.sub(r"\$(\w+)", lambda match: self.own(match[1]), "\n".join(self._lines)) + "\n"
+        """All that was written; where the op has the name of a builtin, the builtin is imported under another."""
+        text = re.sub(r"\$(\w+)", lambda match: self.own(match[1]), "\n".join(self._lines)) + "\n"
+        shadowed = [name for name in BUILTINS if name in self._taken]
+        for name in shadowed:
+            text = re.sub(rf"(?<!class )(?<!def )(?<![\w.]){name}(?=\()|(?<= is ){name}\b", self.own(name), text)
+        imports = [
+            f"from builtins import {name} as {self.own(name)}" for name in shadowed if f"{self.own(name)}" in text
+        ]
+        return "".join(f"{line}\n" for line in imports) + text
 
     def own(self, name: str) -> str:
         """What a name of the generator's is called in this source."""
-        return f"{name}_" if name in self._taken else name
+        while name in self._taken:
+            name += "_"
+        return name
 
 
 def compile_source(text: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from torch import Tensor
+
 from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import format_message, quote
@@ -145,7 +147,8 @@ class ByName:
     def _maker(self, name: str) -> tuple[list[str], Callable[[Mapping[str, Any]], Any]]:
         """The flat names that a name of a rule's stands for, and what makes its value of theirs."""
         if name in ("needs", "meta"):
-            return [name], lambda given: self._by_attribute(given[name], given)
+            blank = False if name == "needs" else None
+            return [name], lambda given: self._by_attribute(given[name], given, blank)
         for prefix, valid in (("grad_", self.results), ("tangent_", self.differentiable)):
             node = self._named(name.removeprefix(prefix)) if name.startswith(prefix) else None
             if node is not None:
@@ -168,17 +171,21 @@ class ByName:
         flat = [f"{prefix}{name}" for name in node.flat() if name in valid]
         return flat, lambda given: node.mirror(lambda one: given.get(f"{prefix}{one}"), given.__getitem__)
 
-    def _by_attribute(self, named: Any, given: Mapping[str, Any]) -> Any:
+    def _by_attribute(self, named: Any, given: Mapping[str, Any], blank: Any) -> Any:
         """`needs` or `meta` with an attribute per container, next to those per flat tensor."""
         known = dict(vars(named))
         nodes = [node for node in (*self.inputs.values(), *self.outputs.values()) if not isinstance(node, Plain)]
-        known |= {node.name: node.mirror(vars(named).get, given.__getitem__) for node in nodes}
+        get = functools.partial(_get, vars(named), blank)
+        known |= {node.name: node.mirror(get, given.__getitem__, blank) for node in nodes}
         return type(named)(known)
 
     def _collect(self, answered: list[Node], result: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """What a rule returned, by flat name."""
         if isinstance(result, Mapping) and not (set(result) - set(self._known(answered))):
             pairs = [(self._find(answered, name), value) for name, value in result.items()]
+        elif self._is_whole(answered, result):
+            assert self.form.results is not None
+            pairs = self.form.results.pairs(result)
         elif len(answered) == 1:
             pairs = [(answered[0], result)]
         elif isinstance(result, (tuple, list)) and len(result) == len(answered):
@@ -189,7 +196,13 @@ class ByName:
         found: dict[str, Any] = {}
         for node, value in pairs:
             found.update(node.collect(value, given.__getitem__))
-        return {name: value for name, value in found.items() if value is not None or self._is_answered(name)}
+        return {name: value for name, value in found.items() if self._is_answered(name) or isinstance(value, Tensor)}
+
+    def _is_whole(self, answered: list[Node], result: Any) -> bool:
+        """Whether a jvp rule returned the container that a kernel returns."""
+        results, outputs = self.form.results, list(self.outputs.values())
+        is_named = results is not None and results.record is not None and not isinstance(result, Mapping)
+        return is_named and answered == outputs and results.record.read(result) is not None
 
     def _is_answered(self, name: str) -> bool:
         return name in self.differentiable or name in self.results
@@ -199,6 +212,10 @@ class ByName:
 
     def _find(self, answered: list[Node], name: str) -> Node:
         return next((node for node in answered if node.name == name), None) or _single(name)
+
+
+def _get(values: Mapping[str, Any], blank: Any, name: str) -> Any:
+    return values.get(name, blank)
 
 
 def _single(name: str) -> Node:

@@ -191,7 +191,8 @@ def _results(annotation: Any, wish: Wish, refuse: Refusal) -> Results | None:
     """The results, where the schema cannot say them itself."""
     record = _record(annotation, "the result", refuse)
     parts, names = _parts(annotation, record, wish)
-    if parts is None or (_is_native(annotation, record) and all(map(_is_native_part, parts))):
+    is_native = record is not None and record.style in ("fields", "items")
+    if parts is None or (is_native and all(find_return_spelling(part) is not None for part in parts)):
         return None
     given = names if wish.outputs is None else wish.outputs
     if len(given) != len(parts):
@@ -202,14 +203,6 @@ def _results(annotation: Any, wish: Wish, refuse: Refusal) -> Results | None:
         )
     nodes = tuple(_output(name, part, refuse) for name, part in zip(given, parts, strict=True))
     return Results(nodes, record if record is not None and record.style != "items" else None, record, wish.hidden)
-
-
-def _is_native(annotation: Any, record: RecordType | None) -> bool:
-    return record is None or record.style in ("fields", "items")
-
-
-def _is_native_part(annotation: Any) -> bool:
-    return find_return_spelling(annotation) is not None
 
 
 def _parts(annotation: Any, record: RecordType | None, wish: Wish) -> tuple[Sequence[Any] | None, tuple[str, ...]]:

@@ -56,12 +56,13 @@ class Node(Protocol):
         """The inverse of `take`, from values by flat name."""
         ...
 
-    def mirror(self, get: Get, structure: Get) -> Any:
+    def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
         """The same shape with something else for each tensor: whether it needs a gradient, a gradient, a tangent.
 
         Args:
-            get: what stands for a flat name, or None; a list for a list.
+            get: what stands for a flat name; a list for a list, `blank` for nothing.
             structure: the text of a structure, by its flat name.
+            blank: stands for what is no tensor.
         """
         ...
 
@@ -94,7 +95,7 @@ class Plain:
         """As in Node."""
         return get(self.name)
 
-    def mirror(self, get: Get, structure: Get) -> Any:
+    def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
         """As in Node."""
         return get(self.name)
 
@@ -127,9 +128,9 @@ class Record:
         """As in Node."""
         return self.record.make([place.give(get) for place in self.places])
 
-    def mirror(self, get: Get, structure: Get) -> Any:
+    def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
         """As in Node."""
-        return self.record.make_plain([place.mirror(get, structure) for place in self.places])
+        return self.record.make_plain([place.mirror(get, structure, blank) for place in self.places])
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
         """As in Node."""
@@ -190,12 +191,12 @@ class Free:
         rows = {letter: iter(get(name)) for letter, name in names.items() if letter in found}
         return skeletons.rebuild(self._skeleton(get), lambda letter: next(rows[letter]))
 
-    def mirror(self, get: Get, structure: Get) -> Any:
+    def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
         """As in Node."""
         node = self._skeleton(structure)
         found = get(self.name) if "T" in letters(self.kind) else None
-        row = iter([None] * skeletons.count_tensors(node) if found is None else found)
-        return skeletons.rebuild(node, lambda letter: next(row) if letter == "T" else None, is_plain=True)
+        row = iter(found if isinstance(found, (list, tuple)) else [blank] * skeletons.count_tensors(node))
+        return skeletons.rebuild(node, lambda letter: next(row) if letter == "T" else blank, is_plain=True)
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
         """As in Node."""

@@ -72,6 +72,10 @@ class Results:
             return {node.name: value for node, value in zip(self.nodes, found, strict=True)}
         return found[0] if self.hidden and len(found) == 1 else tuple(found)
 
+    def pairs(self, value: Any) -> list[tuple[Node, Any]]:
+        """Each output with what stands for it in a container like the one that a kernel returns."""
+        return list(zip(self.nodes, self._items(value), strict=True))
+
     def put(self, values: Mapping[str, Any]) -> Any:
         """What a kernel returned, hidden outputs included, from values by flat name."""
         found = [node.give(values.__getitem__) for node in self.nodes]

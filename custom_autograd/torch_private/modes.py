@@ -1,8 +1,10 @@
-"""The mode that sees every op of the dispatcher (found in torch 2.13).
+"""Modes of the dispatcher: one that sees every op, and whether AOTAutograd's is at work (found in torch 2.13).
 
-TorchDispatchMode   the documented way to see what an op calls and allocates; its module is private, its meaning is not
+TorchDispatchMode       the documented way to see what an op calls and allocates; its module is private, its meaning not
+_get_dispatch_mode, _TorchDispatchModeKey   the modes that are torch's own stand on no public stack
 """
 
+from torch import _C
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -11,3 +13,8 @@ class DispatchMode(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate it
+
+
+def is_functionalizing() -> bool:
+    """Whether AOTAutograd traces: writes become new values, and it notes whether grad mode was on for each."""
+    return _C._get_dispatch_mode(_C._TorchDispatchModeKey.FUNCTIONAL) is not None

@@ -221,6 +221,22 @@ def test_compiled_writes_are_right():
     assert torch.allclose(expected, found)
 
 
+def test_gradients_flow_through_a_compiled_write_to_an_argument():
+    def f(y, factor):
+        exp_(y)
+        return y * factor
+
+    def gradients(function):
+        y = x * 1
+        result = function(y, factor)
+        return torch.autograd.grad((result * 3).sum() + (y * 2).sum(), (x, factor))
+
+    x, factor = rand(), rand()
+    expected = gradients(f)
+
+    torch.testing.assert_close(gradients(torch.compile(f, backend="aot_eager", fullgraph=True)), expected)
+
+
 def test_a_compiled_write_to_an_argument_is_seen_by_the_caller():
     def f(values):
         update_(values, 3.0)

@@ -4,10 +4,13 @@
 
 import linecache
 
+import pytest
+import torch
 from expecttest import assert_expected_inline
 from torch import Tensor
 
 from custom_autograd import custom_op
+from custom_autograd.runtime.source import BUILTINS
 
 
 @custom_op("source::multiply")
@@ -499,3 +502,33 @@ def test_a_new_rule_is_a_new_source():
 
     assert "to_save" not in before
     assert "ctx.to_save = (x,)" in op.source
+
+
+def scaled(x: Tensor, factor: float, others: list[Tensor]) -> Tensor:
+    return x * factor * others[0]
+
+
+def called_in_every_way(op):
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(2):
+        (grad,) = torch.autograd.grad(op(x, 2.0, [torch.ones(2)]).sum(), x)
+    with torch.no_grad():
+        plain = [op(x, 2.0, [x]).tolist() for _ in range(2)]
+    under_func = torch.func.grad(lambda x: op(x, 2.0, [torch.ones(2)]).sum())(x.detach())
+    return grad.tolist(), plain, under_func.tolist()
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_an_op_may_be_called_like_a_builtin(name):
+    op = custom_op(f"source_names::{name}", scaled, reference=True)
+
+    assert ([2.0, 2.0], [[2.0, 2.0]] * 2, [2.0, 2.0]) == called_in_every_way(op)
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_an_argument_may_be_called_like_a_builtin(name):
+    schema = f"(Tensor x, float {name}, Tensor[] others) -> Tensor"
+    op = custom_op(f"source_names::with_{name}", lambda x, factor, others: x * factor * others[0], schema=schema)
+    op.register_reference(lambda x, factor, others: x * factor * others[0])
+
+    assert ([2.0, 2.0], [[2.0, 2.0]] * 2, [2.0, 2.0]) == called_in_every_way(op)
