@@ -1,5 +1,7 @@
 """A program that shows a failure by itself: it loads the target, writes the sample out, and runs the one check."""
 
+import dataclasses
+import enum
 import inspect
 import sys
 from pathlib import Path
@@ -32,6 +34,7 @@ def script_of(target: Target, sample: Sample, check: str, seed: int) -> str:
         "from math import inf, nan",
         "from custom_autograd import Sample, check",
         *_loading(target),
+        *_classes(target, sample),
         "sample = Sample(",
         *(f"    {argument}," for argument in arguments),
         f"){_expected(sample)}",
@@ -93,12 +96,54 @@ def _attribute_of(module: ModuleType, value: object) -> str | None:
     return qualified if found is value else None
 
 
+def _classes(target: Target, sample: Sample) -> list[str]:
+    """The lines that give the classes of containers in a sample their names."""
+    module = _module_of(target.subject)
+    lines = []
+    for cls in dict.fromkeys(_classes_in([*sample.args, *sample.kwargs.values()])):
+        is_beside = module is not None and cls.__module__ == module.__name__ and "." not in module.__name__
+        home = "__import__('sys').modules[op.__module__]"
+        lines.append(f"{cls.__name__} = {home}.{cls.__qualname__}" if is_beside else _import_of(cls))
+    return lines
+
+
+def _import_of(cls: type) -> str:
+    root, _, rest = cls.__qualname__.partition(".")
+    return f"from {cls.__module__} import {root}" + (f"; {cls.__name__} = {root}.{rest}" if rest else "")
+
+
+def _classes_in(value: object) -> list[type]:
+    """The NamedTuples, dataclasses and Enums in a value."""
+    if isinstance(value, dict):
+        return [cls for item in value.values() for cls in _classes_in(item)]
+    if isinstance(value, enum.Enum):
+        return [type(value)]
+    fields = _fields_of(value)
+    if fields is not None:
+        return [type(value), *(cls for item in fields.values() for cls in _classes_in(item))]
+    return [cls for item in value for cls in _classes_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _fields_of(value: object) -> dict[str, object] | None:
+    """What a NamedTuple or a dataclass is made of."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    return None
+
+
 def _literal(value: object) -> str:
+    fields = _fields_of(value)
+    if fields is not None:
+        return f"{type(value).__name__}({', '.join(f'{name}={_literal(item)}' for name, item in fields.items())})"
+    if isinstance(value, enum.Enum):
+        return str(value)
     if isinstance(value, Tensor):
         return _tensor(value)
     if isinstance(value, torch.device):
         return f"torch.{value!r}"
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+    if isinstance(value, (list, tuple)):
         items = ", ".join(_literal(item) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items},)" if len(value) == 1 else f"({items})"
     if isinstance(value, dict):

@@ -164,6 +164,7 @@ class _Inference:
                     "the return annotation is not supported",
                     expected="Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those",
                     found=_spell(part),
+                    do="return a NamedTuple, a dataclass, a TypedDict, or a dict with its keys in outputs=",
                 )
         spelled = self._alias_results(spelled, parameters)
         body = ", ".join(str(spelling) for spelling in spelled)

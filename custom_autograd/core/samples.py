@@ -7,14 +7,13 @@ def samples(make):                        make is a TensorFactory, bound to devi
     yield Sample(make(0, 8), make(8)).xfail("sizes", reason="the kernel knows no empty tensors yet")
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 
+from custom_autograd.core.containers import children_of, map_tensors
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import format_message
 
@@ -100,8 +99,8 @@ class Sample:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Sample":
         """The same call with `function` applied to every tensor, in the order of `leaves`."""
-        args = tuple(_map(value, function) for value in self.args)
-        kwargs = {name: _map(value, function) for name, value in self.kwargs.items()}
+        args = tuple(map_tensors(value, function) for value in self.args)
+        kwargs = {name: map_tensors(value, function) for name, value in self.kwargs.items()}
         return self.with_arguments(args, kwargs)
 
     def with_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> "Sample":
@@ -225,10 +224,18 @@ def format_value(value: object) -> str:
     if isinstance(value, Tensor):
         layout = "" if value.layout == torch.strided else f", {str(value.layout).removeprefix('torch.')}"
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{layout}"
-    if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value):
+    return _cut(_format_container(value) if _leaves(value, 0, "") else repr(value))
+
+
+def _format_container(value: object) -> str:
+    """A container with tensors in it, as Python would write it, with shapes instead of data."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {format_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         text = ", ".join(format_value(item) for item in value)
-        return _cut(f"[{text}]" if isinstance(value, list) else f"({text})")
-    return _cut(repr(value))
+        return f"[{text}]" if isinstance(value, list) else f"({text})"
+    fields = ", ".join(f"{path[1:]}={format_value(item)}" for path, item in children_of(value))
+    return f"{type(value).__name__}({fields})"
 
 
 def _cut(text: str) -> str:
@@ -259,38 +266,4 @@ def _no_gradient(dtype: torch.dtype) -> str:
 def _leaves(value: object, argument: int | str, path: str) -> list[TensorLeaf]:
     if isinstance(value, Tensor):
         return [TensorLeaf(argument, path, value)]
-    return [leaf for key, item in _children(value) for leaf in _leaves(item, argument, path + key)]
-
-
-def _children(value: object) -> list[tuple[str, object]]:
-    if isinstance(value, dict):
-        return [(f"[{key!r}]", item) for key, item in value.items()]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [(f".{name}", item) for name, item in zip(_field_names(value), value, strict=True)]
-    if isinstance(value, (list, tuple)):
-        return [(f"[{index}]", item) for index, item in enumerate(value)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return []
-
-
-def _field_names(value: object) -> tuple[str, ...]:
-    """The names of the fields of a NamedTuple."""
-    return tuple(getattr(value, "_fields", ()))
-
-
-def _map(value: object, function: Callable[[Tensor], Tensor]) -> object:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _map(item, function) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        make = cast(Callable[..., object], type(value))
-        return make(*(_map(item, function) for item in value))
-    if isinstance(value, (list, tuple)):
-        items = [_map(item, function) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changes = {field.name: _map(getattr(value, field.name), function) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **changes)
-    return value
+    return [leaf for key, item in children_of(value) for leaf in _leaves(item, argument, path + key)]

@@ -200,9 +200,10 @@ class ByName:
 
     def _is_whole(self, answered: list[Node], result: Any) -> bool:
         """Whether a jvp rule returned the container that a kernel returns."""
-        results, outputs = self.form.results, list(self.outputs.values())
-        is_named = results is not None and results.record is not None and not isinstance(result, Mapping)
-        return is_named and answered == outputs and results.record.read(result) is not None
+        results = self.form.results
+        if results is None or results.record is None or isinstance(result, Mapping):
+            return False
+        return answered == list(self.outputs.values()) and results.record.read(result) is not None
 
     def _is_answered(self, name: str) -> bool:
         return name in self.differentiable or name in self.results

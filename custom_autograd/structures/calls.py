@@ -62,7 +62,8 @@ def values(form: Form, name: str, location: str, flat: Callable[..., Any]) -> di
     """What that source uses, by name (Any: functions and defaults)."""
 
     def refuse(error: MisfitError) -> NoReturn:
-        problem = f"argument '{error.path}' is not what was declared"
+        path = error.path if "'" in error.path else f"'{error.path}'"
+        problem = f"argument {path} is not what was declared"
         facts = {"expected": error.expected, "found": error.found, "declared": location}
         raise KernelError(format_message(name, problem, **facts)) from None
 

@@ -125,6 +125,7 @@ def find_form(function: Callable[..., Any], wish: Wish) -> Form | None:
     results = _results(types.get("return"), wish, refuse)
     if results is None and all(isinstance(node, Plain) for node in inputs):
         return None
+    _check_distinct(inputs, refuse)
     return Form(signature, inputs, results, *_flattened(signature, inputs, results, types))
 
 
@@ -250,11 +251,21 @@ def _flattened(
     if results is not None:
         returned = results.flat_annotation()
     annotations["return"] = returned
-    return inspect.Signature(_distinct(parameters), return_annotation=returned), annotations
+    return inspect.Signature(parameters, return_annotation=returned), annotations
 
 
-def _distinct(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    return list({parameter.name: parameter for parameter in parameters}.values())
+def _check_distinct(inputs: tuple[Node, ...], refuse: Refusal) -> None:
+    owners: dict[str, str] = {}
+    for node in inputs:
+        for name in node.flat():
+            other = owners.setdefault(name, node.name)
+            if other != node.name:
+                raise refuse(
+                    f"'{node.name}' and '{other}' both travel under the name '{name}'",
+                    expected="one name for each tensor: of a container, its own and that of the place",
+                    found=quote(name for one in inputs for name in one.flat()),
+                    do=f"rename '{node.name}' or '{other}'",
+                )
 
 
 def flat_wish(wish: Wish, form: Form) -> Wish:

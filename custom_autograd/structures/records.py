@@ -99,28 +99,30 @@ def find_record(annotation: Any) -> RecordType | None:
         return None
     if typing.is_typeddict(annotation) and not getattr(annotation, "__optional_keys__", ()):
         hints = typing.get_type_hints(annotation)
-        return RecordType(
-            dict, "keys", tuple(hints), tuple(hints.values()), f"a dict with the keys of {_name(annotation)}"
-        )
+        return RecordType(dict, "keys", tuple(hints), tuple(hints.values()), _keys(tuple(hints)))
     return _find_class(annotation)
 
 
 def _find_class(cls: type) -> RecordType | None:
-    label = f"a {_name(cls)}"
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         hints = typing.get_type_hints(cls)
         keys: tuple[str, ...] = cls._fields
-        return RecordType(cls, "fields", keys, tuple(hints.get(key, Any) for key in keys), label)
+        return RecordType(cls, "fields", keys, tuple(hints.get(key, Any) for key in keys), _label(cls, keys))
     if dataclasses.is_dataclass(cls):
         hints = typing.get_type_hints(cls)
         fields = dataclasses.fields(cls)
         keys, late = tuple(field.name for field in fields), tuple(field.name for field in fields if not field.init)
-        return RecordType(cls, "dataclass", keys, tuple(hints[key] for key in keys), label, late)
+        return RecordType(cls, "dataclass", keys, tuple(hints[key] for key in keys), _label(cls, keys), late)
     return None
 
 
-def _name(cls: type) -> str:
-    return cls.__qualname__.rpartition("<locals>.")[2]
+def _label(cls: type, keys: tuple[str, ...]) -> str:
+    name = cls.__qualname__.rpartition("<locals>.")[2]
+    return f"{name}({', '.join(keys)})"
+
+
+def _keys(keys: tuple[str, ...]) -> str:
+    return f"a dict with the keys {', '.join(map(repr, keys))}"
 
 
 def is_union(annotation: Any) -> bool:

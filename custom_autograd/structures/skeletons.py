@@ -42,11 +42,17 @@ def parse(text: str) -> Skeleton:
 
 
 class MisfitError(Exception):
-    """A value that does not have the structure that was declared: where, what is expected, what is found."""
+    """A value that does not have the structure that was declared; its arguments are the three attributes.
 
-    def __init__(self, path: str, expected: str, found: str) -> None:
-        super().__init__(path, expected, found)
-        self.path, self.expected, self.found = path, expected, found
+    Attributes:
+        path: where.
+        expected: what is expected there.
+        found: what is there.
+    """
+
+    path = property(lambda self: self.args[0])
+    expected = property(lambda self: self.args[1])
+    found = property(lambda self: self.args[2])
 
 
 def count_tensors(node: Skeleton) -> int:

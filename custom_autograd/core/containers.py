@@ -1,0 +1,44 @@
+"""What is in a container of any kind, and how a message reaches it; and the same container with other tensors."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import cast
+
+from torch import Tensor
+
+from custom_autograd.torch_private.trees import find_node_type
+
+
+def children_of(value: object) -> list[tuple[str, object]]:
+    """Each thing in a container with the path to it: `[0]`, `['k']` or `.weight`; nothing for what is no container."""
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", item) for key, item in value.items()]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(f".{name}", item) for name, item in zip(value._fields, value, strict=True)]
+    if isinstance(value, (list, tuple)):
+        return [(f"[{index}]", item) for index, item in enumerate(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
+    node = find_node_type(type(value))
+    return [] if node is None else [(f"[{index}]", item) for index, item in enumerate(node.dump(value)[0])]
+
+
+def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
+    """The same container with `function` applied to every tensor in it, in order."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, function) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [map_tensors(item, function) for item in value]
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return cast(Callable[..., object], type(value))(*items)
+        return items if isinstance(value, list) else tuple(items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{name: map_tensors(getattr(value, name), function) for name in fields})
+    node = find_node_type(type(value))
+    if node is None:
+        return value
+    items, context = node.dump(value)
+    return node.load([map_tensors(item, function) for item in items], context)

@@ -1,0 +1,210 @@
+"""A call with containers: what it refuses, what compiles again, what is exported, saved and loaded."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from containers import CURVE, ROWS, Affine, Block, affine, anything, block, named, nested, swapped, weighted
+from expecttest import assert_expected_inline
+from torch import Tensor
+from torch._dynamo.testing import CompileCounter
+
+from custom_autograd import DeclarationError, KernelError, custom_op
+
+X = torch.ones(2, 3)
+
+
+def refusal_of(function, *args, **kwargs):
+    with pytest.raises(KernelError) as caught:
+        function(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_a_tuple_for_a_record_is_refused():
+    assert_expected_inline(refusal_of(affine, X, (X, None)), """\
+containers::affine: argument 'p' is not what was declared
+  expected   Affine(weight, bias, times)
+  found      a tuple of 2
+  declared   containers.py:81""")
+
+
+def test_a_place_deep_in_a_record_is_named():
+    wrong = Block(Affine([X], None), CURVE, [X])
+
+    assert_expected_inline(refusal_of(block, X, Block(3, CURVE, [X])), """\
+containers::block: argument 'b.affine' is not what was declared
+  expected   Affine(weight, bias, times)
+  found      int: 3
+  declared   containers.py:87""")
+    with pytest.raises(RuntimeError, match="b_affine_weight"):
+        block(X, wrong)
+
+
+def test_a_value_of_another_type_in_a_dict_is_named():
+    assert_expected_inline(refusal_of(weighted, X, {"a": X, "b": 2}), """\
+containers::weighted: argument weights['b'] is not what was declared
+  expected   a tensor
+  found      int: 2
+  declared   containers.py:95""")
+
+
+def test_a_missing_key_is_named():
+    assert_expected_inline(refusal_of(swapped, {"left": X}), """\
+containers::swapped: argument 'p' is not what was declared
+  expected   a dict with the keys 'left', 'right'
+  found      a dict with the keys 'left'
+  declared   containers.py:103""")
+
+
+def test_a_tuple_of_another_length_is_refused():
+    assert_expected_inline(refusal_of(nested, (X, (X, 2, 3))), """\
+containers::nested: argument 'pair[1]' is not what was declared
+  expected   a tuple of 2
+  found      a tuple of 3
+  declared   containers.py:121""")
+
+
+def test_what_no_schema_can_hold_is_refused():
+    assert_expected_inline(refusal_of(anything, X, {"on": False, "more": [], "set": {1}}), """\
+containers::anything: argument table['set'] is not what was declared
+  expected   tensors, numbers, strings, dtypes, Enums, and containers of those
+  found      set: {1}
+  declared   containers.py:132""")
+
+
+def test_a_refusal_is_the_same_while_compiling(fresh_compiler):
+    with pytest.raises(Exception, match=r"not what was declared|KernelError"):
+        torch.compile(lambda x: weighted(x, {"a": 2}), backend="eager", fullgraph=True)(X)
+
+
+def test_too_few_arguments_are_refused_as_python_does():
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'p'"):
+        affine(X)
+
+
+def takes_sets(x: Tensor, pair: tuple[Tensor, set[int]]) -> Tensor:
+    return x
+
+
+def gives_sets(x: Tensor) -> tuple[Tensor, tuple[Tensor, set[int]]]:
+    return x, (x, set())
+
+
+def gives_dict(x: Tensor) -> dict[str, Tensor]:
+    return {"a": x}
+
+
+def clashes(x: Tensor, p: Affine, p_weight: Tensor) -> Tensor:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (takes_sets, r"'pair\[1\]' has an annotation that is not supported"),
+        (gives_sets, "the output 'output_1_1' has an annotation that is not supported"),
+        (gives_dict, r"the return annotation is not supported(.|\n)*outputs="),
+        (clashes, "'p_weight' and 'p' both travel under the name 'p_weight'"),
+    ],
+)
+def test_what_cannot_be_declared_is_refused(function, message):
+    with pytest.raises(DeclarationError, match=message):
+        custom_op("structured_calls::refused", function)
+
+
+def compilations(function, calls):
+    counter = CompileCounter()
+    compiled = torch.compile(function, backend=counter, fullgraph=True)
+    for arguments in calls:
+        torch.testing.assert_close(compiled(*arguments), function(*arguments))
+    return counter.frame_count
+
+
+def test_ints_in_a_record_compile_twice_at_most(fresh_compiler):
+    assert 2 >= compilations(lambda x, n: affine(x, Affine(X, None, n)), [(X, n) for n in range(2, 11)])
+
+
+def test_ints_in_a_dict_compile_twice_at_most(fresh_compiler):
+    def function(x, n):
+        return anything(x, {"on": True, "gain": X, "more": [(X, n)]})
+
+    assert 2 >= compilations(function, [(X, n) for n in range(2, 11)])
+
+
+def test_sizes_compile_twice_at_most(fresh_compiler):
+    def function(x):
+        return weighted(x, {"a": x, "b": x * 2})
+
+    assert 2 >= compilations(function, [(torch.ones(n, 3),) for n in range(2, 11)])
+
+
+def test_other_tensors_compile_once(fresh_compiler):
+    assert 1 == compilations(weighted, [(X, {"a": X * n}) for n in range(9)])
+
+
+def test_another_structure_compiles_again(fresh_compiler):
+    tables = [{"a": X}, {"a": X, "b": X}, {"b": X}, {}]
+
+    assert 4 == compilations(weighted, [(X, table) for table in tables])
+
+
+def test_the_graph_has_the_flat_op():
+    exported = torch.export.export(Calls(), (X,))
+    targets = [node.target for node in exported.graph.nodes if node.op == "call_function"]
+
+    assert weighted.overload in targets
+
+
+class Calls(torch.nn.Module):
+    def forward(self, x):
+        gains = weighted(x, {"gain": x})
+        return block(gains, Block(Affine(x, None), CURVE, [x])).hidden
+
+
+LOADS = """
+import sys, torch
+sys.path.insert(0, sys.argv[2])
+import containers
+program = torch.export.load(sys.argv[1])
+print(program.module()(torch.ones(2, 3)).sum().item())
+"""
+
+
+def test_an_exported_program_runs_in_another_process(tmp_path):
+    file = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(Calls(), (X,)), file)
+
+    folder = str(Path(sys.modules["containers"].__file__).parent)
+    command = [sys.executable, "-c", LOADS, str(file), folder]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert 0 == finished.returncode, finished.stderr
+    assert pytest.approx(Calls()(X).sum().item()) == float(finished.stdout)
+
+
+def test_the_signature_is_the_authors():
+    assert list(inspect.signature(block).parameters) == ["x", "b", "power"]
+    assert "power: int = 2" in str(inspect.signature(block))
+
+
+def test_results_are_of_the_declared_class():
+    assert {"left", "right"} == set(swapped({"left": X, "right": X}))
+    assert ["sum", "product"] == list(named({"a": [X], "b": [X]}))
+    assert "State" == type(block(X, Block(Affine(X, None), CURVE, [X]))).__name__
+
+
+def test_the_source_shows_what_is_taken_apart():
+    assert "p_weight, p_bias, p_times, = take_p(p)" in affine.source
+
+
+@pytest.mark.parametrize("name", ["dict", "nested tuples"])
+def test_checkpointing_recomputes_it(name):
+    row = ROWS[name]
+    tensors = row.tensors()
+    outputs = torch.utils.checkpoint.checkpoint(row.call, *tensors, use_reentrant=False)
+
+    found = torch.autograd.grad(sum(y.sum() for y in outputs), tensors)
+    torch.testing.assert_close(found, torch.autograd.grad(sum(y.sum() for y in row.plain(*tensors)), tensors))
