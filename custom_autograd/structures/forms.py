@@ -14,7 +14,7 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote
 from custom_autograd.core.types import find_argument_type, find_return_spelling
 from custom_autograd.core.wish import Refusal, Wish
-from custom_autograd.structures.kinds import UnknownKindError, kind_of
+from custom_autograd.structures.kinds import UnknownKindError, kind_of, letters
 from custom_autograd.structures.nodes import Free, Node, Plain, Record
 from custom_autograd.structures.records import RecordType, find_record
 from custom_autograd.structures.results import Results
@@ -154,7 +154,8 @@ def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse
     if annotation in (Any, object):
         return Plain(name, path, annotation)
     try:
-        return Free(name, path, kind_of(annotation))
+        kind = kind_of(annotation)
+        return Free(name, path, kind, frozenset(letters(kind)))
     except UnknownKindError:
         if not above and path == name:
             return Plain(name, path, annotation)  # refused where the schema is inferred

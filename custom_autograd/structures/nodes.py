@@ -19,7 +19,6 @@ from torch import Tensor
 
 from custom_autograd.structures import skeletons
 from custom_autograd.structures.basic_kinds import Kind, Parts
-from custom_autograd.structures.kinds import letters
 from custom_autograd.structures.records import RecordType
 from custom_autograd.structures.skeletons import MisfitError, Skeleton, describe
 
@@ -164,6 +163,7 @@ class Free:
     name: str
     path: str
     kind: Kind
+    inside: frozenset[str]  # which of "T", "I" and "F" may stand in it
 
     @property
     def text(self) -> str:
@@ -172,35 +172,33 @@ class Free:
 
     def flat(self) -> dict[str, Any]:
         """As in Node."""
-        found = letters(self.kind)
         parts = {"T": (self.name, list[Tensor]), "I": (f"{self.name}_ints", list[int])}
         parts["F"] = (f"{self.name}_floats", list[float])
-        return {**dict(part for letter, part in parts.items() if letter in found), self.text: str}
+        return {**dict(part for letter, part in parts.items() if letter in self.inside), self.text: str}
 
     def take(self, value: Any) -> list[Any]:
         """As in Node."""
-        parts, found = Parts(), letters(self.kind)
+        parts = Parts()
         text = self.kind.encode(value, parts, self.path)
         rows = (("T", parts.tensors), ("I", parts.ints), ("F", parts.floats))
-        return [*(row for letter, row in rows if letter in found), text]
+        return [*(row for letter, row in rows if letter in self.inside), text]
 
     def give(self, get: Get) -> Any:
         """As in Node."""
-        found = letters(self.kind)
         names = {"T": self.name, "I": f"{self.name}_ints", "F": f"{self.name}_floats"}
-        rows = {letter: iter(get(name)) for letter, name in names.items() if letter in found}
+        rows = {letter: iter(get(name)) for letter, name in names.items() if letter in self.inside}
         return skeletons.rebuild(self._skeleton(get), lambda letter: next(rows[letter]))
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
         """As in Node."""
         node = self._skeleton(structure)
-        found = get(self.name) if "T" in letters(self.kind) else None
+        found = get(self.name) if "T" in self.inside else None
         row = iter(found if isinstance(found, (list, tuple)) else [blank] * skeletons.count_tensors(node))
         return skeletons.rebuild(node, lambda letter: next(row) if letter == "T" else blank, is_plain=True)
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
         """As in Node."""
-        if value is None or "T" not in letters(self.kind):
+        if value is None or "T" not in self.inside:
             return {self.name: None}
         node = self._skeleton(structure)
         if callable(value) and not isinstance(value, Tensor):
