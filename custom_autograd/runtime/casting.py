@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -120,15 +119,16 @@ class Caster:
 
 def without_casts(entry: Entry, backward: Call) -> Call:
     """The backward of an op, with autocast off where the op has a policy: as its forward ran."""
-    device_types = [policy.device_type for policy in policies_of(entry)]
-    if not device_types:
-        return backward
+    for policy in policies_of(entry):
+        backward = _switched_off(policy.device_type, backward)
+    return backward
 
+
+def _switched_off(device_type: str, backward: Call) -> Call:
     def run(*args: Any, **kwargs: Any) -> Any:
-        with ExitStack() as stack:
-            for device_type in device_types:
-                if torch.is_autocast_enabled(device_type):
-                    stack.enter_context(torch.autocast(device_type, enabled=False))  # which Dynamo can trace
+        if not torch.is_autocast_enabled(device_type):
+            return backward(*args, **kwargs)
+        with torch.autocast(device_type, enabled=False):  # Dynamo traces this one, also where it compiles a backward
             return backward(*args, **kwargs)
 
     return run
