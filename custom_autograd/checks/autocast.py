@@ -159,7 +159,7 @@ def _cast_by_hand(target: Target, entry: Entry, policy: CastPolicy) -> Function:
         widest = policy.promoted(x.dtype for x in promoting if policy.is_castable(x))
         values = {name: _to(given[name], policy, policy.arguments.get(name, "keep"), widest) for name in given}
         result = target.call(*[values[name] for name in names[: len(args)]], **{name: values[name] for name in kwargs})
-        results = [result] if len(outputs) == 1 else cast(Sequence[object], result)
+        results = [result] if len(outputs) == 1 else cast(Sequence[object], result or ())
         before = next(iter(first), None)
         return [
             _to(value, policy, policy.outputs.get(name, "keep"), before)
