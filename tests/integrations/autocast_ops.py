@@ -45,7 +45,7 @@ def derived(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     return (x @ weight) * scale
 
 
-derived.register_autocast("cpu", {"x": "lower", "weight": "lower"}, output=torch.float16)
+derived.register_autocast("cpu", {"x": "lower", "weight": "lower"}, output="lower")
 
 
 @derived.register_samples
@@ -54,7 +54,7 @@ def _(make):
 
 
 def derived_by_hand(x, weight, scale):
-    return ((x.to(LOW) @ weight.to(LOW)) * scale).to(torch.float16)
+    return ((x.to(LOW) @ weight.to(LOW)) * scale).to(LOW)
 
 
 @custom_op("autocast::torch_style")

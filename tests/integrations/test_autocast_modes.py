@@ -167,6 +167,7 @@ class Module(torch.nn.Module):
             return self.op(x, weight, scale)
 
 
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch itself, decomposing
 @CASES
 @pytest.mark.parametrize("is_strict", [False, True], ids=["non-strict", "strict"])
 def test_exported(op, by_hand, is_strict):
