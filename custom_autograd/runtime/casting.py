@@ -38,6 +38,12 @@ def policies_of(entry: Entry) -> tuple[CastPolicy, ...]:
     return tuple(rule.extra["policy"] for slot, rule in entry.rules.items() if slot.startswith(SLOT))
 
 
+def is_cast(entry: Entry, tensor: Tensor) -> bool:
+    """Whether a policy is in effect for a tensor."""
+    device_type = tensor.device.type
+    return slot_of(device_type) in entry.rules and torch.is_autocast_enabled(device_type)
+
+
 class _Depths(threading.local):
     """By op, at which level of `torch.func` the call stands that casts."""
 
