@@ -57,7 +57,7 @@ class _Reader:
             if name in own and cast != KEEP:
                 raise self._refusal(
                     f"autocast cannot cast '{name}', which {own[name]}",
-                    expected=f"{quote(other for other in named if other not in own)}, or 'keep'",
+                    expected=f"{show(name)}: 'keep'",
                     found=f"{show(name)}: {show(cast)}",
                     do=f"leave '{name}' out",
                 )
@@ -79,8 +79,8 @@ class _Reader:
     def _kept(self) -> dict[str, str]:
         """Arguments that must stay the caller's own tensors, and why."""
         viewed = {output.alias_of for output in self.schema.outputs if output.is_view}
-        reasons = {name: "an output is a view of: the caller would not see it" for name in viewed if name}
-        written = {a.name: "the op writes to: the caller would not see it" for a in self.schema.mutated_arguments}
+        reasons = {name: "an output is a view of: it would be a view of a copy" for name in viewed if name}
+        written = {a.name: "the op writes to: it would write to a copy" for a in self.schema.mutated_arguments}
         return {**reasons, **written}
 
     def _check_name(self, name: object, valid: Sequence[str], existing: Sequence[str], kind: str) -> None:

@@ -1,5 +1,7 @@
 """The check `autocast` fails an op whose fake does not know what autocast or mixed dtypes do to the kernel."""
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor
@@ -25,6 +27,37 @@ def lowered(x: Tensor, w: Tensor) -> Tensor:
 
 
 lowered.register_autocast("cpu", torch.bfloat16)
+
+
+@custom_op("faults_autocast::precise", outputs=("out", "sum"), hidden=("sum",), reference=True)
+def precise(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return x * w.mT, x.sum()
+
+
+precise.register_autocast("cpu", {"x": "lower", "w": "promote"}, output="input")
+
+
+@custom_op("faults_autocast::not_followed", reference=True)
+def not_followed(x: Tensor, w: Tensor) -> Tensor:
+    return x * w.mT
+
+
+@custom_op("faults_autocast::output_not_followed", reference=True)
+def output_not_followed(x: Tensor, w: Tensor) -> Tensor:
+    return x * w.mT
+
+
+def _registered_under_another_op(op, policy, **output):
+    """A policy of which the dispatcher knows nothing: another kernel stands at the Autocast key."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that a kernel is overridden
+        op.register_autocast("cpu", policy, **output)
+        LIBRARY.impl(op.overload.name().partition("::")[2], lambda x, w: _below(op, x, w), "AutocastCPU")
+
+
+def _below(op, x, w):
+    with torch.autocast("cpu", enabled=False):
+        return op(x, w)
 
 
 @torch.library.custom_op("faults_autocast::unaware", mutates_args=())
@@ -69,11 +102,24 @@ def _zero_under_autocast(x, w):
 
 
 LIBRARY.impl("other_under_autocast", _zero_under_autocast, "AutocastCPU")
+_registered_under_another_op(not_followed, "lower")
+_registered_under_another_op(output_not_followed, "keep", output="lower")
 
 
-@pytest.mark.parametrize("op", [product, lowered, refuses_mixed], ids=lambda op: getattr(op, "__name__", str(op)))
+OWN = [product, lowered, precise, refuses_mixed]
+
+
+@pytest.mark.parametrize("op", OWN, ids=lambda op: getattr(op, "__name__", str(op)))
 def test_op_whose_fake_knows_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+
+
+@pytest.mark.parametrize(("op", "policy"), [(not_followed, "'lower'"), (output_not_followed, "'keep', output 'lower'")])
+def test_a_policy_that_is_not_followed_fails(op, policy):
+    result = result_of(op)
+
+    assert ("failed", "the policy is not applied") == (result.status, result.cause)
+    assert f"under autocast, not what casts by hand give, as the policy {policy} says: output 0" in result.message
 
 
 def test_refusal_of_mixed_dtypes_is_told():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
 from integrations.autocast_ops import (
     BY_HAND,
     LOW,
@@ -15,7 +16,6 @@ from integrations.autocast_ops import (
     torch_style,
     two_devices,
 )
-from expecttest import assert_expected_inline
 from torch import Tensor
 from torch.testing import assert_close
 
