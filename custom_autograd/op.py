@@ -14,7 +14,7 @@ from custom_autograd import declaring, registering
 from custom_autograd.core.casting import Cast
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.call import make_public_call
+from custom_autograd.runtime.call import publish
 from custom_autograd.runtime.program import program_of, source_of
 from custom_autograd.runtime.validation import level_of, parse_level
 from custom_autograd.torch_private.dispatch import OpOverload
@@ -148,12 +148,13 @@ class CustomOp(Generic[P, R]):
         functools.update_wrapper(self, function, updated=())
         self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
         self.__signature__ = declaring.signature_of(entry)
+        entry.uncalled.add(self)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():
             return self.entry.call(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
-        type(self).__call__ = make_public_call(self.entry)  # type: ignore[method-assign]
+        publish(self.entry)
         return self(*args, **kwargs)
 
     def __repr__(self) -> str:

@@ -276,6 +276,22 @@ class Module(torch.nn.Module):
         return self.call(x)
 
 
+@custom_op("symbolic::compiled_first", reference=True)
+def compiled_first(x: Tensor) -> Tensor:
+    return x * 3
+
+
+def test_the_first_eager_call_between_two_compiled_ones_compiles_nothing_anew():
+    counter = GraphCounter()
+    compiled = torch.compile(lambda x: compiled_first(x) + 1, backend=counter, fullgraph=True, dynamic=True)
+    compiled(vector(3))
+    compiled_first(vector(3))
+    found = compiled(vector(4))
+
+    assert 1 == counter.graphs
+    assert_close(found, 3 * vector(4) + 1)
+
+
 @SIZES
 @pytest.mark.parametrize("is_strict", [False, True], ids=["non-strict", "strict"])
 def test_one_exported_program_serves_all_sizes(call, is_strict):
