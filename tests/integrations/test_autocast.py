@@ -1,5 +1,7 @@
 """Autocast: what an op with a policy computes, in which dtypes, and what its gradients are, in plain calls."""
 
+import enum
+
 import pytest
 import torch
 from expecttest import assert_expected_inline
@@ -17,9 +19,11 @@ from integrations.autocast_ops import (
     two_devices,
 )
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 from custom_autograd import custom_op
+from custom_autograd.runtime.fingerprint import fingerprint
 
 CASES = pytest.mark.parametrize(("op", "by_hand"), BY_HAND.values(), ids=BY_HAND.keys())
 
@@ -215,6 +219,65 @@ def test_a_policy_is_replaced():
         after = op(torch.ones(2)).dtype
 
     assert (LOW, torch.float32) == (before, after)
+
+
+def test_a_replaced_policy_is_compiled_anew():
+    op = custom_op("autocast::recompiled", lambda x: x * 2, schema="(Tensor x) -> Tensor")
+    op.register_fake(lambda x: torch.empty_like(x))
+    op.register_autocast("cpu", LOW)
+    before, compiled = fingerprint(op.entry), torch.compile(lambda x: op(x) + 0, backend="aot_eager")
+    with lowered():
+        dtypes = [compiled(torch.ones(2)).dtype]
+        op.register_autocast("cpu", "keep", replace=True)
+        dtypes.append(compiled(torch.ones(2)).dtype)
+
+    assert [LOW, torch.float32] == dtypes
+    assert before != fingerprint(op.entry)
+
+
+class Side(enum.Enum):
+    LEFT = 1
+    RIGHT = -1
+
+
+@custom_op("autocast::sided", reference=True)
+def sided(x: Tensor, side: Side = Side.RIGHT, *, factors: tuple[float, ...] = (1.0, 2.0)) -> Tensor:
+    return x * side.value * factors[1]
+
+
+sided.register_autocast("cpu", "lower")
+
+
+@pytest.mark.parametrize(("arguments", "value"), [((), -2.0), ((Side.LEFT,), 2.0)])
+def test_other_arguments_and_defaults_arrive_as_they_are(arguments, value):
+    x = torch.ones(3)
+    with lowered():
+        found = sided(x, *arguments), torch.vmap(lambda row: sided(row, *arguments))(x)
+
+    assert_close(found, (torch.full((3,), value, dtype=LOW),) * 2)
+
+
+def test_an_exception_leaves_autocast_as_it_was():
+    with lowered():
+        with pytest.raises(RuntimeError):
+            scaled(torch.ones(2, 3), torch.ones(4, 4), torch.ones(4))
+
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.float32 == scaled(torch.ones(2, 3), torch.ones(3, 4), torch.ones(4)).dtype
+
+
+def test_inference_mode_casts_too():
+    with torch.inference_mode(), lowered():
+        assert LOW == derived(*tensors()).dtype
+
+
+def test_forward_mode_casts_too():
+    x, weight, scale = tensors()
+    with forward_ad.dual_level(), lowered():
+        found = forward_ad.unpack_dual(scaled(forward_ad.make_dual(x, torch.ones_like(x)), weight, scale))
+
+    assert [torch.float32] * 2 == [found.primal.dtype, found.tangent.dtype]
+    assert_close(found.tangent, (torch.ones(4, 3) @ weight) * scale, rtol=0.03, atol=0.05)
 
 
 def test_coverage_tells_the_policy():
