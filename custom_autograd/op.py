@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import torch
 
 from custom_autograd import declaring, registering
+from custom_autograd.core.casting import Cast
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.call import make_public_call
+from custom_autograd.runtime.call import publish
 from custom_autograd.runtime.program import program_of, source_of
 from custom_autograd.runtime.validation import level_of, parse_level
 from custom_autograd.torch_private.dispatch import OpOverload
@@ -147,12 +148,13 @@ class CustomOp(Generic[P, R]):
         functools.update_wrapper(self, function, updated=())
         self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
         self.__signature__ = declaring.signature_of(entry)
+        entry.uncalled.add(self)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():
             return self.entry.traced(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
-        type(self).__call__ = make_public_call(self.entry)  # type: ignore[method-assign]
+        publish(self.entry)
         return self(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -410,13 +412,44 @@ class CustomOp(Generic[P, R]):
         """
         return _decorator(func, lambda f: registering.add_vmap(self.entry, f, replace=replace))
 
-    def register_autocast(self, device_type: str, cast_inputs: torch.dtype, *, replace: bool = False) -> None:
-        """Registers the dtype that floating-point tensors on a device type are cast to under autocast.
+    def register_autocast(
+        self,
+        device_type: str,
+        cast_inputs: Cast | Mapping[str, Cast],
+        *,
+        output: Cast | Mapping[str, Cast] | None = None,
+        replace: bool = False,
+    ) -> None:
+        """Registers what autocast casts on a device type; within the op and its backward autocast is then off.
+
+        As in PyTorch's own ops, float64, integers and tensors on other devices are left alone, and gradients arrive in
+        the dtypes of the inputs before the casts.
+
+        Args:
+            device_type: such as "cpu" or "cuda"; each has a policy of its own.
+            cast_inputs: a dtype, "lower" (the dtype that autocast is set to), "float32", "promote" (the widest of the
+                arguments that say so) or "keep"; or a dict of those by argument, which keeps the others. One for all
+                leaves out arguments that the op writes to or returns views of.
+            output: the same for outputs, by name or for all, with "input" (the dtype that the first floating-point
+                input had) in place of "promote". Hidden, written and viewed outputs are never cast.
+            replace: the device type may have a policy.
 
         Raises:
-            RegistrationError: the device type has no autocast or has a policy, or `cast_inputs` is no floating dtype.
+            RegistrationError: the device type has no autocast or has a policy, or a cast or a name is none.
+
+        Example:
+            >>> import torch
+            >>> from torch import Tensor
+            >>> from custom_autograd import custom_op
+            >>> @custom_op("docs::scaled_product", reference=True)
+            ... def scaled_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+            ...     return (x @ weight) * scale
+            >>> scaled_product.register_autocast("cpu", {"x": "lower", "weight": "lower", "scale": "float32"})
+            >>> with torch.autocast("cpu", torch.bfloat16):
+            ...     scaled_product(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2)).dtype
+            torch.float32
         """
-        registering.add_autocast(self.entry, device_type, cast_inputs, replace=replace)
+        registering.add_autocast(self.entry, device_type, cast_inputs, output, replace=replace)
 
     @typing.overload
     def register_torch_dispatch(

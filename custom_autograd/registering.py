@@ -13,12 +13,13 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import format_message, quote, show, suggest
 from custom_autograd.core.names import names_of
 from custom_autograd.integrations import INTEGRATIONS, subclasses
-from custom_autograd.integrations import autocast as autocast_policy
 from custom_autograd.registration import rules
+from custom_autograd.registration.casting import parse_policy
 from custom_autograd.registration.kernels import Kernel
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime import autograd_kernel
+from custom_autograd.runtime.casting import slot_of
 from custom_autograd.structures.adapters import ByName, check_call, flat_function
 from custom_autograd.structures.torch_style import TorchStyle, flat_vmap
 from custom_autograd.torch_private.dispatch import key_of_device
@@ -219,29 +220,11 @@ def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
     return function
 
 
-def add_autocast(entry: Entry, device_type: str, dtype: torch.dtype, *, replace: bool) -> None:
-    """Registers an autocast policy."""
-    if not _has_autocast(device_type):
-        raise _refusal(
-            entry, "the device type has no autocast", None, expected="'cpu', 'cuda', ...", found=show(device_type)
-        )
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise _refusal(
-            entry, "autocast casts to a floating-point dtype", None, expected="torch.bfloat16, ...", found=show(dtype)
-        )
-    slot = autocast_policy.slot_of(device_type)
-    _add(
-        entry,
-        Rule(slot, _no_function, f"register_autocast({device_type!r}, {dtype})", extra={"dtype": dtype}),
-        replace=replace,
-    )
-
-
-def _has_autocast(device_type: object) -> bool:
-    try:
-        return isinstance(device_type, str) and torch.amp.is_autocast_available(device_type)
-    except RuntimeError:  # there is no such device type
-        return False
+def add_autocast(entry: Entry, device_type: str, inputs: Any, output: Any, *, replace: bool) -> None:
+    """Registers an autocast policy (Any: what the author wrote; see `parse_policy`)."""
+    policy = parse_policy(entry.declaration, device_type, inputs, output)
+    location = f"register_autocast({device_type!r}, {policy.text})"
+    _add(entry, Rule(slot_of(device_type), _no_function, location, extra={"policy": policy}), replace=replace)
 
 
 def _no_function() -> None:

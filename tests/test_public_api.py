@@ -56,7 +56,7 @@ SIGNATURES = {
     "register_jvp": "(self, fn=None, /, *, replace=False)",
     "register_autograd": "(self, backward, /, *, setup_context=None, replace=False)",
     "register_vmap": "(self, func=None, *, replace=False)",
-    "register_autocast": "(self, device_type, cast_inputs, *, replace=False)",
+    "register_autocast": "(self, device_type, cast_inputs, *, output=None, replace=False)",
     "register_torch_dispatch": "(self, torch_dispatch_class, fn=None, /, *, replace=False)",
     "register_samples": "(self, fn=None, /, *, replace=False)",
     "set_kernel_enabled": "(self, device_type, enabled=True)",

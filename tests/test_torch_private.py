@@ -103,6 +103,13 @@ def test_without_key_skips_one_key(library):
             assert 1 == torch.ops.private.h(torch.ones(1)).item()
 
 
+def test_autocast_is_off_without_its_key():
+    with torch.autocast("cpu"):
+        with dispatch.without_autocast("cpu"):
+            assert not torch.is_autocast_enabled("cpu")
+        assert torch.is_autocast_enabled("cpu")
+
+
 def test_every_device_type_has_a_key():
     assert ["CPU", "CUDA", "MPS"] == [dispatch.key_of_device(device) for device in ("cpu", "cuda", "mps")]
     with pytest.raises(RuntimeError):
@@ -162,6 +169,19 @@ def test_transforms_and_forward_mode_are_seen():
         look(torch.ones(2))
 
     assert [(False, False), (True, False), (True, True), (False, True)] == seen
+
+
+def test_depth_counts_the_transforms_that_work_is_within():
+    seen = [transforms.depth()]
+
+    def look(x):
+        seen.append(transforms.depth())
+        return x.sum()
+
+    torch.func.grad(look)(torch.ones(2))
+    torch.vmap(torch.func.grad(look))(torch.ones(2, 2))
+
+    assert [0, 1, 2] == seen
 
 
 def test_tangents_are_seen_and_taken_off():

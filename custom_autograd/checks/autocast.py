@@ -1,11 +1,12 @@
 """Under autocast, and for inputs of two dtypes, the fake says what the kernel gives, and the op's own policy holds.
 
-policy       `register_autocast` names a dtype: the call is that of the inputs cast to it
+policy       `register_autocast` was called: the call is that without autocast, inputs and outputs cast as it says
 no policy    the call is that without autocast, up to the dtypes in which the ops inside the kernel then run
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,8 +24,10 @@ from custom_autograd.checks.base import (
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import without_refused_gradients
 from custom_autograd.checks.passes import entry_of, same_randomness, why_not_own_op
-from custom_autograd.checks.targets import Target, call_on
+from custom_autograd.checks.targets import Function, Target, call_on
+from custom_autograd.core.casting import Cast, CastPolicy
 from custom_autograd.core.samples import Sample
+from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private import verification
 
 LOW = torch.bfloat16
@@ -83,13 +86,13 @@ def _in_single(sample: Sample) -> Sample:
     )
 
 
-def _run(target: Target, sample: Sample, cast: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Results:
-    """One call on copies, cast on the way in, and its backward for an incoming gradient of 1.5, where one is asked."""
+def _run(target: Target, sample: Sample) -> Results:
+    """One call on copies, and its backward for an incoming gradient of 1.5, where one is asked."""
     with same_randomness(), torch.autocast("cpu", enabled=False):
         sample, _ = without_refused_gradients(target, sample)
     leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
     places = target.written_places(sample)
-    values = [cast(x.clone() if place in places else x) for place, x in enumerate(leaves)]
+    values = [x.clone() if place in places else x for place, x in enumerate(leaves)]
     with same_randomness():
         outputs = call_on(target.call, sample.with_tensors(values))
     outputs += tuple(x for place, x in enumerate(values) if place in places)
@@ -128,18 +131,48 @@ def _against_fake(
 def _against_policy(target: Target, sample: Sample, plain: Results, found: Results) -> Iterator[Finding]:
     entry = entry_of(target)
     rule = None if entry is None else entry.find("autocast cpu")
-    if rule is None:
+    if entry is None or rule is None:
         yield _roughly(found.outputs, plain.outputs)
         return
-    dtype: torch.dtype = rule.extra["dtype"]
-    expected = _run(target, sample, lambda x: x.to(dtype) if x.is_floating_point() else x)
-    label = f"under autocast, not what inputs cast to {dtype} give"
+    policy: CastPolicy = rule.extra["policy"]
+    expected = _run(replace(target, call=_cast_by_hand(target, entry, policy)), sample)
+    label = f"under autocast, not what casts by hand give, as the policy {policy.text} says"
     difference = find_difference(found.outputs, expected.outputs) or find_difference(
         [g for _, g in found.grads],
         [g for _, g in expected.grads],
         names=[f"the gradient of '{name}'" for name, _ in expected.grads],
     )
     yield PASSED if difference is None else failed(f"{label}: {difference}", cause="the policy is not applied")
+
+
+def _cast_by_hand(target: Target, entry: Entry, policy: CastPolicy) -> Function:
+    """The call without autocast, between the casts that autocast should make; written without dispatch keys."""
+    names = [row.name for row in target.arguments]
+    outputs = [output.name for output in entry.declaration.schema.visible_outputs]
+
+    def call(*args: object, **kwargs: object) -> object:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        first = [x.dtype for name in names for x in Sample(given.get(name)).tensors() if x.is_floating_point()]
+        promoting = [
+            x for name in given for x in Sample(given[name]).tensors() if policy.arguments.get(name) == "promote"
+        ]
+        widest = policy.promoted(x.dtype for x in promoting if policy.is_castable(x))
+        values = {name: _to(given[name], policy, policy.arguments.get(name, "keep"), widest) for name in given}
+        result = target.call(*[values[name] for name in names[: len(args)]], **{name: values[name] for name in kwargs})
+        results = [result] if len(outputs) == 1 else cast(Sequence[object], result or ())
+        before = next(iter(first), None)
+        return [
+            _to(value, policy, policy.outputs.get(name, "keep"), before)
+            for name, value in zip(outputs, results, strict=True)
+        ]
+
+    return call
+
+
+def _to(value: object, policy: CastPolicy, wanted: Cast, other: torch.dtype | None) -> object:
+    """A tensor, or all in a container, cast as one entry of a policy says."""
+    dtype = policy.dtype_of(wanted, other)
+    return Sample(value).map(lambda x: x if dtype is None or not policy.is_castable(x) else x.to(dtype)).args[0]
 
 
 def _roughly(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:

@@ -1,27 +1,19 @@
-"""Autocast: under it, floating-point tensors of an op with a policy are cast before the op runs."""
+"""Autocast: under it, tensors of an op with a policy are cast before the op runs, and autocast is off within."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.registry import Entry
-from custom_autograd.torch_private.dispatch import key_of_device, without_key
-
-SLOT = "autocast "
-
-
-def slot_of(device_type: str) -> str:
-    """The slot of the policy for a device type."""
-    return f"{SLOT}{device_type}"
+from custom_autograd.runtime.casting import SLOT, Caster, policies_of, slot_of
+from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.dispatch import key_of_device
 
 
 class Autocast:
-    """One dtype per device type, from `register_autocast`."""
+    """One policy per device type, from `register_autocast`."""
 
     name = "autocast"
 
@@ -30,36 +22,21 @@ class Autocast:
         for slot in entry.rules:
             if slot.startswith(SLOT):
                 device_type = slot.removeprefix(SLOT)
-                key = f"Autocast{key_of_device(device_type)}"
-                implement(entry, key, _kernel(entry, device_type, key))
+                implement(entry, f"Autocast{key_of_device(device_type)}", _kernel(entry, device_type))
 
     def describe(self, entry: Entry) -> str:
         """The policies, or that autocast leaves the op alone."""
-        policies = [
-            f"{slot.removeprefix(SLOT)}: {rule.extra['dtype']}"
-            for slot, rule in entry.rules.items()
-            if slot.startswith(SLOT)
-        ]
-        return f"registered: {', '.join(policies)}" if policies else "none: inputs keep their dtype"
+        policies = [f"{policy.device_type}: {policy.text}" for policy in policies_of(entry)]
+        return f"registered: {'; '.join(policies)}" if policies else "none: inputs keep their dtype"
 
 
-def _kernel(entry: Entry, device_type: str, key: str) -> Callable[..., Any]:
+def _kernel(entry: Entry, device_type: str) -> Callable[..., Any]:
+    caster = Caster(entry)
+
+    @outside_compilation
     def autocast(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        dtype = entry.rules[slot_of(device_type)].extra["dtype"]
-        with without_key(key), torch.autocast(device_type, enabled=False):
-            assert entry.overload is not None
-            return entry.overload(*_cast(args, device_type, dtype), **_cast(kwargs, device_type, dtype))
+        assert entry.overload is not None
+        policy = entry.rules[slot_of(device_type)].extra["policy"]
+        return caster.run(policy, entry.overload, *args, **kwargs)
 
     return autocast
-
-
-def _cast(value: Any, device_type: str, dtype: torch.dtype) -> Any:
-    """Casts floating-point tensors of the device type, except float64: as PyTorch's own autocast does."""
-    if isinstance(value, Tensor):
-        is_eligible = value.is_floating_point() and value.device.type == device_type and value.dtype != torch.float64
-        return value.to(dtype) if is_eligible else value
-    if isinstance(value, (list, tuple)):
-        return [_cast(item, device_type, dtype) for item in value]
-    if isinstance(value, dict):
-        return {name: _cast(item, device_type, dtype) for name, item in value.items()}
-    return value

@@ -14,6 +14,7 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.cache_tag import COUNTED, count_rules
+from custom_autograd.runtime.call import publish
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.runtime.user_code import noted
@@ -34,6 +35,8 @@ class Fake:
         def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema says
             if COUNTED not in entry.attached:
                 count_rules(entry)
+            if entry.uncalled:
+                publish(entry)
             rule = _find_rule(entry)
             arguments = bind.arguments(*args, **kwargs)
             if rule is None:

@@ -13,6 +13,7 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.batches import is_batched, loop_over_batch
 from custom_autograd.runtime.bind import Binder
+from custom_autograd.runtime.casting import Caster
 from custom_autograd.runtime.user_code import noted
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
@@ -46,7 +47,6 @@ def _can_use_reference(entry: Entry) -> bool:
 def _kernel(entry: Entry) -> Callable[..., Any]:
     bind = Binder(entry.declaration.schema)
 
-    @outside_compilation
     def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
         assert entry.overload is not None
         level = VmapLevel()
@@ -65,7 +65,7 @@ def _kernel(entry: Entry) -> Callable[..., Any]:
                 results, out_dims = _by_rule(entry, rule, bind, level, bind_converted(bind, values), dims)
         return _handed_back(entry, raw, level.wrap(results, out_dims))
 
-    return batched
+    return outside_compilation(Caster(entry).around(batched))
 
 
 def bind_converted(bind: Binder, values: dict[str, Any]) -> dict[str, Any]:  # Any: the op's arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -32,6 +33,7 @@ class Entry:
         library: the handle through which everything was registered with the dispatcher.
         call: calls the op by way of the dispatcher, generated from the schema; None until it is defined.
         traced: what `op(...)` runs while Dynamo traces it: `call`, behind what takes containers apart.
+        uncalled: the handles whose classes have no generated `__call__` yet.
         roads: the calls that are known to need no dispatcher.
         programs: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
         validation: the op's own level of validation, or None.
@@ -48,6 +50,7 @@ class Entry:
         self.library: torch.library.Library | None = None
         self.call: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
         self.traced: Callable[..., Any] | None = None  # Any: as above
+        self.uncalled: weakref.WeakSet[Any] = weakref.WeakSet()  # Any: CustomOp, some layers above
         self.roads: Any = None  # Any: runtime's Roads, a layer above
         self.programs: dict[str, Any] = {}  # Any: runtime's Program, a layer above
         self.validation: str | None = None

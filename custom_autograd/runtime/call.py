@@ -135,6 +135,17 @@ def _own(source: Source, helpers: dict[str, Any]) -> dict[str, Any]:
     return {name if name.startswith("default_") else source.own(name): value for name, value in helpers.items()}
 
 
+def publish(entry: Entry) -> None:
+    """Gives the classes of the op's handles the `__call__` that is generated for the op, once.
+
+    Before the first eager call, or before a compiler has seen the op: Dynamo guards on the code of `__call__`, and
+    would compile every caller anew.
+    """
+    for handle in list(entry.uncalled):
+        type(handle).__call__ = make_public_call(entry)
+        entry.uncalled.discard(handle)
+
+
 def _compile(entry: Entry, source: Source, name: str, helpers: dict[str, Any]) -> Callable[..., Any]:
     namespace = {source.own(key): value for key, value in helpers.items()}
     values = {**namespace, **defaults(entry.declaration.schema), **conversions(entry.declaration)}

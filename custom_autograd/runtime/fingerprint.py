@@ -21,6 +21,7 @@ def fingerprint(entry: Entry) -> int:
     digest.update(entry.declaration.schema.text.encode())
     for slot, rule in sorted(entry.rules.items()):
         digest.update(slot.encode())
+        digest.update(repr(rule.extra.get("policy", "")).encode())
         for function in (rule.function, rule.setup_context):
             if function is not None:
                 _update(digest, function, set(), 0)

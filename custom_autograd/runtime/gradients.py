@@ -171,7 +171,7 @@ class GradientReader:
                 f"the gradient of {label} has the wrong dtype",
                 expected=f"{metadata.dtype}, the dtype of {label}",
                 found=str(gradient.dtype),
-                do=f"convert it: grad.to({metadata.dtype})",
+                do=_advise_dtype(metadata),
             )
         if gradient.device != metadata.device:
             self._fail(
@@ -217,6 +217,13 @@ def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return f"{type(value).__name__}: {show(value)}"
+
+
+def _advise_dtype(metadata: Metadata) -> str:
+    device_type, conversion = metadata.device.type, f"convert it: grad.to({metadata.dtype})"
+    if not (torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)):
+        return conversion
+    return f"{conversion}; or op.register_autocast({device_type!r}, 'keep'), which keeps autocast out of op and rule"
 
 
 def _advise_shape(label: str, found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from custom_autograd.runtime import direct, tensors, validation
 from custom_autograd.runtime.autograd_key import AutogradWriter
 from custom_autograd.runtime.below import below
 from custom_autograd.runtime.call import call_source, conversions, defaults, own_names, write_kernel
+from custom_autograd.runtime.casting import without_casts
 from custom_autograd.runtime.derivatives import Derivatives, input_metadata
 from custom_autograd.runtime.function import FunctionWriter
 from custom_autograd.runtime.lists import Layout, flatten, restore
@@ -60,7 +62,10 @@ class Program:
         self.autograd: Callable[..., Any] = namespace[source.own("autograd")]
         self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
         namespace[source.own("apply")] = functions.direct_apply(self.function)
-        namespace[source.own("backward")] = getattr(self.function, "backward", None)
+        self._guard = partial(without_casts, entry)
+        if writer.is_differentiable:
+            self.function.backward = staticmethod(self._guard(self.function.backward))
+            namespace[source.own("backward")] = self.function.backward
         self._make_node: Callable[..., Any] | None = namespace.get(source.own("make_node"))
         self._spread: Callable[..., Any] | None = namespace.get(source.own("spread"), None)
         self.function.__module__ = declaration.function.__module__
@@ -78,7 +83,7 @@ class Program:
         """
         assert self._make_node is not None  # the op is recording
         forward, backward = self._make_node(function)
-        apply = functions.make_node(self.function, forward, backward)
+        apply = functions.make_node(self.function, forward, backward and self._guard(backward))
         return apply if self._spread is None else self._spread(apply)
 
     def _helpers(self, entry: Entry) -> dict[str, Any]:

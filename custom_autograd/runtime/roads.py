@@ -26,6 +26,7 @@ from torch import Tensor
 from custom_autograd.registration import library
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import validation
+from custom_autograd.runtime.casting import is_cast, policies_of
 from custom_autograd.runtime.direct import NO_ROAD, Road
 from custom_autograd.runtime.grad_mode import is_blind_to_grad_mode
 from custom_autograd.runtime.program import program_of
@@ -66,7 +67,7 @@ class Roads:
             fixed: the other tensors.
         """
         given = (*tensors, *fixed)
-        if _closed or validation.is_overridden() or not _can_be_guarded(given):
+        if _closed or validation.is_overridden() or not _can_be_guarded(given) or is_cast(self._entry, given[0]):
             return NO_ROAD
         places = _places(given)
         if places is not None:  # a guard says no where a tensor is given twice
@@ -173,7 +174,7 @@ def _allowed(entry: Entry, backend: str) -> frozenset[str]:
     if backend == "Meta":
         return frozenset()
     keys = {backend, f"Autograd{backend}", "ADInplaceOrView", "BackendSelect"}
-    if not any(slot.startswith("autocast ") for slot in entry.rules):
+    if not policies_of(entry):
         keys.add(f"Autocast{backend}")
     return frozenset(keys)
 

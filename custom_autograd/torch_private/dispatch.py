@@ -30,6 +30,11 @@ def without_key(key: str) -> AbstractContextManager[Any]:  # Any: the guard obje
     return guard
 
 
+def without_autocast(device_type: str) -> AbstractContextManager[Any]:  # Any: the guard object
+    """Switches autocast off for one device type: it is on where its key is not left out."""
+    return without_key(f"Autocast{key_of_device(device_type)}")
+
+
 def key_of_device(device_type: str) -> str:
     """The dispatch key of a device type, such as 'CPU' for 'cpu'.
 

@@ -36,6 +36,11 @@ def is_forward_mode() -> bool:
     return forward_ad._current_level >= 0 or has_forward_transform()
 
 
+def depth() -> int:
+    """How many `torch.func` transforms the work at hand stands within; those above it have been left for now."""
+    return len(_C._functorch.get_interpreter_stack() or ()) if is_transforming() else 0
+
+
 def has_forward_transform() -> bool:
     """Whether a `torch.func.jvp` is at work at this level or below it; those above have been left for now."""
     if not is_transforming():

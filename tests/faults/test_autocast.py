@@ -7,6 +7,8 @@ from torch import Tensor
 from custom_autograd import custom_op
 from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
+from custom_autograd.registration.casting import parse_policy
+from custom_autograd.registration.rules import Rule
 
 
 def result_of(op, seed=0):
@@ -25,6 +27,34 @@ def lowered(x: Tensor, w: Tensor) -> Tensor:
 
 
 lowered.register_autocast("cpu", torch.bfloat16)
+
+
+@custom_op("faults_autocast::precise", outputs=("out", "sum"), hidden=("sum",), reference=True)
+def precise(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return x * w.mT, x.sum()
+
+
+precise.register_autocast("cpu", {"x": "lower", "w": "promote"}, output="input")
+
+
+@custom_op("faults_autocast::not_followed", reference=True)
+def not_followed(x: Tensor, w: Tensor) -> Tensor:
+    return x * w.mT
+
+
+@custom_op("faults_autocast::output_not_followed", reference=True)
+def output_not_followed(x: Tensor, w: Tensor) -> Tensor:
+    return x * w.mT
+
+
+def _known_but_not_attached(op, casts, output=None):
+    """A policy of which the dispatcher knows nothing."""
+    policy = parse_policy(op.entry.declaration, "cpu", casts, output)
+    op.entry.add(Rule("autocast cpu", lambda: None, "nowhere", extra={"policy": policy}), replace=False)
+
+
+_known_but_not_attached(not_followed, "lower")
+_known_but_not_attached(output_not_followed, "keep", output="lower")
 
 
 @torch.library.custom_op("faults_autocast::unaware", mutates_args=())
@@ -71,9 +101,20 @@ def _zero_under_autocast(x, w):
 LIBRARY.impl("other_under_autocast", _zero_under_autocast, "AutocastCPU")
 
 
-@pytest.mark.parametrize("op", [product, lowered, refuses_mixed], ids=lambda op: getattr(op, "__name__", str(op)))
+OWN = [product, lowered, precise, refuses_mixed]
+
+
+@pytest.mark.parametrize("op", OWN, ids=lambda op: getattr(op, "__name__", str(op)))
 def test_op_whose_fake_knows_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+
+
+@pytest.mark.parametrize(("op", "policy"), [(not_followed, "'lower'"), (output_not_followed, "'keep', output 'lower'")])
+def test_a_policy_that_is_not_followed_fails(op, policy):
+    result = result_of(op)
+
+    assert ("failed", "the policy is not applied") == (result.status, result.cause)
+    assert f"under autocast, not what casts by hand give, as the policy {policy} says: output 0" in result.message
 
 
 def test_refusal_of_mixed_dtypes_is_told():

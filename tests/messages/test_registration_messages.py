@@ -328,8 +328,8 @@ RegistrationError: words::rms_norm: the device type has no autocast
 
 def test_autocast_to_an_integer():
     assert_expected_inline(message(lambda: rms_norm.register_autocast("cpu", torch.int32)), """\
-RegistrationError: words::rms_norm: autocast casts to a floating-point dtype
-  expected   torch.bfloat16, ...
+RegistrationError: words::rms_norm: autocast casts all arguments to a floating-point dtype, or as a word says
+  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      torch.int32
   declared   FILE.py:LINE""")
 

@@ -116,6 +116,8 @@ def scale_fake(x: Tensor, n: int = 2, *, s: float = 1.5) -> Tensor:
 
 
 scale.register_autocast("cpu", torch.bfloat16)
+scale.register_autocast("cuda", {"x": "lower"}, output="input")
+pair.register_autocast("cpu", "lower", output={"output_0": torch.float32}, replace=True)
 with scale.set_kernel_enabled("cpu", False):
     pass
 

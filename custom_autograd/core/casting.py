@@ -1,0 +1,60 @@
+"""CastPolicy: to which dtypes autocast casts an op's inputs and outputs on one device type, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+Cast: TypeAlias = torch.dtype | str
+"""A dtype, or one of the words below."""
+
+LOWER, FLOAT32, KEEP, PROMOTE, INPUT = "lower", "float32", "keep", "promote", "input"
+INPUT_WORDS = (LOWER, FLOAT32, KEEP, PROMOTE)
+OUTPUT_WORDS = (LOWER, FLOAT32, KEEP, INPUT)
+
+
+@dataclass(frozen=True, slots=True)
+class CastPolicy:
+    """What `register_autocast` said for one device type.
+
+    Attributes:
+        device_type: such as "cpu"; tensors elsewhere are left alone.
+        text: what the author wrote, as `coverage()` shows it.
+        arguments: the cast of each argument that has one, by name.
+        outputs: the same for the outputs that a call returns.
+    """
+
+    device_type: str
+    text: str
+    arguments: Mapping[str, Cast]
+    outputs: Mapping[str, Cast]
+
+    def promoted(self, dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
+        """The widest dtype of tensors that say "promote"; None where there are none."""
+        widest = None
+        for dtype in dtypes:
+            widest = dtype if widest is None else torch.promote_types(widest, dtype)
+        return widest
+
+    def dtype_of(self, cast: Cast, other: torch.dtype | None) -> torch.dtype | None:
+        """The dtype that a cast means now.
+
+        Args:
+            cast: of an argument or an output.
+            other: what "promote" or "input" stands for in the call at hand.
+
+        Returns:
+            The dtype, or None where a tensor keeps its own.
+        """
+        if isinstance(cast, torch.dtype):
+            return cast
+        meanings = {KEEP: None, FLOAT32: torch.float32, PROMOTE: other, INPUT: other}
+        return meanings[cast] if cast in meanings else torch.get_autocast_dtype(self.device_type)
+
+    def is_castable(self, tensor: torch.Tensor) -> bool:
+        """Whether autocast may cast a tensor: floating-point on its device type, and not float64, as in PyTorch."""
+        is_floating = tensor.is_floating_point() and tensor.dtype is not torch.float64
+        return is_floating and tensor.device.type == self.device_type

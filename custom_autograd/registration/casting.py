@@ -1,0 +1,123 @@
+"""Reads what `register_autocast` was given into a CastPolicy, or says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from custom_autograd.core.casting import INPUT_WORDS, KEEP, OUTPUT_WORDS, Cast, CastPolicy
+from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.messages import format_message, quote, show, suggest
+from custom_autograd.registration.declaration import Declaration
+
+
+def parse_policy(declaration: Declaration, device_type: str, inputs: Any, output: Any) -> CastPolicy:
+    """Reads a policy (Any: whatever the author wrote).
+
+    Raises:
+        RegistrationError: torch has no autocast for the device type, or a cast names what there is not.
+    """
+    reader = _Reader(declaration)
+    reader.check_device(device_type)
+    text = show_casts(inputs) if output is None else f"{show_casts(inputs)}, output {show_casts(output)}"
+    return CastPolicy(device_type, text, reader.inputs(inputs), reader.outputs(output))
+
+
+def show_casts(casts: Any) -> str:  # Any: as above
+    """What the author wrote, in one line."""
+    if isinstance(casts, Mapping):
+        return "{" + ", ".join(f"{show(name)}: {show(cast)}" for name, cast in casts.items()) + "}"
+    return show(casts)
+
+
+class _Reader:
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self.schema = declaration.schema
+
+    def check_device(self, device_type: object) -> None:
+        """Refuses a device type without autocast."""
+        if not _has_autocast(device_type):
+            raise self._refusal(
+                "the device type has no autocast", expected="'cpu', 'cuda', ...", found=show(device_type)
+            )
+
+    def inputs(self, casts: Any) -> dict[str, Cast]:  # Any: whatever the author wrote
+        """The cast of each argument. One for all leaves out what must stay the caller's own tensor."""
+        named = [argument.name for argument in self.schema.tensor_arguments]
+        own = self._kept()
+        if not isinstance(casts, Mapping):
+            self._check(casts, "all arguments", INPUT_WORDS)
+            return {name: casts for name in named if name not in own and casts != KEEP}
+        for name, cast in casts.items():
+            self._check_name(name, named, self.schema.argument_names, "no tensor argument")
+            self._check(cast, f"'{name}'", INPUT_WORDS)
+            if name in own and cast != KEEP:
+                raise self._refusal(
+                    f"autocast cannot cast '{name}', which {own[name]}",
+                    expected=f"{show(name)}: 'keep'",
+                    found=f"{show(name)}: {show(cast)}",
+                    do=f"leave '{name}' out",
+                )
+        return {name: cast for name, cast in casts.items() if cast != KEEP}
+
+    def outputs(self, casts: Any) -> dict[str, Cast]:  # Any: whatever the author wrote
+        """The cast of each output that a call returns and that is nobody's memory."""
+        if casts is None:
+            return {}
+        fresh = [o.name for o in self.schema.visible_outputs if o.holds_tensors and o.alias_of is None]
+        if not isinstance(casts, Mapping):
+            self._check(casts, "the output", OUTPUT_WORDS)
+            return {name: casts for name in fresh if casts != KEEP}
+        for name, cast in casts.items():
+            self._check_name(name, fresh, self.schema.output_names, "no tensor that the call returns anew")
+            self._check(cast, f"output '{name}'", OUTPUT_WORDS)
+        return {name: cast for name, cast in casts.items() if cast != KEEP}
+
+    def _kept(self) -> dict[str, str]:
+        """Arguments that must stay the caller's own tensors, and why."""
+        viewed = {output.alias_of for output in self.schema.outputs if output.is_view}
+        reasons = {name: "an output is a view of: it would be a view of a copy" for name in viewed if name}
+        written = {a.name: "the op writes to: it would write to a copy" for a in self.schema.mutated_arguments}
+        return {**reasons, **written}
+
+    def _check_name(self, name: object, valid: Sequence[str], existing: Sequence[str], kind: str) -> None:
+        if name in valid:
+            return
+        is_known = name in existing
+        raise self._refusal(
+            f"autocast names {show(name)}, which is {kind if is_known else 'no name of the op'}",
+            expected=quote(valid),
+            found=show(name),
+            do=None if is_known or not isinstance(name, str) else suggest(name, valid),
+        )
+
+    def _check(self, cast: Any, what: str, words: Sequence[str]) -> None:  # Any: whatever the author wrote
+        if isinstance(cast, torch.dtype) and cast.is_floating_point:
+            return
+        if isinstance(cast, str) and cast in words:
+            return
+        raise self._refusal(
+            f"autocast casts {what} to a floating-point dtype, or as a word says",
+            expected=f"torch.bfloat16, ..., {', '.join(map(repr, words))}",
+            found=show(cast),
+            do=_advice(cast, words) if isinstance(cast, str) else None,
+        )
+
+    def _refusal(self, problem: str, **facts: str | None) -> RegistrationError:
+        op, declared = str(self.declaration.name), self.declaration.location
+        return RegistrationError(format_message(op, problem, declared=declared, **facts))
+
+
+def _advice(word: str, words: Sequence[str]) -> str | None:
+    is_dtype = isinstance(getattr(torch, word, None), torch.dtype)
+    return f"write torch.{word}" if is_dtype else suggest(word, words)
+
+
+def _has_autocast(device_type: object) -> bool:
+    try:
+        return isinstance(device_type, str) and torch.amp.is_autocast_available(device_type)
+    except RuntimeError:  # there is no such device type
+        return False
