@@ -20,7 +20,7 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime import autograd_kernel
 from custom_autograd.runtime.casting import slot_of
-from custom_autograd.structures.adapters import ByName, check_call, flat_function
+from custom_autograd.structures.adapters import ByName, by_flat_name, check_call, flat_function
 from custom_autograd.structures.torch_style import TorchStyle, flat_vmap
 from custom_autograd.torch_private.dispatch import key_of_device
 
@@ -222,6 +222,9 @@ def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
 
 def add_autocast(entry: Entry, device_type: str, inputs: Any, output: Any, *, replace: bool) -> None:
     """Registers an autocast policy (Any: what the author wrote; see `parse_policy`)."""
+    form = entry.declaration.form
+    if form is not None:
+        inputs, output = by_flat_name(form, inputs), by_flat_name(form, output)
     policy = parse_policy(entry.declaration, device_type, inputs, output)
     location = f"register_autocast({device_type!r}, {policy.text})"
     _add(entry, Rule(slot_of(device_type), _no_function, location, extra={"policy": policy}), replace=replace)

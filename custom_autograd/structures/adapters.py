@@ -63,6 +63,13 @@ def check_call(form: Form, declaration: Declaration, slot: str, function: Functi
     rules.check_signature(declaration, slot, function, positional, keywords)
 
 
+def by_flat_name(form: Form, values: Any) -> Any:
+    """What is said of containers, or of places in them, said of their tensors; anything but a dict as it is."""
+    if not isinstance(values, Mapping):
+        return values
+    return {flat: value for name, value in values.items() for flat in form.flat_names(str(name))}
+
+
 class ByName:
     """Binds the rules of one op by the names of its containers."""
 
