@@ -85,10 +85,10 @@ def declare(
         name, schema_of(function, wish), function, location_of(function), devices, wish.tags, is_reference
     )
     with registry.one_declaration_at_a_time():
-        return _define(declaration, replace=replace)
+        return define(declaration, replace=replace)
 
 
-def _define(declaration: Declaration, *, replace: bool) -> Entry:
+def define(declaration: Declaration, *, replace: bool) -> Entry:
     """Makes an op known to the registry and the dispatcher, or leaves both as they were."""
     name, devices, function = declaration.name, declaration.device_types, declaration.function
     entry, replaced = registry.claim(declaration, replace=replace)

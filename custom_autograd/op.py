@@ -17,6 +17,7 @@ from custom_autograd.runtime.call import make_public_call
 from custom_autograd.runtime.program import program_of, source_of
 from custom_autograd.runtime.validation import level_of, parse_level
 from custom_autograd.torch_private.dispatch import OpOverload
+from custom_autograd.variants import InplaceVariant, OutVariant
 
 if TYPE_CHECKING:
     from custom_autograd.core.samples import Sample
@@ -147,6 +148,8 @@ class CustomOp(Generic[P, R]):
         functools.update_wrapper(self, function, updated=())
         self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
         self.__signature__ = declaring.signature_of(entry)
+        self._inplace = InplaceVariant(entry)
+        self._out = OutVariant(entry)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op; hidden outputs are dropped."""
@@ -200,6 +203,26 @@ class CustomOp(Generic[P, R]):
     def _qualname(self) -> str:
         """The name that `torch.library.CustomOpDef` has for `name`."""
         return self.name
+
+    @property
+    def inplace(self) -> InplaceVariant:
+        """The variant `op.inplace(x, ...)`, which writes the result into its first argument and returns that.
+
+        Raises:
+            DeclarationError: the op can have none; the message says why.
+        """
+        self._inplace.refuse_if_impossible()
+        return self._inplace
+
+    @property
+    def out(self) -> OutVariant:
+        """The variant `op.out(..., out=tensor)`, which writes the results into tensors of the caller.
+
+        Raises:
+            DeclarationError: the op can have none; the message says why.
+        """
+        self._out.refuse_if_impossible()
+        return self._out
 
     @property
     def function(self) -> type[torch.autograd.Function]:

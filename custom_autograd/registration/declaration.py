@@ -24,6 +24,7 @@ class Declaration:
         device_types: the device types the function serves as kernel; None for every one.
         tags: the dispatcher tags.
         is_reference: the function is written in differentiable PyTorch operations.
+        composition: the function calls other ops, which answer for gradients, batches and graphs; it is no kernel.
     """
 
     name: Name
@@ -33,3 +34,4 @@ class Declaration:
     device_types: tuple[str, ...] | None
     tags: tuple[torch.Tag, ...]
     is_reference: bool
+    composition: Callable[..., Any] | None = None  # Any: as above
