@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ def wish_of(
     hidden: Sequence[str],
     non_differentiable: Sequence[str],
     tags: Sequence[torch.Tag] | None,
+    aliases: Mapping[str, str] | None = None,
 ) -> Wish:
     """The arguments of `custom_op`, normalised."""
     mutates: str | tuple[str, ...] = (
@@ -44,7 +45,16 @@ def wish_of(
         hidden=_listed(name, "hidden", hidden),
         non_differentiable=_listed(name, "non_differentiable", non_differentiable),
         tags=_tags(name, tags),
+        aliases=_aliases(name, aliases),
     )
+
+
+def _aliases(op: str, aliases: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    found = {} if aliases is None else aliases
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for pair in found.items() for name in pair):
+        problem = "aliases= takes a name of an input for a name of an output"
+        raise DeclarationError(format_message(op, problem, expected="{'output': 'x'}", found=show(aliases)))
+    return tuple(found.items())
 
 
 def _listed(op: str, option: str, names: Any) -> tuple[str, ...]:  # Any: whatever the author wrote

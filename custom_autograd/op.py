@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -42,6 +42,7 @@ def custom_op(
     outputs: Sequence[str] | None = None,
     hidden: tuple[()] = (),
     non_differentiable: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
     reference: bool = False,
     replace: bool = False,
 ) -> Callable[[Callable[P, R]], CustomOp[P, R]]: ...
@@ -58,6 +59,7 @@ def custom_op(
     outputs: Sequence[str] | None = None,
     hidden: Sequence[str],
     non_differentiable: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
     reference: bool = False,
     replace: bool = False,
 ) -> Callable[[Callable[P, Any]], CustomOp[P, Any]]: ...
@@ -74,6 +76,7 @@ def custom_op(
     outputs: Sequence[str] | None = None,
     hidden: Sequence[str] = (),
     non_differentiable: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
     reference: bool = False,
     replace: bool = False,
 ) -> CustomOp[P, R]: ...
@@ -89,6 +92,7 @@ def custom_op(
     outputs: Sequence[str] | None = None,
     hidden: Sequence[str] = (),
     non_differentiable: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
     reference: bool = False,
     replace: bool = False,
 ) -> Any:  # Any: the overloads say what
@@ -105,6 +109,8 @@ def custom_op(
         outputs: one name per output; default: from the schema or a NamedTuple, else `output` or `output_0`, ...
         hidden: outputs that rules can use but a call does not return.
         non_differentiable: inputs and outputs that never carry a gradient. Integers and bools do not by themselves.
+        aliases: by output, the input that kernels may return in its place: `{"output": "x"}`. The caller may then get
+            memory that is shared with that input; graphs and transforms see a copy.
         reference: `fn` is written in differentiable PyTorch operations; it serves as what is not registered.
         replace: an op of that name may exist. Old handles to it keep what they were declared with.
 
@@ -129,7 +135,7 @@ def custom_op(
     """
 
     def declare(function: Callable[..., Any]) -> CustomOp[..., Any]:
-        wish = declaring.wish_of(name, mutates_args, schema, outputs, hidden, non_differentiable, tags)
+        wish = declaring.wish_of(name, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases)
         return CustomOp(declaring.declare(function, wish, device_types, is_reference=reference, replace=replace))
 
     return declare if fn is None else declare(fn)

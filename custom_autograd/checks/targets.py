@@ -174,7 +174,7 @@ def _from_entry(call: Function, entry: Entry) -> Target:
         kernels={device or "": kernel.function for device, kernel in entry.kernels.items()},
         samples=None if samples is None else cast(SamplesRule, samples.function),
         location=entry.declaration.location,
-        may_alias=schema.is_view,
+        may_alias=schema.is_view or schema.may_return_inputs,
         hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
         source=functools.partial(source_of, entry),
     )

@@ -69,7 +69,9 @@ def _out(schema: Schema) -> Schema:
     added = [f"{annotation} {name}" for annotation, name in zip(annotations, names, strict=True)]
     parts = [*([given] if given else []), *([] if is_behind_star else ["*"]), *added]
     result = annotations[0] if len(names) == 1 else f"({', '.join(annotations)})"
-    written = [Argument(name, "Tensor", is_keyword_only=True, is_mutated=True, is_differentiable=True) for name in names]
+    written = [
+        Argument(name, "Tensor", is_keyword_only=True, is_mutated=True, is_differentiable=True) for name in names
+    ]
     outputs = tuple(_handed_back(name) for name in names)
     named_tuple = None if schema.hidden_outputs else schema.named_tuple
     return Schema((*schema.arguments, *written), outputs, f"({', '.join(parts)}) -> {result}", named_tuple)

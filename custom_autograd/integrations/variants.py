@@ -1,4 +1,4 @@
-"""Variants: where op.inplace and op.out come from. Each is an op of its own, which attaches itself when it is declared."""
+"""Variants: where op.inplace and op.out come from. Each is an op of its own, and attaches itself when declared."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.errors import KernelError
+from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
@@ -44,6 +44,7 @@ def autograd(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
     def composed(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         compose = find_composition(entry)
         if compose is None:
+            _refuse_dual(entry, [*args, *kwargs.values()])
             return program_of(entry).autograd(keyset, *args, **kwargs)
         is_view = entry.declaration.schema.is_view
         if not is_view and not _is_to_be_composed(entry, [*args, *kwargs.values()]):
@@ -53,6 +54,22 @@ def autograd(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
         return compose(*positional, **keywords)
 
     return composed
+
+
+def _refuse_dual(entry: Entry, values: list[Any]) -> None:
+    """PyTorch ends in an internal error where a node with a tangent returns a view."""
+    if transforms.is_transforming() or not transforms.is_forward_mode():
+        return
+    if any(map(transforms.has_tangent, tensors_in(values))):
+        raise GradientError(
+            format_message(
+                entry.name,
+                "the op returns a view and has gradient rules: PyTorch cannot derive forward mode through it",
+                expected="a view with a reference, and without gradient rules",
+                declared=entry.declaration.location,
+                do="declare it with reference=True and no gradient rules, or use torch.func.jvp",
+            )
+        )
 
 
 def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says

@@ -118,9 +118,7 @@ class Variant:
         self, device_types: str | tuple[str, ...] | None, fn: None = None, /, *, replace: bool = False
     ) -> Callable[[F], F]: ...
     @typing.overload
-    def register_kernel(
-        self, device_types: str | tuple[str, ...] | None, fn: F, /, *, replace: bool = False
-    ) -> F: ...
+    def register_kernel(self, device_types: str | tuple[str, ...] | None, fn: F, /, *, replace: bool = False) -> F: ...
     def register_kernel(
         self,
         device_types: str | tuple[str, ...] | None,
