@@ -12,7 +12,7 @@ from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import function_of
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.samples import Sample
-from custom_autograd.core.variants import INPLACE, OUT, out_names
+from custom_autograd.core.variants import INPLACE, OUT
 from custom_autograd.registration.registry import Entry
 
 
@@ -23,7 +23,7 @@ class Parity(Check):
     code = "F15"
     group = "values"
     is_quick = True
-    purpose = "op.inplace and op.out write what the op returns, with its gradients, where they have kernels of their own"
+    purpose = "kernels of op.inplace and op.out write what the op returns, and leave its gradients as they are"
 
     def applies_to(self, target: Target) -> str | None:
         """A variant with a kernel is needed; the others are the op and a copy."""

@@ -215,17 +215,16 @@ def call_kernel(schema: Schema, *, is_from_dispatcher: bool = False) -> str:
     return f"$function({', '.join([*positional, *keywords])})"
 
 
-def write_reading(source: Source, schema: Schema, condition: str, *, reader: str = "$read_result") -> None:
+def write_reading(source: Source, schema: Schema, condition: str) -> None:
     """Writes a look at `$result` that takes constant time, and what reads it properly where that finds anything odd.
 
     Args:
         source: to write to.
         schema: of the op.
         condition: source that is true where outputs are compared with inputs.
-        reader: source of what reads the result properly.
     """
     pairs = ", ".join(f'"{argument.name}": {argument.name}' for argument in schema.tensor_arguments)
-    reading = f"$result = {reader}($result, {{{pairs}}}, $function, is_checked={condition})"
+    reading = f"$result = $read_result($result, {{{pairs}}}, $function, is_checked={condition})"
     if len(schema.outputs) == 1 and schema.outputs[0].type == "Tensor[]" and schema.outputs[0].alias_of is None:
         inputs = tuple_of([argument.name for argument in schema.tensor_arguments])
         with source.block(f"if type($result) is not list or not $are_new($result, {inputs}, {condition})"):
@@ -235,8 +234,6 @@ def write_reading(source: Source, schema: Schema, condition: str, *, reader: str
         source.line(reading)
         return
     shapeless, shared = _oddities(schema)
-    if schema.may_return_inputs:
-        condition = "True"  # whatever is checked, the dispatcher must not see an input
     asked = {"True": shared, "False": []}.get(condition, [f"({condition} and ({' or '.join(shared)}))"])
     with source.block(f"if {' or '.join([*shapeless, *asked])}"):
         source.line(reading)
@@ -265,7 +262,7 @@ def _oddities(schema: Schema) -> tuple[list[str], list[str]]:
     for index, name in enumerate(names):
         shared += [f"{name} is {other}" for other in [*inputs, *names[:index]]]
         shared.append(f"{name}._is_view()")
-    return shapeless, shared
+    return [*shapeless, *(shared if schema.may_return_inputs else [])], shared  # the dispatcher must not see an input
 
 
 def _is_single(argument: Argument) -> bool:

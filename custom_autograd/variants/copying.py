@@ -16,9 +16,9 @@ from custom_autograd.core.errors import CustomAutogradError, GradientError, Kern
 from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.program import program_of
-from custom_autograd.runtime.results import spans
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.torch_private import functions, transforms
+from custom_autograd.variants.memory import find_shared, has_several_elements_in_one_place
 
 
 def write_in_place(entry: Entry, given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
@@ -159,13 +159,6 @@ def _refuse_several_elements_in_one_place(entry: Entry, label: str, name: str, t
         )
 
 
-def has_several_elements_in_one_place(tensor: Tensor) -> bool:
-    """Whether a tensor is expanded, so that one write would change several of its elements."""
-    if tensor.layout != torch.strided:
-        return False
-    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
-
-
 def _refuse_leaf(entry: Entry, name: str, given: Tensor) -> None:
     """Raises before anything is computed; where nobody may ask, PyTorch's own copy_ refuses it."""
     if torch.compiler.is_compiling() or transforms.is_transforming() or not torch.is_grad_enabled():
@@ -188,8 +181,7 @@ def _refuse_gradients(entry: Entry, targets: dict[str, Tensor], values: list[Any
         _refuse(
             entry,
             f"{entry.name}.out",
-            "functions with out=... do not support automatic differentiation, and one of the tensors requires a "
-            "gradient",
+            "functions with out=... do not support automatic differentiation, and a tensor requires a gradient",
             kind=GradientError,
             do="call it under torch.no_grad(), or call the op itself",
         )
@@ -207,18 +199,6 @@ def _refuse_shared_targets(entry: Entry, targets: dict[str, Tensor]) -> None:
             expected="memory of its own for each output",
             do="give each output a tensor of its own",
         )
-
-
-def find_shared(values: dict[str, Any]) -> tuple[str, str] | None:  # Any: tensors and other values, by name
-    """Two names whose tensors share memory, or None."""
-    seen: list[tuple[str, int, int]] = []
-    for name, value in values.items():
-        for start, end in spans(value):
-            for other, other_start, other_end in seen:
-                if start < other_end and other_start < end:
-                    return other, name
-            seen.append((name, start, end))
-    return None
 
 
 def _shape(tensor: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""InplaceVariant and OutVariant: what `op.inplace` and `op.out` are. Each is an op of the dispatcher of its own.
+"""Variant: what `op.inplace` and `op.out` have in common. Each is an op of the dispatcher of its own.
 
 A call without a kernel of its own is the op and a copy, and needs no dispatcher for that: so a graph of torch.compile
 or torch.export holds the op itself, which whoever loads it has. The dispatcher's op is declared when it is asked for.
@@ -12,14 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
 
 from custom_autograd import declaring, registering
-from custom_autograd.core.errors import DeclarationError, KernelError
-from custom_autograd.core.messages import format_message, quote, show
+from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.messages import format_message
 from custom_autograd.core.names import Name
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.variants import INPLACE, OUT, SUFFIXES, find_problem, out_names, variant_of
+from custom_autograd.core.variants import INPLACE, OUT, SUFFIXES, find_problem, variant_of
 from custom_autograd.registration import registry
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
@@ -28,9 +27,7 @@ from custom_autograd.runtime.call import make_public_call
 from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.tags import HANDED_BACK
-from custom_autograd.variants.copying import write_in_place, write_out
 from custom_autograd.variants.expected import Expected
-from custom_autograd.variants.fitting import fits
 
 if TYPE_CHECKING:
     from custom_autograd.report import Report
@@ -201,117 +198,6 @@ class Variant:
             entry = declaring.define(declaration, replace=is_old)
         entry.add(Rule("fake", composition, op.location), replace=False)
         return entry
-
-
-class InplaceVariant(Variant):
-    """`op.inplace(x, ...)`: the result is written into the first argument, which is returned."""
-
-    kind = INPLACE
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Tensor:
-        """Calls the op, and writes the result into its first argument.
-
-        Returns:
-            The first argument.
-
-        Raises:
-            KernelError: the result does not fit into it: another shape or device, or a dtype that cannot be cast.
-            GradientError: it is a leaf that requires a gradient.
-        """
-        written: Tensor = self._call(args, kwargs)
-        return written
-
-    def _compose(self, *args: Any, **kwargs: Any) -> Tensor:
-        name = self.op.declaration.schema.arguments[0].name
-        given = args[0] if args else kwargs.get(name)
-        if not isinstance(given, Tensor):
-            raise KernelError(
-                format_message(
-                    f"{self.op.name}.inplace",
-                    f"'{name}' is no tensor to write to",
-                    expected="a tensor",
-                    found=show(given),
-                    declared=self.op.declaration.location,
-                )
-            )
-        return write_in_place(self.op, given, args, kwargs)
-
-    def _guarded(self, function: F) -> F:
-        @functools.wraps(function)
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            if fits([args[0]], self._expected.find(args, kwargs), [*args[1:], *kwargs.values()]):
-                return function(*args, **kwargs)
-            return self._compose(*args, **kwargs)
-
-        return typing.cast(F, kernel)
-
-
-class OutVariant(Variant):
-    """`op.out(..., out=tensor)`: the results are written into tensors of the caller, which are returned."""
-
-    kind = OUT
-
-    def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """Calls the op, and writes its results.
-
-        Args:
-            args: as of the op.
-            out: the tensor to write to, or one per output; those may also be given under the names of the outputs.
-            kwargs: as of the op.
-
-        Returns:
-            What was written to.
-
-        Raises:
-            KernelError: a result does not fit into its tensor: another shape (an empty tensor is resized) or device,
-                or a dtype that cannot be cast.
-            GradientError: a tensor requires a gradient, and grad mode is on.
-        """
-        self.refuse_if_impossible()
-        names = out_names(self.op.declaration.schema)
-        given = {name: kwargs.pop(name) for name in names if name in kwargs}
-        if out is not None:
-            several = out if isinstance(out, (tuple, list)) else (out,)
-            given = dict(zip(names, several, strict=True)) if len(several) == len(names) and not given else {}
-        if len(given) != len(names):
-            raise self._missing(names)
-        return self._call(args, {**kwargs, **given})
-
-    def _missing(self, names: tuple[str, ...]) -> KernelError:
-        is_one = len(names) == 1
-        return KernelError(
-            format_message(
-                f"{self.op.name}.out",
-                "the call does not say where each output is to be written",
-                expected="out=tensor" if is_one else f"out= {len(names)} tensors, or by keyword {quote(names)}",
-                declared=self.op.declaration.location,
-                do="give one tensor per output",
-            )
-        )
-
-    def _compose(self, *args: Any, **kwargs: Any) -> Any:
-        schema = self.op.declaration.schema
-        names = out_names(schema)
-        targets = {name: kwargs[name] for name in names}
-        write_out(self.op, targets, args, {name: value for name, value in kwargs.items() if name not in names})
-        if len(names) == 1:
-            return targets[names[0]]
-        if schema.named_tuple is not None and not schema.hidden_outputs:
-            return schema.named_tuple(*targets.values())
-        return tuple(targets.values())
-
-    def _guarded(self, function: F) -> F:
-        names = out_names(self.op.declaration.schema)
-
-        @functools.wraps(function)
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            targets = [kwargs[name] for name in names]
-            rest = {name: value for name, value in kwargs.items() if name not in names}
-            if fits(targets, self._expected.find(args, rest), [*args, *rest.values()]):
-                return function(*args, **kwargs)
-            return self._compose(*args, **kwargs)
-
-        return typing.cast(F, kernel)
 
 
 def _restore(cls: type[Variant], name: str, module: str) -> Variant:
