@@ -63,7 +63,7 @@ SIGNATURES = {
     "coverage": "(self)",
     "check": "(self, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=True)",
 }
-PROPERTIES = {"name", "schema", "overload", "function", "source", "kernels", "validation"}
+PROPERTIES = {"name", "schema", "overload", "function", "source", "kernels", "validation", "inplace", "out"}
 
 
 def test_an_op_has_these_members_and_no_others():

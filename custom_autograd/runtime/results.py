@@ -188,10 +188,8 @@ def _advise(output: Output, label: str) -> str:
     name = label.removeprefix("input ")
     if output.may_be is not None and repr(output.may_be) == name:
         return f"return {name} itself, which aliases= allows, or a copy (.clone()); a part of it is neither"
-    return (
-        f"return a copy (.clone()); or declare aliases={{'{output.name}': {name}}} where it is {name} itself, "
-        f"or the op as mutating {label}"
-    )
+    declared = f"aliases={{'{output.name}': {name}}}"
+    return f"return a copy (.clone()); declare {declared} for {name} itself, or mutates_args for a write"
 
 
 def spans(value: Any) -> list[tuple[int, int]]:
