@@ -115,4 +115,9 @@ def _is_to_be_composed(entry: Entry, values: list[Any]) -> bool:
         return True
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return True
-    return not HANDED_BACK and bool(guards.torch_dispatch_modes())
+    return not _can_be_in_graphs(entry) and bool(guards.torch_dispatch_modes())
+
+
+def _can_be_in_graphs(entry: Entry) -> bool:
+    """Whether torch can functionalize what is written to: it needs the tags, and takes 'mode' for its own argument."""
+    return bool(HANDED_BACK) and "mode" not in entry.declaration.schema.argument_names

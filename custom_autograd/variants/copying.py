@@ -6,7 +6,7 @@ PyTorch refuses of its own in-place and out= operations is refused here, before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -21,11 +21,14 @@ from custom_autograd.torch_private import functions, transforms
 from custom_autograd.variants.memory import find_shared, has_several_elements_in_one_place
 
 
-def write_in_place(entry: Entry, given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
+def write_in_place(
+    entry: Entry, op: Callable[..., Any], given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Tensor:
     """The op, written into one of its arguments.
 
     Args:
-        entry: the op (Any: its arguments are of any type).
+        entry: of the op (Any: its arguments are of any type).
+        op: calls it.
         given: its first argument.
         args: its positional arguments.
         kwargs: its keyword arguments.
@@ -44,7 +47,7 @@ def write_in_place(entry: Entry, given: Tensor, args: Sequence[Any], kwargs: dic
         kept = given.clone()  # what backward saves must not be written to
         args = [kept if value is given else value for value in args]
         kwargs = {key: kept if value is given else value for key, value in kwargs.items()}
-    result = _call(entry, args, kwargs)
+    result = _call(entry, op, args, kwargs)
     _check(entry, f"{entry.name}.inplace", name, given, result)
     if result.shape != given.shape:
         _refuse(
@@ -59,11 +62,14 @@ def write_in_place(entry: Entry, given: Tensor, args: Sequence[Any], kwargs: dic
     return given
 
 
-def write_out(entry: Entry, targets: dict[str, Tensor], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def write_out(
+    entry: Entry, op: Callable[..., Any], targets: dict[str, Tensor], args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
     """The op, written into other tensors.
 
     Args:
-        entry: the op (Any: its arguments are of any type).
+        entry: of the op (Any: its arguments are of any type).
+        op: calls it.
         targets: by keyword, one tensor per visible output, in their order.
         args: its positional arguments.
         kwargs: its keyword arguments.
@@ -79,7 +85,7 @@ def write_out(entry: Entry, targets: dict[str, Tensor], args: Sequence[Any], kwa
         _refuse_several_elements_in_one_place(entry, label, name, target)
     _refuse_gradients(entry, targets, [*args, *kwargs.values()])
     _refuse_shared_targets(entry, targets)
-    result = _call(entry, args, kwargs)
+    result = _call(entry, op, args, kwargs)
     results = result if isinstance(result, tuple) else (result,)
     for (name, target), one in zip(targets.items(), results, strict=True):
         _check(entry, label, name, target, one)
@@ -98,15 +104,14 @@ def write_out(entry: Entry, targets: dict[str, Tensor], args: Sequence[Any], kwa
         target.copy_(one)
 
 
-def _call(entry: Entry, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _call(entry: Entry, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The op as users call it; in-place and out= operations do not take part in autocast, PyTorch's own neither."""
-    assert entry.call is not None  # it is declared
     devices = [slot.removeprefix("autocast ") for slot in entry.rules if slot.startswith("autocast ")]
     for device in devices:
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
-                return entry.call(*args, **kwargs)
-    return entry.call(*args, **kwargs)
+                return op(*args, **kwargs)
+    return op(*args, **kwargs)
 
 
 def _is_kept_for_backward(entry: Entry, name: str, values: list[Any]) -> bool:

@@ -50,7 +50,7 @@ class InplaceVariant(Variant):
                     declared=self.op.declaration.location,
                 )
             )
-        return write_in_place(self.op, given, args, kwargs)
+        return write_in_place(self.op, self._call_op, given, args, kwargs)
 
     def _guarded(self, function: F) -> F:
         @functools.wraps(function)

@@ -64,7 +64,9 @@ class OutVariant(Variant):
         schema = self.op.declaration.schema
         names = out_names(schema)
         targets = {name: kwargs[name] for name in names}
-        write_out(self.op, targets, args, {name: value for name, value in kwargs.items() if name not in names})
+        write_out(
+            self.op, self._call_op, targets, args, {name: value for name, value in kwargs.items() if name not in names}
+        )
         if len(names) == 1:
             return targets[names[0]]
         if schema.named_tuple is not None and not schema.hidden_outputs:

@@ -50,6 +50,7 @@ class Variant:
         self._problem = find_problem(op.declaration.schema, self.kind)
         self._expected = Expected(op)
         self._direct: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
+        self._public: Callable[..., Any] | None = None  # Any: as above
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -176,6 +177,15 @@ class Variant:
         if self._direct is None:
             self._direct = make_public_call(entry)
         return self._direct(self, *args, **kwargs)
+
+    def _call_op(self, *args: Any, **kwargs: Any) -> Any:
+        """The op as users call it; where that might return an argument as it is, by way of the dispatcher."""
+        if torch.compiler.is_dynamo_compiling() or self.op.declaration.schema.may_return_inputs:
+            assert self.op.call is not None
+            return self.op.call(*args, **kwargs)
+        if self._public is None:
+            self._public = make_public_call(self.op)
+        return self._public(self, *args, **kwargs)
 
     def _compose(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError

@@ -1,6 +1,7 @@
 """op.inplace: the result is written into the first argument, right in every mode, and refused as PyTorch refuses."""
 
 import copy
+import enum
 import pickle
 import subprocess
 import sys
@@ -536,3 +537,82 @@ def test_a_name_that_is_taken_is_refused():
     op = custom_op("inplace::taken", lambda x: x + 1, schema="(Tensor x) -> Tensor")
     with pytest.raises(DeclarationError, match="inplace::taken_: the op is already declared"):
         op.inplace.overload  # noqa: B018 - reading it is the question
+
+
+# ---------------------------------------------------------------------------------------------- arguments of all kinds
+
+
+class Mode(enum.Enum):
+    ADD = 1
+    MULTIPLY = 2
+
+
+@custom_op("inplace::joined", reference=True)
+def joined(x: Tensor, others: list[Tensor], mode: Mode = Mode.ADD, *, bias: Tensor | None = None) -> Tensor:
+    for other in others:
+        x = x + other if mode is Mode.ADD else x * other
+    return x if bias is None else x + bias
+
+
+@joined.inplace.register_kernel("cpu")
+def _(x, others, mode, *, bias):
+    CALLS.append(mode)
+    for other in others:
+        x.add_(other) if mode is Mode.ADD else x.mul_(other)
+    if bias is not None:
+        x.add_(bias)
+
+
+def multiply_all(x):
+    return joined.inplace(x * 1, [x * 2, x + 1], Mode.MULTIPLY, bias=x)
+
+
+def test_a_kernel_gets_arguments_as_the_op_does(no_calls):
+    x = rand()
+
+    assert torch.allclose(x * x * 2 * (x + 1) + x, multiply_all(x))
+    assert [Mode.MULTIPLY] == CALLS
+
+
+def test_lists_enums_and_keywords_are_right_in_every_mode(fresh_compiler):
+    x = rand()
+    expected = x * x * 2 * (x + 1) + x
+
+    assert gradcheck(multiply_all, (rand(requires_grad=True),), check_forward_ad=True)
+    assert torch.allclose(expected, torch.compile(multiply_all, backend="aot_eager", fullgraph=True)(x))
+    assert torch.allclose(expected[None], torch.vmap(multiply_all)(x[None]))
+
+
+@pytest.mark.parametrize("variant", [lambda x: cube.inplace(x * 1, x), lambda x: doubled.inplace(x * 1)])
+def test_nine_sizes_take_two_compilations_at_most(variant, fresh_compiler):
+    counts = []
+    compiled = torch.compile(variant, backend=lambda graph, _: [counts.append(1), graph][1], fullgraph=True)
+    for size in range(2, 11):
+        assert torch.allclose(variant(rand(size)), compiled(rand(size)))
+
+    assert len(counts) <= 2
+
+
+def test_a_lazily_conjugated_tensor_is_written_to_through_its_conjugate():
+    spun = custom_op("inplace::spun", lambda x: x * 1j, schema="(Tensor x) -> Tensor", reference=True)
+    spun.inplace.register_kernel("cpu", lambda x: x.mul_(1j))
+    x = torch.tensor([1 + 2j])
+    spun.inplace(x.conj())
+
+    assert [2 - 1j] == x.tolist()
+
+
+@custom_op("inplace::dropped_in")
+def dropped_in(x: Tensor) -> Tensor:
+    return x**3
+
+
+dropped_in.register_fake(torch.empty_like)
+dropped_in.register_autograd(
+    lambda ctx, grad: 3 * grad * ctx.saved_tensors[0] ** 2,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+def test_rules_in_the_style_of_torch_library_are_right():
+    assert gradcheck(lambda x: dropped_in.inplace(x * 1), (rand(requires_grad=True),))
