@@ -17,6 +17,7 @@ from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.program import program_of
+from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.torch_private import dispatch, guards, transforms
 from custom_autograd.torch_private.compiler import outside_compilation
@@ -38,7 +39,7 @@ def find_composition(entry: Entry) -> Callable[..., Any] | None:  # Any: takes a
 
 def autograd(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
     """What stands at the Autograd key of an op that may be made of others."""
-    bind = Binder(entry.declaration.schema)
+    bind, run = Binder(entry.declaration.schema), _runner(entry)
 
     @outside_compilation
     def composed(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,10 +51,21 @@ def autograd(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
         if not is_view and not _is_to_be_composed(entry, [*args, *kwargs.values()]):
             assert entry.overload is not None
             return dispatch.redispatch(entry.overload, keyset & dispatch.BELOW_AUTOGRAD, *args, **kwargs)
-        positional, keywords = bind.call(bind.arguments(*args, **kwargs))
-        return compose(*positional, **keywords)
+        return run(compose, bind.arguments(*args, **kwargs))
 
     return composed
+
+
+def _runner(entry: Entry) -> Callable[..., Any]:
+    """What runs a composition on arguments by name, and reads its results before the dispatcher believes them."""
+    bind = Binder(entry.declaration.schema)
+    read = ResultReader(entry.declaration, lambda _: "reference").read
+
+    def run(compose: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        positional, keywords = bind.call(arguments)
+        return read(compose(*positional, **keywords), arguments, None)
+
+    return run
 
 
 def _refuse_dual(entry: Entry, values: list[Any]) -> None:
@@ -78,7 +90,7 @@ def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema say
     Raises:
         KernelError: the op is not made of other ops.
     """
-    bind = Binder(entry.declaration.schema)
+    bind, run = Binder(entry.declaration.schema), _runner(entry)
 
     @outside_compilation
     def functional(*args: Any, **kwargs: Any) -> Any:
@@ -94,8 +106,7 @@ def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema say
                     do="declare it with reference=True and no gradient rules, or return new memory",
                 )
             )
-        positional, keywords = bind.call(bind.arguments(*args, **kwargs))
-        return compose(*positional, **keywords)
+        return run(compose, bind.arguments(*args, **kwargs))
 
     return functional
 

@@ -89,8 +89,9 @@ class Variant:
         """
         found = self.op.variants.get(self.kind)
         if found is None:
-            with self.op.lock:
-                found = self.op.variants[self.kind] = self._declare()
+            with registry.one_declaration_at_a_time():
+                found = self.op.variants.get(self.kind) or self._declare()
+                self.op.variants[self.kind] = found
         return found
 
     def refuse_if_impossible(self) -> None:
@@ -204,8 +205,7 @@ class Variant:
             name, variant_of(op.schema, self.kind), composition, op.location, None, tags, False, composition
         )
         is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
-        with registry.one_declaration_at_a_time():
-            entry = declaring.define(declaration, replace=is_old)
+        entry = declaring.define(declaration, replace=is_old)
         entry.add(Rule("fake", composition, op.location), replace=False)
         return entry
 

@@ -263,3 +263,19 @@ def plain_view(x, n):
 def test_a_view_without_rules_has_no_gradient_and_says_so():
     with pytest.raises(GradientError, match=r"no backward|no rule"):
         plain_view(rand(requires_grad=True), 1).sum().backward()
+
+
+@custom_op("views::many", schema=ROW, reference=True)
+def many(x, n):
+    return x[n], x[n]
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, torch.func.functionalize], ids=["eager", "functionalize"])
+def test_a_reference_that_returns_too_many_is_refused(transform):
+    with pytest.raises(KernelError, match="the reference returns the wrong number of outputs"):
+        transform(lambda x: many(x, 1))(rand())
+
+
+def test_a_reference_that_returns_a_copy_is_refused():
+    op = custom_op("views::copied", lambda x, n: x[n] * 1, schema=ROW, reference=True)
+    assert "the reference returns no view of 'x' as output 'output'" in message(lambda: op(rand(requires_grad=True), 1))
