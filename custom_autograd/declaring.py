@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ def wish_of(
     hidden: Sequence[str],
     non_differentiable: Sequence[str],
     tags: Sequence[torch.Tag] | None,
+    aliases: Mapping[str, str] | None = None,
 ) -> Wish:
     """The arguments of `custom_op`, normalised."""
     mutates: str | tuple[str, ...] = (
@@ -46,7 +47,16 @@ def wish_of(
         hidden=_listed(name, "hidden", hidden),
         non_differentiable=_listed(name, "non_differentiable", non_differentiable),
         tags=_tags(name, tags),
+        aliases=_aliases(name, aliases),
     )
+
+
+def _aliases(op: str, aliases: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    found = {} if aliases is None else aliases
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for pair in found.items() for name in pair):
+        problem = "aliases= takes a name of an input for a name of an output"
+        raise DeclarationError(format_message(op, problem, expected="{'output': 'x'}", found=show(aliases)))
+    return tuple(found.items())
 
 
 def _listed(op: str, option: str, names: Any) -> tuple[str, ...]:  # Any: whatever the author wrote
@@ -89,10 +99,10 @@ def declare(
     schema, location = schema_of(function, wish), location_of(function)
     declaration = Declaration(name, schema, function, location, devices, wish.tags, is_reference, form)
     with registry.one_declaration_at_a_time():
-        return _define(declaration, replace=replace)
+        return define(declaration, replace=replace)
 
 
-def _define(declaration: Declaration, *, replace: bool) -> Entry:
+def define(declaration: Declaration, *, replace: bool) -> Entry:
     """Makes an op known to the registry and the dispatcher, or leaves both as they were."""
     name, devices, function = declaration.name, declaration.device_types, declaration.function
     entry, replaced = registry.claim(declaration, replace=replace)

@@ -18,6 +18,7 @@ from custom_autograd.runtime.call import publish
 from custom_autograd.runtime.program import program_of, source_of
 from custom_autograd.runtime.validation import level_of, parse_level
 from custom_autograd.torch_private.dispatch import OpOverload
+from custom_autograd.variants import InplaceVariant, OutVariant
 
 if TYPE_CHECKING:
     from custom_autograd.core.samples import Sample
@@ -42,6 +43,7 @@ def custom_op(
     outputs: Sequence[str] | None = None,
     hidden: tuple[()] = (),
     non_differentiable: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
     reference: bool = False,
     replace: bool = False,
 ) -> Callable[[Callable[P, R]], CustomOp[P, R]]: ...
@@ -58,6 +60,7 @@ def custom_op(
     outputs: Sequence[str] | None = None,
     hidden: Sequence[str],
     non_differentiable: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
     reference: bool = False,
     replace: bool = False,
 ) -> Callable[[Callable[P, Any]], CustomOp[P, Any]]: ...
@@ -74,6 +77,7 @@ def custom_op(
     outputs: Sequence[str] | None = None,
     hidden: Sequence[str] = (),
     non_differentiable: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
     reference: bool = False,
     replace: bool = False,
 ) -> CustomOp[P, R]: ...
@@ -89,6 +93,7 @@ def custom_op(
     outputs: Sequence[str] | None = None,
     hidden: Sequence[str] = (),
     non_differentiable: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
     reference: bool = False,
     replace: bool = False,
 ) -> Any:  # Any: the overloads say what
@@ -105,6 +110,8 @@ def custom_op(
         outputs: one name per output; default: from the schema or a NamedTuple, else `output` or `output_0`, ...
         hidden: outputs that rules can use but a call does not return.
         non_differentiable: inputs and outputs that never carry a gradient. Integers and bools do not by themselves.
+        aliases: by output, the input that kernels may return in its place: `{"output": "x"}`. The caller may then get
+            memory that is shared with that input; graphs and transforms see a copy.
         reference: `fn` is written in differentiable PyTorch operations; it serves as what is not registered.
         replace: an op of that name may exist. Old handles to it keep what they were declared with.
 
@@ -129,7 +136,7 @@ def custom_op(
     """
 
     def declare(function: Callable[..., Any]) -> CustomOp[..., Any]:
-        wish = declaring.wish_of(name, mutates_args, schema, outputs, hidden, non_differentiable, tags)
+        wish = declaring.wish_of(name, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases)
         return CustomOp(declaring.declare(function, wish, device_types, is_reference=reference, replace=replace))
 
     return declare if fn is None else declare(fn)
@@ -149,6 +156,8 @@ class CustomOp(Generic[P, R]):
         self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
         self.__signature__ = declaring.signature_of(entry)
         entry.uncalled.add(self)
+        self._inplace = InplaceVariant(entry)
+        self._out = OutVariant(entry)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op; hidden outputs are dropped."""
@@ -202,6 +211,26 @@ class CustomOp(Generic[P, R]):
     def _qualname(self) -> str:
         """The name that `torch.library.CustomOpDef` has for `name`."""
         return self.name
+
+    @property
+    def inplace(self) -> InplaceVariant:
+        """The variant `op.inplace(x, ...)`, which writes the result into its first argument and returns that.
+
+        Raises:
+            DeclarationError: the op can have none; the message says why.
+        """
+        self._inplace.refuse_if_impossible()
+        return self._inplace
+
+    @property
+    def out(self) -> OutVariant:
+        """The variant `op.out(..., out=tensor)`, which writes the results into tensors of the caller.
+
+        Raises:
+            DeclarationError: the op can have none; the message says why.
+        """
+        self._out.refuse_if_impossible()
+        return self._out
 
     @property
     def function(self) -> type[torch.autograd.Function]:

@@ -63,7 +63,7 @@ SIGNATURES = {
     "coverage": "(self)",
     "check": "(self, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=True)",
 }
-PROPERTIES = {"name", "schema", "overload", "function", "source", "kernels", "validation"}
+PROPERTIES = {"name", "schema", "overload", "function", "source", "kernels", "validation", "inplace", "out"}
 
 
 def test_an_op_has_these_members_and_no_others():
@@ -86,7 +86,7 @@ def test_every_member_says_what_it_is(name):
 def test_custom_op_takes():
     expected = (
         "(name, fn=None, /, *, mutates_args=(), device_types=None, schema=None, tags=None, outputs=None, hidden=(), "
-        "non_differentiable=(), reference=False, replace=False)"
+        "non_differentiable=(), aliases=None, reference=False, replace=False)"
     )
 
     assert expected == shape(custom_op)

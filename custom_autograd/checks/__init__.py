@@ -28,6 +28,7 @@ from custom_autograd.checks.needs import Needs
 from custom_autograd.checks.nesting import Nesting
 from custom_autograd.checks.non_differentiable import NonDifferentiable
 from custom_autograd.checks.opcheck import Opcheck
+from custom_autograd.checks.parity import Parity
 from custom_autograd.checks.profiler import Profiler
 from custom_autograd.checks.recompilation import Recompilation
 from custom_autograd.checks.reference import Reference
@@ -53,6 +54,7 @@ CHECKS: tuple[Check, ...] = (
     Errors(),
     Reference(),
     Kernels(),
+    Parity(),
     Determinism(),
     SpecialValues(),
     Uninitialised(),

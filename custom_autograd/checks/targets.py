@@ -199,7 +199,7 @@ def _from_schema(call: Function, entry: Entry, schema: Schema) -> Target:
         reference=entry.reference(),
         kernels={device or "": kernel.function for device, kernel in entry.kernels.items()},
         location=entry.declaration.location,
-        may_alias=schema.is_view,
+        may_alias=schema.is_view or schema.may_return_inputs,
         hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
         source=functools.partial(source_of, entry),
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from custom_autograd.core.aliases import check_aliases
 from custom_autograd.core.annotations import annotations_of
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.names import is_name
@@ -40,6 +41,7 @@ def parse(text: str, signature: inspect.Signature, function: Callable[..., Any],
     schema = Schema(built, outputs, text, named_tuple)
     _check_against_function(schema, signature, wish, refuse)
     _check_names(schema, wish, refuse)
+    check_aliases(schema, wish, refuse)
     return schema
 
 
@@ -89,6 +91,7 @@ def _outputs(
                 is_differentiable=is_nameable,
                 alias_of=None if source is None else source.name,
                 is_view=source is not None and not result.is_written,
+                may_be=dict(wish.aliases).get(name),
             )
         )
     return tuple(outputs)

@@ -63,6 +63,7 @@ class Output:
         is_differentiable: it may carry a gradient.
         alias_of: the mutated or viewed input it is, or None for a new value.
         is_view: it shares memory with `alias_of` without having been written to.
+        may_be: the input that kernels may return in its place, as it is; the dispatcher sees a copy.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Output:
     is_differentiable: bool = False
     alias_of: str | None = None
     is_view: bool = False
+    may_be: str | None = None
 
     @property
     def holds_tensors(self) -> bool:
@@ -151,6 +153,11 @@ class Schema:
     def is_view(self) -> bool:
         """Whether an output shares memory with an input that is not written to."""
         return any(output.is_view for output in self.outputs)
+
+    @property
+    def may_return_inputs(self) -> bool:
+        """Whether kernels may return an input as it is."""
+        return any(output.may_be is not None for output in self.outputs)
 
     @property
     def values(self) -> tuple[Argument | Output, ...]:

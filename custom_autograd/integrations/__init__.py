@@ -6,6 +6,7 @@ from custom_autograd.integrations.base import Integration
 from custom_autograd.integrations.compiler import CompileCache
 from custom_autograd.integrations.fake import Fake
 from custom_autograd.integrations.subclasses import Subclasses
+from custom_autograd.integrations.variants import VARIANTS
 from custom_autograd.integrations.vmap import Vmap
 
 INTEGRATIONS: tuple[Integration, ...] = (
@@ -17,4 +18,5 @@ INTEGRATIONS: tuple[Integration, ...] = (
     Autocast(),
     Subclasses(),
     CompileCache(),
+    *VARIANTS,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from custom_autograd.integrations.base import registered
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import autograd_kernel
+from custom_autograd.runtime.composition import find_composition
 from custom_autograd.runtime.plan import make_plan
 
 
@@ -38,7 +39,11 @@ class Backward:
             return "not differentiable"
         parts = [f"{rule.slot} ({rule.location})" for rule in entry.gradient_rules()]
         if not parts:
-            return "derived from the reference" if plan.reference else "missing: register_backward"
+            return (
+                "derived from the reference"
+                if plan.reference or find_composition(entry)
+                else "missing: register_backward"
+            )
         if plan.uncovered:
             source = "derived from the reference" if plan.reference else "missing"
             parts.append(f"{', '.join(plan.uncovered)}: {source}")
@@ -65,4 +70,4 @@ class ForwardMode:
             return "missing: the backward is once-differentiable"
         if plan.rules or plan.drop_in:
             return "derived from the backward"
-        return "derived from the reference" if plan.reference else "missing: register_jvp"
+        return "derived from the reference" if plan.reference or find_composition(entry) else "missing: register_jvp"

@@ -37,11 +37,16 @@ class Vmap:
         found = registered(entry, "vmap")
         if found is not None:
             return found
-        return "derived from the reference" if _can_use_reference(entry) else "derived: a loop over the batch"
+        if _find_reference(entry) is not None:
+            return "derived from the reference"
+        is_view = entry.declaration.schema.is_view
+        return "missing: register_reference" if is_view else "derived: a loop over the batch"
 
 
-def _can_use_reference(entry: Entry) -> bool:
-    return entry.reference() is not None and not entry.declaration.schema.mutated_arguments
+def _find_reference(entry: Entry) -> Callable[..., Any] | None:
+    if entry.declaration.composition is not None:
+        return entry.declaration.composition
+    return None if entry.declaration.schema.mutated_arguments else entry.reference()
 
 
 def _kernel(entry: Entry) -> Callable[..., Any]:
@@ -53,12 +58,15 @@ def _kernel(entry: Entry) -> Callable[..., Any]:
         raw = bind.raw(*args, **kwargs)
         values, dims = level.unwrap(raw)
         rule = entry.find("vmap")
-        if rule is None and is_batched(dims) and _can_use_reference(entry):
-            return _by_reference(entry, bind, bind.arguments(*args, **kwargs))
+        reference = _find_reference(entry) if rule is None and is_batched(dims) else None
+        if reference is not None:
+            return _by_reference(reference, bind, bind.arguments(*args, **kwargs))
         with without_key(KEY):
             if not is_batched(dims):
                 positional, keywords = bind.call(values)
                 return entry.overload(*positional, **keywords)
+            if rule is None and entry.declaration.schema.is_view:
+                raise _no_view(entry)
             if rule is None:
                 results, out_dims = loop_over_batch(entry, bind, level.info, values, dims)
             else:
@@ -68,16 +76,27 @@ def _kernel(entry: Entry) -> Callable[..., Any]:
     return outside_compilation(Caster(entry).around(batched))
 
 
+def _no_view(entry: Entry) -> KernelError:
+    """A loop over the batch stacks what it gets: a write to the result would not reach the argument."""
+    return KernelError(
+        format_message(
+            entry.name,
+            "vmap met an op that returns a view, and a loop over the batch would return a copy of it",
+            expected="a reference, or a vmap rule that returns a view",
+            declared=entry.declaration.location,
+            do="declare the op with reference=True: PyTorch's own views know how to be batched",
+        )
+    )
+
+
 def bind_converted(bind: Binder, values: dict[str, Any]) -> dict[str, Any]:  # Any: the op's arguments
     """Plain values in the user's form."""
     positional, keywords = bind.call(values)
     return bind.arguments(*positional, **keywords)
 
 
-def _by_reference(entry: Entry, bind: Binder, arguments: dict[str, Any]) -> Any:
+def _by_reference(reference: Callable[..., Any], bind: Binder, arguments: dict[str, Any]) -> Any:
     """PyTorch's own operations in the reference know how to be batched."""
-    reference = entry.reference()
-    assert reference is not None
     positional, keywords = bind.call(arguments)
     result = reference(*positional, **keywords)
     return tuple(result) if isinstance(result, tuple) else result

@@ -25,6 +25,7 @@ class Declaration:
         tags: the dispatcher tags.
         is_reference: the function is written in differentiable PyTorch operations.
         form: the containers among its arguments and results, of which the schema knows only what is in them; or None.
+        composition: the function calls other ops, which answer for gradients, batches and graphs; it is no kernel.
     """
 
     name: Name
@@ -35,3 +36,4 @@ class Declaration:
     tags: tuple[torch.Tag, ...]
     is_reference: bool
     form: Any = None  # Any: structures' Form, a layer above
+    composition: Callable[..., Any] | None = None  # Any: as above

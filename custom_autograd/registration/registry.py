@@ -39,6 +39,8 @@ class Entry:
         validation: the op's own level of validation, or None.
         attached: the dispatch keys and rules that the dispatcher knows of.
         rules: what is registered, by slot.
+        variants: the entries of its variants that are declared, "inplace" and "out".
+        has_own_kernels: it is a variant, and a kernel was registered for it.
         lock: held while something is registered or generated.
     """
 
@@ -57,6 +59,8 @@ class Entry:
         self.attached: set[str] = set()
         self.lock = threading.RLock()
         self.rules: dict[str, Rule] = {}
+        self.variants: dict[str, Entry] = {}
+        self.has_own_kernels = False
 
     @property
     def name(self) -> str:

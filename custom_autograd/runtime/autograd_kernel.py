@@ -13,6 +13,7 @@ import torch
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime import composition
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.cache_tag import COUNTED
 from custom_autograd.runtime.call import make_call, make_traced
@@ -34,9 +35,12 @@ def attach(entry: Entry) -> None:
     for device_type in entry.kernels:
         if device_type is not None:
             attach_device(entry, device_type)
-    implement(entry, "Autograd", _autograd(entry), with_keyset=True)
+    autograd = composition.autograd if composition.may_compose(entry) else _autograd
+    implement(entry, "Autograd", autograd(entry), with_keyset=True)
     if entry.declaration.schema.mutated_arguments:
         implement(entry, "ADInplaceOrView", _versioning(entry), with_keyset=True)
+    if entry.declaration.schema.is_view:
+        implement(entry, "Functionalize", composition.functionalize(entry))
 
 
 def attach_device(entry: Entry, device_type: str) -> None:

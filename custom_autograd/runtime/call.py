@@ -101,7 +101,9 @@ def make_public_call(entry: Entry) -> Callable[..., Any]:
         "entry": entry,
         "roads": entry.roads,
         "named_tuple": entry.declaration.schema.named_tuple,
-        "read_result": ResultReader(entry.declaration, entry.kernels.describe).read,
+        "read_result": ResultReader(
+            entry.declaration, entry.kernels.describe, share=lambda _, tensor: tensor.detach()
+        ).read,
     }
     return _outside(entry, _compile(entry, _source(entry, write_public_call), "op", helpers), "op", "$self")
 

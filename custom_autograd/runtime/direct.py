@@ -262,7 +262,7 @@ def _oddities(schema: Schema) -> tuple[list[str], list[str]]:
     for index, name in enumerate(names):
         shared += [f"{name} is {other}" for other in [*inputs, *names[:index]]]
         shared.append(f"{name}._is_view()")
-    return shapeless, shared
+    return [*shapeless, *(shared if schema.may_return_inputs else [])], shared  # the dispatcher must not see an input
 
 
 def _is_single(argument: Argument) -> bool:

@@ -48,6 +48,8 @@ class NodeWriter:
         if self.function.has_lists:
             source.line(f"{', '.join(self.function.inputs)}, = $restore_lists($flat, $layout.inputs)")
         source.line(f"$result = {call_kernel(self.schema)}")
+        if self.schema.may_return_inputs:
+            source.line("$read_result = $read_recorded")
         write_reading(source, self.schema, str(self.is_checked))
         source.line(f"{', '.join(results)} = $result")
         if self.function.has_lists:

@@ -23,7 +23,7 @@ from custom_autograd.runtime.lists import Layout, flatten, restore
 from custom_autograd.runtime.named import Named
 from custom_autograd.runtime.node import NodeWriter
 from custom_autograd.runtime.plan import Plan, make_plan
-from custom_autograd.runtime.results import ResultReader
+from custom_autograd.runtime.results import ResultReader, Share
 from custom_autograd.runtime.source import Source, compile_source
 from custom_autograd.runtime.vjp import Step
 from custom_autograd.runtime.watching import Watcher
@@ -162,6 +162,7 @@ def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
         "input_metadata": input_metadata,
         "Named": Named,
         "read_result": ResultReader(entry.declaration, entry.kernels.describe).read,
+        "read_recorded": ResultReader(entry.declaration, entry.kernels.describe, share=_keep(derivatives.plan)).read,
         "below": below,
         "redispatch": dispatch.redispatch,
         "BELOW_AUTOGRAD": dispatch.BELOW_AUTOGRAD,
@@ -188,6 +189,13 @@ def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
         "refuse_leaves": lambda inputs: _refuse_leaves(entry, inputs),
         "refuse_if_tracked": lambda inputs: _refuse_if_tracked(entry, inputs),
     }
+
+
+def _keep(plan: Plan) -> Share:
+    """What a node does with an input that is returned as it is: autograd makes a view of it, unless it is saved."""
+    saved = frozenset(plan.saved)
+    is_any = plan.drop_in is not None
+    return lambda name, tensor: tensor.clone() if is_any or name in saved else tensor
 
 
 def without_history(value: Any) -> Any:  # Any: a tensor, a list of tensors, or None

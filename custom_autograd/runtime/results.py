@@ -6,7 +6,7 @@ The dispatcher believes a kernel: one value too many is read from beyond the end
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.torch_private.functions import is_view
 
 NUMBERS = {
     "int": (int, torch.SymInt),
@@ -22,17 +23,35 @@ NUMBERS = {
     "bool": (bool, torch.SymBool),
     "Scalar": (int, float, complex, bool, torch.SymInt, torch.SymFloat),
 }
+Share: TypeAlias = Callable[[str, Tensor], Tensor]
+"""Takes the name of an output and the input that it is."""
+
 ACCESSIBLE = (Tensor, torch.nn.Parameter)
 
 
 class ResultReader:
     """Checks the results of one op's kernels and fakes against its schema."""
 
-    def __init__(self, declaration: Declaration, describe: Callable[[Any], str]) -> None:
+    def __init__(
+        self,
+        declaration: Declaration,
+        describe: Callable[[Any], str],
+        *,
+        share: Share = lambda _, tensor: tensor.clone(),
+    ) -> None:
+        """Any: a source, as in `read`.
+
+        Args:
+            declaration: of the op.
+            describe: what a source is called in a message.
+            share: (output, tensor) -> what stands for an input that was returned as it is, where that is declared.
+        """
+        self.share = share
         self.declaration = declaration
-        self.describe = describe  # what a source is called in a message
+        self.describe = describe
         self.outputs = declaration.schema.outputs
         self.is_view = declaration.schema.is_view
+        self.may_return_inputs = declaration.schema.may_return_inputs
 
     def read(self, result: Any, arguments: Mapping[str, Any], source: Any, *, is_checked: bool = True) -> Any:
         """Checks number, types and aliasing.
@@ -53,8 +72,12 @@ class ResultReader:
         values = [
             self._one(output, value, arguments, source) for output, value in zip(self.outputs, values, strict=True)
         ]
-        if is_checked and not self.is_view:
+        if is_checked and self.is_view:
+            self._check_views(values, arguments, source)
+        elif is_checked:
             self._check_aliasing(values, arguments, source)
+        if self.may_return_inputs:
+            values = self._without_inputs(values, arguments)
         if not values:
             return None
         return values[0] if len(values) == 1 else tuple(values)
@@ -107,7 +130,7 @@ class ResultReader:
         """Outputs share no memory with inputs or each other: compared by address range, since NumPy shares it too."""
         seen = [(f"input '{name}'", *span) for name, value in arguments.items() for span in spans(value)]
         for output, value in zip(self.outputs, values, strict=True):
-            if output.alias_of is not None:
+            if output.alias_of is not None or _is_input(output, value, arguments):
                 continue
             for start, end in spans(value):
                 for label, other_start, other_end in seen:
@@ -116,11 +139,32 @@ class ResultReader:
                             source,
                             f"returns an output '{output.name}' that shares memory with {label}",
                             expected="new memory",
-                            do=f"return a copy (.clone()), or declare the op as mutating {label}"
-                            if label.startswith("input")
-                            else "return a copy of one of them",
+                            do=_advise(output, label),
                         )
                 seen.append((f"output '{output.name}'", start, end))
+
+    def _check_views(self, values: list[Any], arguments: Mapping[str, Any], source: Any) -> None:
+        """A view shares the memory of its input, and autograd knows of it: else a write to one is lost to the other."""
+        for output, value in zip(self.outputs, values, strict=True):
+            given = arguments.get(output.alias_of or "")
+            own, its = spans(value), spans(given)
+            if not output.is_view or not own or not its or value is given:
+                continue
+            if own != its or not (is_view(value) or value.is_inference()):
+                self._fail(
+                    source,
+                    f"returns no view of '{output.alias_of}' as output '{output.name}'",
+                    expected=f"a view that PyTorch's own operations make of '{output.alias_of}'",
+                    found="memory of its own" if own != its else "the same memory, which autograd does not know of",
+                    do="return a view, or take the '(a)' out of the schema",
+                )
+
+    def _without_inputs(self, values: list[Any], arguments: Mapping[str, Any]) -> list[Any]:
+        """Something else in the place of an input that was returned as it is."""
+        return [
+            self.share(output.name, value) if _is_input(output, value, arguments) else value
+            for output, value in zip(self.outputs, values, strict=True)
+        ]
 
     def _fail(self, source: Any, problem: str, **facts: str | None) -> NoReturn:
         raise KernelError(
@@ -131,6 +175,21 @@ class ResultReader:
                 **facts,
             )
         )
+
+
+def _is_input(output: Output, value: Any, arguments: Mapping[str, Any]) -> bool:
+    """Whether a kernel returned the input that the output is declared to be, sometimes."""
+    return output.may_be is not None and value is arguments[output.may_be]
+
+
+def _advise(output: Output, label: str) -> str:
+    if not label.startswith("input"):
+        return "return a copy of one of them"
+    name = label.removeprefix("input ")
+    if output.may_be is not None and repr(output.may_be) == name:
+        return f"return {name} itself, which aliases= allows, or a copy (.clone()); a part of it is neither"
+    declared = f"aliases={{'{output.name}': {name}}}"
+    return f"return a copy (.clone()); declare {declared} for {name} itself, or mutates_args for a write"
 
 
 def spans(value: Any) -> list[tuple[int, int]]:

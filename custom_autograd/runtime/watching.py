@@ -21,7 +21,7 @@ class Watcher:
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
-        self._read = ResultReader(entry.declaration, entry.kernels.describe).read
+        self._read = ResultReader(entry.declaration, entry.kernels.describe, share=lambda _, tensor: tensor).read
         self._bind = Binder(entry.declaration.schema)
         self._fixed = [a.name for a in entry.declaration.schema.tensor_arguments if not a.is_mutated]
         self._written = [a.name for a in entry.declaration.schema.mutated_arguments]

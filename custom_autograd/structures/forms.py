@@ -90,7 +90,8 @@ class Form:
         results = () if self.results is None else self.results.nodes
         for node in all_nodes((*self.inputs, *results)):
             if name in (node.name, node.path):
-                return tuple(flat for flat, annotation in node.flat().items() if _holds_tensors(annotation))
+                found = tuple(flat for flat, annotation in node.flat().items() if _holds_tensors(annotation))
+                return found or (node.name,)
         return (name,)
 
 

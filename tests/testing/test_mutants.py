@@ -16,7 +16,7 @@ CHECKS = """
     directional gradcheck linearity reference_gradients adjoint second_order complex reuse low_precision
     non_differentiable forward_mode fake symbolic vmap nesting opcheck compile recompilation export
     compiled_autograd compiled_transforms cache saved needs leaks saved_hooks autocast threads profiler subclasses
-    errors
+    errors parity
 """
 FAMILIES = """
     sign; factor; missing term; transposed; missing reduction; wrong axis; wrong broadcast; off by one; tail;
@@ -28,7 +28,8 @@ FAMILIES = """
     bad input; low-precision accumulation; symbolic specialisation; data-dependent branch in the backward;
     recompiles on every int; tensor kept on ctx; reference cycle; subclass unwrapping;
     mode-dependent result; misaligned; channels last; conj view; incoming gradient misread; undefined gradient;
-    gradient dtype; gradient shape; number of gradients; non-differentiable output; not linear
+    gradient dtype; gradient shape; number of gradients; non-differentiable output; not linear;
+    variant of an op
 """
 def samples_of(op, seed=0):
     return [sample for sample in op.samples(TensorFactory(seed=seed)) if sample.error is None]

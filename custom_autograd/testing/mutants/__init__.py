@@ -17,6 +17,7 @@ from custom_autograd.testing.mutants.memory import MEMORY
 from custom_autograd.testing.mutants.mutant import Honest, Mutant
 from custom_autograd.testing.mutants.orders import ORDERS
 from custom_autograd.testing.mutants.reductions import REDUCTIONS
+from custom_autograd.testing.mutants.siblings import SIBLINGS
 from custom_autograd.testing.mutants.sizes import SIZES
 from custom_autograd.testing.mutants.states import STATES
 from custom_autograd.testing.mutants.systems import SYSTEMS
@@ -38,4 +39,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *STATES,
     *KEEPING,
     *SYSTEMS,
+    *SIBLINGS,
 )

@@ -2,6 +2,7 @@
 
 from custom_autograd.testing.mutants import bases, more_bases
 from custom_autograd.testing.mutants.mutant import Honest, honest
+from custom_autograd.testing.mutants.siblings import cube_in_place, cube_out
 
 CORRECT: tuple[Honest, ...] = (
     honest("scaled_square", "elementwise, with a weight that is broadcast and a scalar", bases.SCALED_SQUARE),
@@ -15,6 +16,7 @@ CORRECT: tuple[Honest, ...] = (
     honest("pick", "an index of integers, gathered forward and scattered back", bases.PICK),
     honest("dropout", "random numbers, with the mask kept and the tag given", bases.DROPOUT),
     honest("cube", "elementwise, of one tensor", bases.CUBE),
+    honest("siblings", "variants with kernels of their own", bases.CUBE.but(inplace=cube_in_place, out=cube_out)),
     honest("numpy_cube", "a NumPy kernel", bases.NUMPY_CUBE),
     honest("once", "a backward that cannot be differentiated, and says so", bases.ONCE),
     honest("growth", "a jvp, a batching rule and an autocast rule of its own", more_bases.GROWTH),

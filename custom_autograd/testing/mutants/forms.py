@@ -52,6 +52,8 @@ class Declared(Form):
     Args:
         default: the kernel of all devices and, if `has_reference`, the reference.
         kernel: the kernel of the CPU.
+        inplace: the CPU kernel of the in-place variant.
+        out: the CPU kernel of the out variant.
         parts: ops by name that its rules call as torch.ops.mutants.<name>; they are declared first.
     """
 
@@ -63,6 +65,8 @@ class Declared(Form):
     jvp: Rule | None = None
     vmap: Rule | None = None
     autocast: torch.dtype | None = None
+    inplace: Rule | None = None
+    out: Rule | None = None
     has_reference: bool = True
     is_once_differentiable: bool = False
     has_materialized_grads: bool = True
@@ -99,6 +103,10 @@ class Declared(Form):
         for register_rule, rule in rules:
             if rule is not None:
                 register_rule(rule)
+        if self.inplace is not None:
+            op.inplace.register_kernel("cpu", self.inplace)
+        if self.out is not None:
+            op.out.register_kernel("cpu", self.out)
         op.register_samples(self.samples)
         return op
 

@@ -1,0 +1,216 @@
+"""The op, and then a copy into the caller's tensors: what a variant does wherever it has no kernel of its own.
+
+Both are ops that every mode of PyTorch knows, so gradients, tangents, batches and graphs are right without a rule. What
+PyTorch refuses of its own in-place and out= operations is refused here, before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
+from custom_autograd.core.messages import format_message
+from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.program import program_of
+from custom_autograd.runtime.tensors import tensors_in
+from custom_autograd.torch_private import functions, transforms
+from custom_autograd.variants.memory import find_shared, has_several_elements_in_one_place
+
+
+def write_in_place(
+    entry: Entry, op: Callable[..., Any], given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Tensor:
+    """The op, written into one of its arguments.
+
+    Args:
+        entry: of the op (Any: its arguments are of any type).
+        op: calls it.
+        given: its first argument.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+
+    Returns:
+        The argument.
+
+    Raises:
+        KernelError: the result does not fit into it.
+        GradientError: it is a leaf that requires a gradient.
+    """
+    name = next(iter(entry.declaration.schema.argument_names))
+    _refuse_several_elements_in_one_place(entry, f"{entry.name}.inplace", name, given)
+    _refuse_leaf(entry, name, given)
+    if _is_kept_for_backward(entry, name, [*args, *kwargs.values()]):
+        kept = given.clone()  # what backward saves must not be written to
+        args = [kept if value is given else value for value in args]
+        kwargs = {key: kept if value is given else value for key, value in kwargs.items()}
+    result = _call(entry, op, args, kwargs)
+    _check(entry, f"{entry.name}.inplace", name, given, result)
+    if result.shape != given.shape:
+        _refuse(
+            entry,
+            f"{entry.name}.inplace",
+            f"the result has another shape than '{name}', into which it is written",
+            expected=_shape(given),
+            found=_shape(result),
+            do=f"call the op itself, or give '{name}' the shape of the result",
+        )
+    given.copy_(result)
+    return given
+
+
+def write_out(
+    entry: Entry, op: Callable[..., Any], targets: dict[str, Tensor], args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    """The op, written into other tensors.
+
+    Args:
+        entry: of the op (Any: its arguments are of any type).
+        op: calls it.
+        targets: by keyword, one tensor per visible output, in their order.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+
+    Raises:
+        KernelError: a result does not fit into its tensor.
+        GradientError: a tensor requires a gradient.
+    """
+    label = f"{entry.name}.out"
+    for name, target in targets.items():
+        if not isinstance(target, Tensor):
+            _refuse(entry, label, f"'{name}' is no tensor", expected="a tensor", found=type(target).__name__)
+        _refuse_several_elements_in_one_place(entry, label, name, target)
+    _refuse_gradients(entry, targets, [*args, *kwargs.values()])
+    _refuse_shared_targets(entry, targets)
+    result = _call(entry, op, args, kwargs)
+    results = result if isinstance(result, tuple) else (result,)
+    for (name, target), one in zip(targets.items(), results, strict=True):
+        _check(entry, label, name, target, one)
+        if one.shape != target.shape and target.numel() != 0:
+            _refuse(
+                entry,
+                label,
+                f"'{name}' has another shape than the result",
+                expected=f"{_shape(one)}, or an empty tensor, which is resized",
+                found=_shape(target),
+                do=f"give '{name}' that shape, or resize it to zero elements",
+            )
+    for target, one in zip(targets.values(), results, strict=True):
+        if one.shape != target.shape:
+            target.resize_(one.shape)
+        target.copy_(one)
+
+
+def _call(entry: Entry, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The op as users call it; in-place and out= operations do not take part in autocast, PyTorch's own neither."""
+    devices = [slot.removeprefix("autocast ") for slot in entry.rules if slot.startswith("autocast ")]
+    for device in devices:
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return op(*args, **kwargs)
+    return op(*args, **kwargs)
+
+
+def _is_kept_for_backward(entry: Entry, name: str, values: list[Any]) -> bool:
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors_in(values)):
+        return False
+    if torch.compiler.is_dynamo_compiling():
+        return True  # a compiler drops a copy that nobody reads
+    plan = program_of(entry).plan
+    return plan.drop_in is not None or plan.jvp is not None or name in plan.saved
+
+
+def _check(entry: Entry, label: str, name: str, target: Tensor, result: Tensor) -> None:
+    """Refuses another device, and a dtype that cannot be cast, by PyTorch's rule."""
+    if result.device != target.device:
+        _refuse(
+            entry,
+            label,
+            f"'{name}' is on another device than the result",
+            expected=str(result.device),
+            found=str(target.device),
+            do=f"move '{name}', or the other arguments, to one device",
+        )
+    if _kind(result.dtype) > _kind(target.dtype):
+        _refuse(
+            entry,
+            label,
+            f"a result of {result.dtype} cannot be cast to the dtype of '{name}'",
+            expected=f"{result.dtype}, or a dtype that it can be cast to without losing its kind",
+            found=str(target.dtype),
+            do=f"give '{name}' that dtype",
+        )
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """bool, integer, real, complex: `torch.can_cast` casts upwards only; it would put itself into an exported graph."""
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating_point else int(dtype != torch.bool)
+
+
+def _refuse_several_elements_in_one_place(entry: Entry, label: str, name: str, tensor: Tensor) -> None:
+    if has_several_elements_in_one_place(tensor):
+        _refuse(
+            entry,
+            label,
+            f"several elements of '{name}' have one place in memory",
+            expected="a tensor that is not expanded",
+            found=f"strides {tuple(tensor.stride())} for {_shape(tensor)}",
+            do=f"clone() '{name}' before the call",
+        )
+
+
+def _refuse_leaf(entry: Entry, name: str, given: Tensor) -> None:
+    """Raises before anything is computed; where nobody may ask, PyTorch's own copy_ refuses it."""
+    if torch.compiler.is_compiling() or transforms.is_transforming() or not torch.is_grad_enabled():
+        return
+    if functions.is_leaf_in_graph(given):
+        _refuse(
+            entry,
+            f"{entry.name}.inplace",
+            f"'{name}' is a leaf that requires a gradient, or a view of one, and is written to",
+            kind=GradientError,
+            do="call it under torch.no_grad(), on a copy, or call the op itself",
+        )
+
+
+def _refuse_gradients(entry: Entry, targets: dict[str, Tensor], values: list[Any]) -> None:
+    """PyTorch's rule."""
+    if not torch.is_grad_enabled():
+        return
+    if any(tensor.requires_grad for tensor in tensors_in([*targets.values(), *values])):
+        _refuse(
+            entry,
+            f"{entry.name}.out",
+            "functions with out=... do not support automatic differentiation, and a tensor requires a gradient",
+            kind=GradientError,
+            do="call it under torch.no_grad(), or call the op itself",
+        )
+
+
+def _refuse_shared_targets(entry: Entry, targets: dict[str, Tensor]) -> None:
+    if len(targets) == 1 or torch.compiler.is_dynamo_compiling():
+        return
+    shared = find_shared(targets)
+    if shared is not None:
+        _refuse(
+            entry,
+            f"{entry.name}.out",
+            f"'{shared[0]}' and '{shared[1]}' share memory",
+            expected="memory of its own for each output",
+            do="give each output a tensor of its own",
+        )
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"shape {tuple(tensor.shape)}"
+
+
+def _refuse(
+    entry: Entry, label: str, problem: str, *, kind: type[CustomAutogradError] = KernelError, **facts: str | None
+) -> NoReturn:
+    raise kind(format_message(label, problem, declared=entry.declaration.location, **facts))

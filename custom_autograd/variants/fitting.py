@@ -1,0 +1,31 @@
+"""Whether a kernel of a variant may write its result straight into the caller's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from custom_autograd.runtime.tensors import first_tensor, tensors_in
+from custom_autograd.variants.expected import Metadata
+from custom_autograd.variants.memory import has_several_elements_in_one_place, overlap_any
+
+
+def fits(targets: Sequence[Tensor], results: Metadata | None, others: Sequence[Any]) -> bool:  # Any: other arguments
+    """Whether tensors have the shape, dtype and device of the results, and no place in memory twice.
+
+    Args:
+        targets: what a kernel would write to.
+        results: shape and dtype of what it would write; None where nobody knows.
+        others: what it would read.
+    """
+    if results is None:
+        return False
+    like = first_tensor(others)
+    for target, (shape, dtype) in zip(targets, results, strict=True):
+        if target.shape != shape or target.dtype != dtype or has_several_elements_in_one_place(target):
+            return False
+        if like is not None and target.device != like.device:
+            return False
+    return not overlap_any(targets, tensors_in(others))

@@ -1,0 +1,222 @@
+"""Variant: what `op.inplace` and `op.out` have in common. Each is an op of the dispatcher of its own.
+
+A call without a kernel of its own is the op and a copy, and needs no dispatcher for that: so a graph of torch.compile
+or torch.export holds the op itself, which whoever loads it has. The dispatcher's op is declared when it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+
+from custom_autograd import declaring, registering
+from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.messages import format_message
+from custom_autograd.core.names import Name
+from custom_autograd.core.schema import Schema
+from custom_autograd.core.variants import INPLACE, OUT, SUFFIXES, find_problem, variant_of
+from custom_autograd.registration import registry
+from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.rules import Rule
+from custom_autograd.runtime.call import make_public_call
+from custom_autograd.torch_private import transforms
+from custom_autograd.torch_private.dispatch import OpOverload
+from custom_autograd.torch_private.tags import HANDED_BACK
+from custom_autograd.variants.expected import Expected
+
+if TYPE_CHECKING:
+    from custom_autograd.report import Report
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Variant:
+    """One variant of an op; an attribute of the op, not to be made by hand.
+
+    Attributes:
+        kind: "inplace" or "out".
+        op: the entry of the op.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, op: Entry) -> None:
+        self.op = op
+        self._problem = find_problem(op.declaration.schema, self.kind)
+        self._expected = Expected(op)
+        self._direct: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
+        self._public: Callable[..., Any] | None = None  # Any: as above
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.op.name, self.op.declaration.function.__module__)
+
+    @property
+    def name(self) -> str:
+        """The qualified name of the dispatcher's op: "ns::op_" or "ns::op_out"."""
+        return f"{self.op.home}{SUFFIXES[self.kind]}"
+
+    @property
+    def schema(self) -> Schema:
+        """Arguments and outputs; those written to are marked."""
+        return self.entry.declaration.schema
+
+    @property
+    def overload(self) -> OpOverload:
+        """The dispatcher's op, such as `torch.ops.namespace.name_.default`."""
+        assert self.entry.overload is not None
+        return self.entry.overload
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """file:line of each kernel of its own, by device type; empty where it is the op and a copy."""
+        kernels, derived = self.entry.kernels, self.entry.declaration.function
+        return {name or "default": one.location for name, one in kernels.items() if one.function is not derived}
+
+    @property
+    def entry(self) -> Entry:
+        """What was declared and registered for it; declared now, if it was not.
+
+        Raises:
+            DeclarationError: the op can have no such variant, or another op has the name.
+        """
+        found = self.op.variants.get(self.kind)
+        if found is None:
+            with registry.one_declaration_at_a_time():
+                found = self.op.variants.get(self.kind) or self._declare()
+                self.op.variants[self.kind] = found
+        return found
+
+    def refuse_if_impossible(self) -> None:
+        """Raises where the op can have no such variant.
+
+        Raises:
+            DeclarationError: it cannot.
+        """
+        if self._problem is not None:
+            raise DeclarationError(
+                format_message(
+                    self.op.name,
+                    f"the op can have no {_LABELS[self.kind]} variant: {self._problem}",
+                    expected=_EXPECTED[self.kind],
+                    found=self.op.declaration.schema.text,
+                    declared=self.op.declaration.location,
+                    do="call the op itself",
+                )
+            )
+
+    @typing.overload
+    def register_kernel(
+        self, device_types: str | tuple[str, ...] | None, fn: None = None, /, *, replace: bool = False
+    ) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_kernel(self, device_types: str | tuple[str, ...] | None, fn: F, /, *, replace: bool = False) -> F: ...
+    def register_kernel(
+        self,
+        device_types: str | tuple[str, ...] | None,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        replace: bool = False,
+    ) -> Any:
+        """Registers a kernel that writes the result where it belongs.
+
+        It runs where no gradient is recorded, and the tensors that it writes to fit the result as they are: elsewhere
+        the variant is the op and a copy.
+
+        Args:
+            device_types: such as "cpu" or ("cpu", "cuda"); None for every one.
+            fn: takes the op's arguments, an out variant's also `out` (or the names of the outputs) by keyword; returns
+                what it wrote to, or None.
+            replace: the device type may have a kernel.
+
+        Returns:
+            `fn`, or a decorator.
+
+        Raises:
+            RegistrationError: the parameters do not fit the schema, the device type is unknown or taken.
+        """
+
+        def register(function: F) -> F:
+            entry = self.entry
+            is_derived = device_types is None and entry.kernels[None].function is entry.declaration.function
+            guarded = self._guarded(function) if callable(function) else function
+            registering.add_kernel(entry, device_types, guarded, replace=replace or is_derived)
+            entry.has_own_kernels = True
+            return function
+
+        return register if fn is None else register(fn)
+
+    def check(self, *, seed: int = 0, raise_on_failure: bool = True) -> Report:
+        """Checks on the op's samples that its variants and the op agree.
+
+        Raises:
+            CheckError: they do not.
+        """
+        from custom_autograd import checking  # verification is not loaded before it is asked for
+
+        return checking.check(self.op, checks=["parity"], seed=seed, raise_on_failure=raise_on_failure)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # Any: as the schema says, here and below
+        """Its own kernels by way of the dispatcher, or directly; else the op and a copy."""
+        self.refuse_if_impossible()
+        entry = self.op.variants.get(self.kind)
+        if entry is None or not entry.has_own_kernels:
+            return self._compose(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():
+            assert entry.call is not None
+            return entry.call(*args, **kwargs)
+        if transforms.is_transforming():
+            return self._compose(*args, **kwargs)
+        if self._direct is None:
+            self._direct = make_public_call(entry)
+        return self._direct(self, *args, **kwargs)
+
+    def _call_op(self, *args: Any, **kwargs: Any) -> Any:
+        """The op as users call it; where that might return an argument as it is, by way of the dispatcher."""
+        if torch.compiler.is_dynamo_compiling() or self.op.declaration.schema.may_return_inputs:
+            assert self.op.call is not None
+            return self.op.call(*args, **kwargs)
+        if self._public is None:
+            self._public = make_public_call(self.op)
+        return self._public(self, *args, **kwargs)
+
+    def _compose(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def _guarded(self, function: F) -> F:
+        raise NotImplementedError
+
+    def _declare(self) -> Entry:
+        self.refuse_if_impossible()
+        op, home = self.op.declaration, self.op.home
+        name = Name(home.namespace, f"{home.name}{SUFFIXES[self.kind]}")
+        taken = registry.find_entry(str(name))
+        tags = tuple(tag for tag in HANDED_BACK if tag.name == self.kind)
+        composition = functools.partial(self._compose)
+        declaration = Declaration(
+            name, variant_of(op.schema, self.kind), composition, op.location, None, tags, False, composition
+        )
+        is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
+        entry = declaring.define(declaration, replace=is_old)
+        entry.add(Rule("fake", composition, op.location), replace=False)
+        return entry
+
+
+def _restore(cls: type[Variant], name: str, module: str) -> Variant:
+    """How a variant is unpickled: by the name of its op, after importing the module that declares it."""
+    return cls(declaring.find_or_import(name, module))
+
+
+_LABELS = {INPLACE: "in-place", OUT: "out"}
+_EXPECTED = {
+    INPLACE: "a tensor as first argument and one tensor as output, of new memory",
+    OUT: "outputs that are tensors, of new memory",
+}

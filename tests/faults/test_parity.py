@@ -1,0 +1,80 @@
+"""The check `parity` fails variants whose kernels do not do what the op does, and passes those that do."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import Sample, check, custom_op
+from custom_autograd.testing.mutants.siblings import cube_in_place, cube_out
+
+KERNELS = {
+    "honest": (cube_in_place, cube_out),
+    "another value": (lambda x: x.copy_(x**2), None),
+    "only contiguous memory": (lambda x: x.as_strided((x.numel(),), (1,)).pow_(3), None),
+    "not everywhere": (None, lambda x, *, out: out[:1].copy_(x[:1] ** 3)),
+    "another argument": (None, lambda x, *, out: (out.copy_(x**3), x.numpy().fill(0))),
+}
+
+
+def cube(x: Tensor) -> Tensor:
+    return x**3
+
+
+def declared(name):
+    """An op with these kernels."""
+    op = custom_op(f"parity::op_{list(KERNELS).index(name)}", cube, reference=True, replace=True)
+    inplace, out = KERNELS[name]
+    if inplace is not None:
+        op.inplace.register_kernel("cpu", lambda x: [inplace(x), None][1])
+    if out is not None:
+        op.out.register_kernel("cpu", lambda x, *, out=None, kernel=out: [kernel(x, out=out), None][1])
+    return op
+
+
+def result_of(op, sample=None):
+    (result,) = check(op, [sample or Sample(torch.rand(4, 3))], checks=["parity"]).results
+    return result
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    {
+        "another value": "op.inplace, as given: output 0",
+        "only contiguous memory": "op.inplace, with gaps: output 0",
+        "not everywhere": "op.out, as given: output 0",
+        "another argument": "op.out, as given: an argument is written to",
+    }.items(),
+)
+def test_a_kernel_that_does_something_else_fails(name, expected):
+    result = result_of(declared(name))
+
+    assert "failed" == result.status
+    assert result.message.startswith(expected)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3,), (), (0, 2)], ids=str)
+def test_honest_kernels_pass(shape):
+    assert "passed" == result_of(declared("honest"), Sample(torch.rand(shape))).status
+
+
+def test_integers_pass_too():
+    assert "passed" == result_of(declared("honest"), Sample(torch.arange(3))).status
+
+
+def test_an_op_without_such_kernels_has_nothing_to_check():
+    result = result_of(custom_op("parity::without", cube, reference=True))
+
+    assert ("skipped", "no variant of the op has a kernel of its own") == (result.status, result.message)
+
+
+def grown(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+def test_a_result_that_does_not_fit_is_no_finding():
+    op = custom_op("parity::grown", grown, reference=True)
+    op.inplace.register_kernel("cpu", lambda x, y: x.add_(y))
+    result = result_of(op, Sample(torch.ones(1), torch.ones(3)))
+
+    assert "skipped" == result.status
+    assert "the result does not fit into the first argument" in result.message
