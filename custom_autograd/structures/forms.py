@@ -44,6 +44,10 @@ class Form:
         """The parameter of that name."""
         return next(node for node in self.inputs if node.name == name)
 
+    def is_plain(self, place: int) -> bool:
+        """Whether the parameter in a place is no container."""
+        return isinstance(self.inputs[place], Plain)
+
     def arguments(self, flat: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """What the author's own function is called with, from values by flat name."""
         positional: list[Any] = []

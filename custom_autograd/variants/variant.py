@@ -47,7 +47,7 @@ class Variant:
 
     def __init__(self, op: Entry) -> None:
         self.op = op
-        self._problem = find_problem(op.declaration.schema, self.kind)
+        self._problem = find_problem(op.declaration.schema, self.kind) or _find_container(op, self.kind)
         self._expected = Expected(op)
         self._direct: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
         self._public: Callable[..., Any] | None = None  # Any: as above
@@ -182,8 +182,8 @@ class Variant:
     def _call_op(self, *args: Any, **kwargs: Any) -> Any:
         """The op as users call it; where that might return an argument as it is, by way of the dispatcher."""
         if torch.compiler.is_dynamo_compiling() or self.op.declaration.schema.may_return_inputs:
-            assert self.op.call is not None
-            return self.op.call(*args, **kwargs)
+            assert self.op.traced is not None
+            return self.op.traced(*args, **kwargs)
         if self._public is None:
             self._public = make_public_call(self.op)
         return self._public(self, *args, **kwargs)
@@ -197,17 +197,44 @@ class Variant:
     def _declare(self) -> Entry:
         self.refuse_if_impossible()
         op, home = self.op.declaration, self.op.home
+        if op.form is not None:
+            raise DeclarationError(
+                format_message(
+                    self.op.name,
+                    f"the {_LABELS[self.kind]} variant of an op with containers has neither an overload nor kernels",
+                    found=op.schema.text,
+                    declared=op.location,
+                    do="call it: it is the op, then a copy",
+                )
+            )
         name = Name(home.namespace, f"{home.name}{SUFFIXES[self.kind]}")
         taken = registry.find_entry(str(name))
         tags = tuple(tag for tag in HANDED_BACK if tag.name == self.kind)
         composition = functools.partial(self._compose)
         declaration = Declaration(
-            name, variant_of(op.schema, self.kind), composition, op.location, None, tags, False, composition
+            name,
+            variant_of(op.schema, self.kind),
+            composition,
+            op.location,
+            None,
+            tags,
+            is_reference=False,
+            composition=composition,
         )
         is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
         entry = declaring.define(declaration, replace=is_old)
         entry.add(Rule("fake", composition, op.location), replace=False)
         return entry
+
+
+def _find_container(op: Entry, kind: str) -> str | None:
+    """Which container stands in the way of a variant, or None."""
+    form = op.declaration.form
+    if form is None:
+        return None
+    if form.results is not None:
+        return "it returns a container"
+    return "its first argument is a container" if kind == INPLACE and not form.is_plain(0) else None
 
 
 def _restore(cls: type[Variant], name: str, module: str) -> Variant:
