@@ -1,11 +1,16 @@
-"""Shape, stride, dtype, device and layout of a tensor, kept without its data."""
+"""Shape, stride, dtype, device, layout and kind of a tensor, kept without its data."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
+
+PLAIN = frozenset({Tensor, torch.nn.Parameter})
+"""The classes of tensors that hold their own data; any other may be a wrapper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,7 @@ class Metadata:
         device: where it lived.
         layout: `torch.strided` or one of the sparse layouts.
         strides: in elements; empty where the layout has none.
+        wrapping: of a wrapper subclass, what it is put together from; else None.
     """
 
     shape: torch.Size
@@ -25,13 +31,51 @@ class Metadata:
     device: torch.device
     layout: torch.layout
     strides: tuple[int, ...] = ()
+    wrapping: Wrapping | None = field(default=None, compare=False, repr=False)
 
     def stride(self) -> tuple[int, ...]:
         """The strides, in elements, spelt as on a tensor."""
         return self.strides
 
 
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """How a wrapper subclass is put together, as its own `__tensor_flatten__` says.
+
+    Attributes:
+        cls: the subclass.
+        parts: by attribute, metadata of what holds the elements; anything else (offsets, a device mesh) itself.
+        context: what its `__tensor_unflatten__` wants to know beside them (Any: each class has its own).
+    """
+
+    cls: Any  # Any: a subclass with `__tensor_unflatten__`, which Tensor itself has not
+    parts: Mapping[str, object]
+    context: Any
+
+
 def metadata_of(tensor: Tensor) -> Metadata:
     """Everything that is known of a tensor but its data."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
-    return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, strides)
+    wrapping = None if type(tensor) in PLAIN else _wrapping_of(tensor)
+    return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, strides, wrapping)
+
+
+def is_wrapper(tensor: Tensor) -> bool:
+    """Whether a tensor can be taken apart and put together again, as `torch.compile` does."""
+    cls = type(tensor)
+    return cls not in PLAIN and hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
+
+
+def _wrapping_of(tensor: Any) -> Wrapping | None:
+    """How a wrapper that can carry a gradient is put together (Any: `__tensor_flatten__` is its class's own)."""
+    if not (is_wrapper(tensor) and _holds_numbers(tensor)):
+        return None
+    names, context = tensor.__tensor_flatten__()
+    parts = {name: getattr(tensor, name) for name in names}
+    return Wrapping(
+        type(tensor), {name: metadata_of(one) if _holds_numbers(one) else one for name, one in parts.items()}, context
+    )
+
+
+def _holds_numbers(value: object) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
