@@ -1,4 +1,4 @@
-"""Tensor subclasses and modes: what an op does for one of them, from `register_torch_dispatch`, or for nested tensors."""
+"""Tensor subclasses and modes: what an op does for them, from `register_torch_dispatch`; and for nested tensors."""
 
 from __future__ import annotations
 

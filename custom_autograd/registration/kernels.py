@@ -100,7 +100,7 @@ class Kernels(Mapping["str | None", Kernel]):
             return KernelError(
                 format_message(
                     str(self._declaration.name),
-                    f"there is no kernel for tensors of layout {layout}: the kernel of a device type takes strided ones",
+                    f"there is no kernel for layout {layout}: the kernel of a device type takes strided tensors",
                     expected="tensors of layout torch.strided",
                     found=str(layout),
                     declared=self._declaration.location,

@@ -126,7 +126,7 @@ class OverValues:
             return result
         if tuple(result.shape[: len(sizes)]) != sizes:
             self._fail(
-                "the op is declared pointwise, and its output for the values of a nested tensor has another shape",
+                "the op is declared pointwise, and its output has another shape than the values",
                 expected=f"{sizes}, and any sizes behind",
                 found=str(tuple(result.shape)),
                 do="declare it without torch.Tag.pointwise",
@@ -146,8 +146,8 @@ class OverValues:
             f"'{name}' is a nested tensor, and the op has no rule for those",
             expected="a dense tensor, a pointwise op, or a rule",
             found="layout torch.jagged",
-            do=f"declare the op with tags=torch.Tag.pointwise if each element of its outputs depends on the elements in "
-            f"the same place only; else register_torch_dispatch(type({name}), rule)",
+            do="declare it with tags=torch.Tag.pointwise if each element of an output depends on the elements in its "
+            f"own place only; else register_torch_dispatch(type({name}), rule)",
         )
 
     def _refuse_memory(self, written: Argument | None) -> NoReturn:

@@ -55,7 +55,7 @@ def zeros_of(metadata: Metadata, like: Tensor | None) -> Tensor:
 
 
 def _wrapped_zeros(metadata: Metadata, wrapping: Wrapping) -> Tensor:
-    parts = {name: zeros_of(part, None) if isinstance(part, Metadata) else part for name, part in wrapping.parts.items()}
+    parts = {name: zeros_of(one, None) if isinstance(one, Metadata) else one for name, one in wrapping.parts.items()}
     made: Tensor = wrapping.cls.__tensor_unflatten__(parts, wrapping.context, metadata.shape, metadata.strides)
     return made.detach()  # some note in their context that they required a gradient
 

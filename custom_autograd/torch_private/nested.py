@@ -47,7 +47,7 @@ def values_of(tensor: NestedTensor) -> Tensor:
 
 def make_nested(values: Tensor, like: Raggedness) -> Tensor:
     """A jagged tensor that holds these values, without a history."""
-    made: Tensor = NestedTensor(  # type: ignore[no-untyped-call]  # torch does not annotate it
+    made: Tensor = NestedTensor(
         values.detach(),
         offsets=like.offsets,
         lengths=like.lengths,

@@ -1,5 +1,7 @@
 """Nested tensors: pointwise ops of jagged ones run on their values, other ops need a rule, and the rest is refused."""
 
+# ruff: noqa: E501 - a message is as long as it is
+
 import re
 
 import pytest
@@ -290,7 +292,7 @@ KernelError: nested::softmax: 'x' is a nested tensor, and the op has no rule for
   expected   a dense tensor, a pointwise op, or a rule
   found      layout torch.jagged
   declared   FILE.py:LINE
-  do         declare the op with tags=torch.Tag.pointwise if each element of its outputs depends on the elements in the same place only; else register_torch_dispatch(type(x), rule)""")
+  do         declare it with tags=torch.Tag.pointwise if each element of an output depends on the elements in its own place only; else register_torch_dispatch(type(x), rule)""")
 
 
 def test_offsets_that_differ():
@@ -342,7 +344,7 @@ KernelError: nested::write_: the op writes to 'x', which it cannot for nested te
 
 def test_an_op_that_is_wrongly_called_pointwise():
     assert_expected_inline(message(lambda: liar(jagged(values()))), """\
-KernelError: nested::liar: the op is declared pointwise, and its output for the values of a nested tensor has another shape
+KernelError: nested::liar: the op is declared pointwise, and its output has another shape than the values
   expected   (6,), and any sizes behind
   found      (3,)
   declared   FILE.py:LINE
