@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,19 @@ def location_of(function: Callable[..., Any]) -> str:  # Any: whatever a user re
     if code is None:
         return f"{type(plain).__name__} {getattr(plain, '__name__', '')}".strip()
     return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+def modules_of(function: Callable[..., Any]) -> tuple[str, ...]:  # Any: as above
+    """The modules one of which declares an op when it is imported: that of its function, and that which declares it."""
+    frame = sys._getframe()  # noqa: SLF001 - a frame costs nothing to look at; inspect would read source files
+    while frame.f_back is not None and _is_ours(frame.f_globals):
+        frame = frame.f_back
+    found = (getattr(unwrap(function), "__module__", None), frame.f_globals.get("__name__"))
+    return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))
+
+
+def _is_ours(names: dict[str, Any]) -> bool:  # Any: the global names of a module
+    return str(names.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
 
 
 def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -26,6 +28,7 @@ class Entry:
 
     Attributes:
         declaration: what was fixed when it was declared.
+        modules: the modules one of which declares it when it is imported.
         kernels: its kernels by device type.
         home: the name under which the dispatcher knows it; its own, until a replacement takes that.
         overload: the dispatcher's op.
@@ -41,6 +44,7 @@ class Entry:
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
+        self.modules: tuple[str, ...] = ()
         self.kernels = Kernels(declaration)
         self.home = declaration.name
         self.overload: OpOverload | None = None
@@ -52,6 +56,7 @@ class Entry:
         self.attached: set[str] = set()
         self.lock = threading.RLock()
         self.rules: dict[str, Rule] = {}
+        _ALIVE.add(self)
 
     @property
     def name(self) -> str:
@@ -114,6 +119,7 @@ class Entry:
         )
 
 
+_ALIVE: weakref.WeakSet[Entry] = weakref.WeakSet()
 _ENTRIES: dict[str, Entry] = {}
 _LOCK = threading.RLock()
 
@@ -195,3 +201,27 @@ def _check_free(declaration: Declaration) -> None:
                 do="choose another name, or remove the other declaration",
             )
         )
+
+
+def renew_locks() -> None:
+    """Gives a forked child locks of its own: a thread that is gone may have held the parent's, in mid-change.
+
+    What may be out of date is dropped: the roads of all ops, and what was generated for an op in the midst of a change.
+    An op that was half-declared is none.
+    """
+    global _LOCK
+    if not _LOCK.acquire(blocking=False):
+        for name, entry in list(_ENTRIES.items()):
+            if entry.call is None:
+                del _ENTRIES[name]
+    _LOCK = threading.RLock()
+    for entry in list(_ALIVE):
+        if not entry.lock.acquire(blocking=False):
+            entry.programs = {}
+        entry.lock = threading.RLock()
+        if entry.roads is not None:
+            entry.roads.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=renew_locks)
