@@ -164,14 +164,14 @@ def pickled(entry: Entry) -> tuple[str, tuple[str, ...]]:
     return entry.name, entry.modules
 
 
-def find_or_import(name: str, modules: tuple[str, ...]) -> Entry:
-    """The op of that name, after importing the modules one of which declares it.
+def find_or_import(name: str, modules: str | tuple[str, ...]) -> Entry:
+    """The op of that name, after importing the modules one of which declares it (or the only one).
 
     Raises:
         DeclarationError: none of them does so here.
     """
-    problems = []
-    for module in modules:
+    candidates, problems = names_of(modules), []
+    for module in candidates:
         entry = registry.find_entry(name)
         if entry is not None:
             return entry
@@ -181,7 +181,7 @@ def find_or_import(name: str, modules: tuple[str, ...]) -> Entry:
             problems.append(f"{module}: {error}")
     entry = registry.find_entry(name)
     if entry is None:
-        raise DeclarationError(_nowhere(name, modules, problems))
+        raise DeclarationError(_nowhere(name, candidates, problems))
     return entry
 
 

@@ -480,6 +480,6 @@ def _decorator(
     return register if fn is None else register(fn)
 
 
-def _restore(name: str, modules: tuple[str, ...]) -> CustomOp[..., Any]:
+def _restore(name: str, modules: str | tuple[str, ...]) -> CustomOp[..., Any]:
     """How an op is unpickled: by name, after importing the module that declares it."""
     return CustomOp(declaring.find_or_import(name, modules))
