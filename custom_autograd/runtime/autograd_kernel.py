@@ -13,6 +13,7 @@ import torch
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime import sharding
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.cache_tag import COUNTED
 from custom_autograd.runtime.call import make_call
@@ -73,8 +74,10 @@ def _autograd(entry: Entry) -> Callable[..., Any]:
         try:
             return program_of(entry).autograd(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:
-            explain(entry, error, [*args, *kwargs.values()])
-            raise
+            if not sharding.learn(entry, error):
+                explain(entry, error, [*args, *kwargs.values()])
+                raise
+        return program_of(entry).autograd(keyset, *args, **kwargs)
 
     return autograd
 

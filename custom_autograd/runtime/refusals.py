@@ -10,11 +10,11 @@ from torch.masked import MaskedTensor
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.sharding import NO_STRATEGY
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.runtime.user_code import add_note
 
 NOT_IMPLEMENTED = "all __torch_dispatch__ handlers returned NotImplemented"
-NO_SHARDING = "does not have a sharding strategy registered"
 
 
 def explain(entry: Entry, error: Exception, values: Sequence[Any]) -> None:
@@ -29,13 +29,13 @@ def explain(entry: Entry, error: Exception, values: Sequence[Any]) -> None:
         KernelError: a masked tensor is among the arguments.
     """
     text = str(error)
-    if entry.overload is None or entry.overload.name().replace("::", ".") not in text:
+    if not any(f"{before}{entry.overload}" in text for before in ("torch._ops.", "Operator ")):
         return  # another op, within a kernel of this one
     if NOT_IMPLEMENTED in text:
         if any(isinstance(tensor, MaskedTensor) for tensor in tensors_in(values)):
             raise _masked(entry) from error
         add_note(error, _advice(entry, "register_torch_dispatch(cls, rule) says what the op does for a class"))
-    elif NO_SHARDING in text:
+    elif NO_STRATEGY in text:
         add_note(error, _advice(entry, SHARDING.format(*str(entry.home).split("::"))))
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from messages.shown import message
+from serialisation.processes import run
 from torch import Tensor, distributed
 
 from custom_autograd import custom_op
@@ -83,6 +84,73 @@ def test_an_unused_output_has_a_gradient_that_is_a_dtensor(x, sharded, used):
     assert [("DTensor", "DTensor")] == KINDS
     assert x.placements == x.grad.placements
     torch.testing.assert_close(2 * local if used else torch.full_like(local, 2.0), x.grad.to_local())
+
+
+@custom_op("sharded::mul", tags=torch.Tag.pointwise)
+def mul(x: Tensor, y: Tensor, s: float = 1.0) -> Tensor:
+    return x * y * s
+
+
+@mul.register_fake
+def _(x, y, s=1.0):
+    return torch.empty(torch.broadcast_shapes(x.shape, y.shape), dtype=x.dtype)
+
+
+@mul.register_backward
+def _(grad, x, y, s):
+    return {"x": grad * y * s, "y": (grad * x * s).sum(0, keepdim=True)}
+
+
+def test_a_pointwise_op_needs_no_sharding_rule(x):
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    y = distribute_tensor(torch.rand(1, 3, dtype=torch.float64), x.device_mesh, [Replicate()]).requires_grad_()
+    found = mul(x, y, 2.0)
+    found.sum().backward()
+
+    assert x.placements == found.placements
+    torch.testing.assert_close(2 * x.to_local() * y.to_local(), found.to_local())
+    torch.testing.assert_close((2 * y.to_local()).expand(4, 3), x.grad.to_local())
+    torch.testing.assert_close(2 * x.to_local().sum(0, keepdim=True), y.grad.full_tensor())
+
+
+RANKS = """
+import sys
+import torch
+from torch import distributed
+from custom_autograd import custom_op
+
+op = custom_op("ranks::pair", lambda x, y: (x * y, x + y), schema="(Tensor x, Tensor y) -> (Tensor, Tensor)",
+               tags=torch.Tag.pointwise)
+op.register_fake(lambda x, y: (torch.empty_like(x), torch.empty_like(x)))
+op.register_backward(lambda grad_output_0, grad_output_1, x, y: {
+    "x": grad_output_0 * y + grad_output_1, "y": (grad_output_0 * x + grad_output_1).sum(0)})
+
+def work(rank, path):
+    distributed.init_process_group("gloo", store=distributed.FileStore(path, 2), rank=rank, world_size=2)
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+    mesh = init_device_mesh("cpu", (2,))
+    whole, row = torch.arange(15.0).reshape(5, 3), torch.tensor([1.0, 2.0, 3.0])
+    for placement in (Shard(0), Shard(1), Replicate()):
+        x = distribute_tensor(whole, mesh, [placement]).requires_grad_()
+        y = distribute_tensor(row, mesh, [Shard(0) if placement == Shard(1) else Replicate()]).requires_grad_()
+        product, _ = op(x, y)
+        assert (placement,) == product.placements
+        product.sum().backward()
+        torch.testing.assert_close(whole * row, product.full_tensor())
+        torch.testing.assert_close(row.expand(5, 3), x.grad.full_tensor())
+        torch.testing.assert_close(whole.sum(0), y.grad.full_tensor())
+    distributed.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, ("store",), 2)
+    print("done")
+"""
+
+
+@pytest.mark.multi_rank
+def test_two_ranks_shard_a_pointwise_op(tmp_path):
+    assert "done\n" == run(RANKS, folder=tmp_path, is_script=True)
 
 
 def test_plain_tensors_are_not_mixed_in(x, sharded):
