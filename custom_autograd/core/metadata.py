@@ -23,7 +23,6 @@ class Metadata:
         device: where it lived.
         layout: `torch.strided` or one of the sparse layouts.
         strides: in elements; empty where the layout has none.
-        wrapping: of a wrapper subclass, what it is put together from; else None.
     """
 
     shape: torch.Size
@@ -31,7 +30,6 @@ class Metadata:
     device: torch.device
     layout: torch.layout
     strides: tuple[int, ...] = ()
-    wrapping: Wrapping | None = field(default=None, compare=False, repr=False)
 
     def stride(self) -> tuple[int, ...]:
         """The strides, in elements, spelt as on a tensor."""
@@ -39,8 +37,8 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapping:
-    """How a wrapper subclass is put together, as its own `__tensor_flatten__` says.
+class WrapperMetadata(Metadata):
+    """What is known of a wrapper subclass: how it is put together as well, as its own `__tensor_flatten__` says.
 
     Attributes:
         cls: the subclass.
@@ -48,16 +46,20 @@ class Wrapping:
         context: what its `__tensor_unflatten__` wants to know beside them (Any: each class has its own).
     """
 
-    cls: Any  # Any: a subclass with `__tensor_unflatten__`, which Tensor itself has not
-    parts: Mapping[str, object]
-    context: Any
+    cls: Any = None  # Any: a subclass with `__tensor_unflatten__`, which Tensor itself has not
+    parts: Mapping[str, object] = field(default_factory=dict)
+    context: Any = None
 
 
 def metadata_of(tensor: Tensor) -> Metadata:
     """Everything that is known of a tensor but its data."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
-    wrapping = None if type(tensor) in PLAIN else _wrapping_of(tensor)
-    return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, strides, wrapping)
+    if type(tensor) in PLAIN or not (is_wrapper(tensor) and _holds_numbers(tensor)):
+        return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, strides)
+    parts, context = _take_apart(tensor)
+    return WrapperMetadata(
+        tensor.shape, tensor.dtype, tensor.device, tensor.layout, strides, type(tensor), parts, context
+    )
 
 
 def is_wrapper(tensor: Tensor) -> bool:
@@ -66,16 +68,13 @@ def is_wrapper(tensor: Tensor) -> bool:
     return cls not in PLAIN and hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
 
 
-def _wrapping_of(tensor: Any) -> Wrapping | None:
-    """How a wrapper that can carry a gradient is put together (Any: `__tensor_flatten__` is its class's own)."""
-    if not (is_wrapper(tensor) and _holds_numbers(tensor)):
-        return None
+def _take_apart(tensor: Any) -> tuple[dict[str, object], Any]:
+    """The parts and the context of a wrapper (Any: `__tensor_flatten__` is its class's own)."""
     names, context = tensor.__tensor_flatten__()
     parts = {name: getattr(tensor, name) for name in names}
-    return Wrapping(
-        type(tensor), {name: metadata_of(one) if _holds_numbers(one) else one for name, one in parts.items()}, context
-    )
+    return {name: metadata_of(one) if _holds_numbers(one) else one for name, one in parts.items()}, context
 
 
 def _holds_numbers(value: object) -> bool:
+    """Whether it is a tensor that can carry a gradient."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())

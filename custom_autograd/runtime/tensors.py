@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.metadata import Metadata, Wrapping, is_wrapper, metadata_of
+from custom_autograd.core.metadata import Metadata, WrapperMetadata, is_wrapper, metadata_of
 
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
@@ -45,8 +45,8 @@ def zeros_of(metadata: Metadata, like: Tensor | None) -> Tensor:
         metadata: of the result whose gradient is undefined.
         like: a defined gradient of the same node, for the class of tensors that keep no record of their kind.
     """
-    if metadata.wrapping is not None:
-        return _wrapped_zeros(metadata, metadata.wrapping)
+    if isinstance(metadata, WrapperMetadata):
+        return _wrapped_zeros(metadata)
     if metadata.layout in SPARSE:
         return torch.zeros(metadata.shape, dtype=metadata.dtype, device=metadata.device, layout=metadata.layout)
     if like is None or is_wrapper(like) or like.layout is not torch.strided:
@@ -54,9 +54,9 @@ def zeros_of(metadata: Metadata, like: Tensor | None) -> Tensor:
     return like.new_zeros(metadata.shape, dtype=metadata.dtype, device=metadata.device)
 
 
-def _wrapped_zeros(metadata: Metadata, wrapping: Wrapping) -> Tensor:
-    parts = {name: zeros_of(one, None) if isinstance(one, Metadata) else one for name, one in wrapping.parts.items()}
-    made: Tensor = wrapping.cls.__tensor_unflatten__(parts, wrapping.context, metadata.shape, metadata.strides)
+def _wrapped_zeros(metadata: WrapperMetadata) -> Tensor:
+    parts = {name: zeros_of(one, None) if isinstance(one, Metadata) else one for name, one in metadata.parts.items()}
+    made: Tensor = metadata.cls.__tensor_unflatten__(parts, metadata.context, metadata.shape, metadata.strides)
     return made.detach()  # some note in their context that they required a gradient
 
 

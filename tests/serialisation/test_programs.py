@@ -14,6 +14,9 @@ from custom_autograd import custom_op, load_program, save_program
 from custom_autograd.programs import modules_of
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.11, when it loads
+
+
 @custom_op("program::cube", reference=True)
 def cube(x: Tensor) -> Tensor:
     return x * x * x
