@@ -89,7 +89,7 @@ def _read(file: File) -> tuple[list[str], dict[str, list[str]]]:
                 modules = json.loads(archive.read(name))
             elif "/models/" in name and name.endswith(".json"):
                 ops.update(dict.fromkeys(_ops_in(json.loads(archive.read(name)))))
-    if hasattr(file, "seek"):
+    if not isinstance(file, (str, os.PathLike)):
         file.seek(0)
     return list(ops), modules
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,10 +21,11 @@ def location_of(function: Callable[..., Any]) -> str:  # Any: whatever a user re
 
 def modules_of(function: Callable[..., Any]) -> tuple[str, ...]:  # Any: as above
     """The modules one of which declares an op when it is imported: that of its function, and that which declares it."""
-    frame = sys._getframe()  # noqa: SLF001 - a frame costs nothing to look at; inspect would read source files
-    while frame.f_back is not None and _is_ours(frame.f_globals):
+    frame = inspect.currentframe()
+    while frame is not None and _is_ours(frame.f_globals):
         frame = frame.f_back
-    found = (getattr(unwrap(function), "__module__", None), frame.f_globals.get("__name__"))
+    caller = None if frame is None else frame.f_globals.get("__name__")
+    found = (getattr(unwrap(function), "__module__", None), caller)
     return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))
 
 

@@ -121,7 +121,7 @@ class Entry:
 
 _ALIVE: weakref.WeakSet[Entry] = weakref.WeakSet()
 _ENTRIES: dict[str, Entry] = {}
-_LOCK = threading.RLock()
+_lock = threading.RLock()
 
 
 def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | None]:
@@ -138,7 +138,7 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | No
         DeclarationError: the name is taken and `replace` is not meant, or something outside this package has it.
     """
     name = str(declaration.name)
-    with _LOCK:
+    with _lock:
         taken = _ENTRIES.get(name)
         if taken is not None and not replace:
             raise DeclarationError(
@@ -158,12 +158,12 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | No
 
 def one_declaration_at_a_time() -> AbstractContextManager[object]:
     """Held while an op takes its name and is made known to the dispatcher, which is several steps."""
-    return _LOCK
+    return _lock
 
 
 def restore(name: str, entry: Entry | None) -> None:
     """Undoes `claim`, where registering the op with the dispatcher failed."""
-    with _LOCK:
+    with _lock:
         if entry is None:
             _ENTRIES.pop(name, None)
         else:
@@ -209,12 +209,12 @@ def renew_locks() -> None:
     What may be out of date is dropped: the roads of all ops, and what was generated for an op in the midst of a change.
     An op that was half-declared is none.
     """
-    global _LOCK
-    if not _LOCK.acquire(blocking=False):
+    global _lock
+    if not _lock.acquire(blocking=False):
         for name, entry in list(_ENTRIES.items()):
             if entry.call is None:
                 del _ENTRIES[name]
-    _LOCK = threading.RLock()
+    _lock = threading.RLock()
     for entry in list(_ALIVE):
         if not entry.lock.acquire(blocking=False):
             entry.programs = {}

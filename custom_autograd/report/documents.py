@@ -41,8 +41,9 @@ def parse_json(text: str) -> tuple[list[Result], dict[str, str]]:
 def _result(fields: dict[str, Any]) -> Result:  # Any: values of a JSON document
     """The inverse of `_fields`."""
     names = {field.name for field in dataclasses.fields(Result)}
-    measures = {name: float(value) for name, value in fields["measures"].items()}
-    return Result(**{name: value for name, value in fields.items() if name in names} | {"measures": measures})
+    known = {name: value for name, value in fields.items() if name in names}
+    known["measures"] = {name: float(value) for name, value in fields["measures"].items()}
+    return Result(**known)
 
 
 def format_markdown(results: Sequence[Result]) -> str:

@@ -35,7 +35,7 @@ def learn(entry: Entry, error: Exception) -> bool:
 
     assert entry.overload is not None
     outputs = len(entry.declaration.schema.outputs)
-    register_sharding(entry.overload)(_rule(outputs, Replicate(), Shard))
+    register_sharding(entry.overload)(_rule(outputs, Replicate(), lambda dim: Shard(dim)))
     entry.attached.add(LEARNT)
     return True
 

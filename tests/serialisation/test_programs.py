@@ -13,7 +13,6 @@ from torch import Tensor
 from custom_autograd import custom_op, load_program, save_program
 from custom_autograd.programs import modules_of
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.11, when it loads
 
 
