@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from custom_autograd.core.samples import Sample
     from custom_autograd.op import CustomOp, custom_op
+    from custom_autograd.programs import load_program, save_program
     from custom_autograd.report import Report, Result
     from custom_autograd.runtime.validation import validation
 
@@ -33,6 +34,8 @@ __all__ = [
     "Sample",
     "check",
     "custom_op",
+    "load_program",
+    "save_program",
     "validation",
 ]
 
@@ -49,6 +52,8 @@ _HOMES = {
     "Sample": "core.samples",
     "check": "checking",
     "custom_op": "op",
+    "load_program": "programs",
+    "save_program": "programs",
     "validation": "runtime.validation",
 }
 """Where each public name lives: loaded when it is first used, so that `custom-autograd --help` needs no torch."""

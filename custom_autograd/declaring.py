@@ -11,8 +11,8 @@ import torch
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.inference import schema_of
-from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import format_message, show
+from custom_autograd.core.locations import location_of, modules_of
+from custom_autograd.core.messages import format_message, quote, show
 from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.wish import Wish
 from custom_autograd.integrations import INTEGRATIONS
@@ -106,6 +106,7 @@ def define(declaration: Declaration, *, replace: bool) -> Entry:
     """Makes an op known to the registry and the dispatcher, or leaves both as they were."""
     name, devices, function = declaration.name, declaration.device_types, declaration.function
     entry, replaced = registry.claim(declaration, replace=replace)
+    entry.modules = modules_of(function)
     for device_type in devices or (None,):
         entry.kernels.add(Kernel(device_type, function, declaration.location), replace=False)
     try:
@@ -160,22 +161,50 @@ def signature_of(entry: Entry) -> inspect.Signature:
     return signature
 
 
-def find_or_import(name: str, module: str) -> Entry:
-    """The op of that name, after importing the module that declares it.
+def pickled(entry: Entry) -> tuple[str, tuple[str, ...]]:
+    """What an op is pickled as: its name, and the modules one of which declares it.
 
     Raises:
-        DeclarationError: the module does not declare it here.
+        DeclarationError: the op was replaced, so that its name would bring another one.
     """
-    if registry.find_entry(name) is None:
-        importlib.import_module(module)
-    entry = registry.find_entry(name)
-    if entry is None:
+    if registry.find_entry(entry.name) is not entry:
         raise DeclarationError(
             format_message(
-                name,
-                "the op is not declared in this process",
-                found=f"module {module!r} without it",
-                do="import the module that declares it before unpickling",
+                entry.name,
+                "the op was replaced by another one of its name, and so it cannot be pickled: ops pickle by name",
+                declared=entry.declaration.location,
+                do="pickle the op that has the name now, or declare this one under another",
             )
         )
+    return entry.name, entry.modules
+
+
+def find_or_import(name: str, modules: str | tuple[str, ...]) -> Entry:
+    """The op of that name, after importing the modules one of which declares it (or the only one).
+
+    Raises:
+        DeclarationError: none of them does so here.
+    """
+    candidates, problems = names_of(modules), []
+    for module in candidates:
+        entry = registry.find_entry(name)
+        if entry is not None:
+            return entry
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            problems.append(f"{module}: {error}")
+    entry = registry.find_entry(name)
+    if entry is None:
+        raise DeclarationError(_nowhere(name, candidates, problems))
     return entry
+
+
+def _nowhere(name: str, modules: tuple[str, ...], problems: list[str]) -> str:
+    if "__main__" in modules:
+        found = "an op that was declared in the program that pickled it, in its '__main__'"
+        do = "declare it in a module that both programs import; in a script, outside of `if __name__ == '__main__'`"
+    else:
+        found = "; ".join(problems) or f"module {quote(modules)} without it"
+        do = "import the module that declares it before unpickling"
+    return format_message(name, "the op is not declared in this process", found=found, do=do)

@@ -178,7 +178,7 @@ class CustomOp(Generic[P, R]):
         return html.format_op(self.name, schema, location, self.coverage(), self.kernels, self.source)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.name, self.entry.declaration.function.__module__)
+        return _restore, declaring.pickled(self.entry)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CustomOp[P, R]:
         return self
@@ -542,6 +542,6 @@ def _decorator(
     return register if fn is None else register(fn)
 
 
-def _restore(name: str, module: str) -> CustomOp[..., Any]:
+def _restore(name: str, modules: str | tuple[str, ...]) -> CustomOp[..., Any]:
     """How an op is unpickled: by name, after importing the module that declares it."""
-    return CustomOp(declaring.find_or_import(name, module))
+    return CustomOp(declaring.find_or_import(name, modules))

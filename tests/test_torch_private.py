@@ -16,6 +16,7 @@ from custom_autograd.torch_private import (
     dispatch,
     functions,
     guards,
+    nested,
     observers,
     registrations,
     schemas,
@@ -545,3 +546,32 @@ def test_kernel_of_a_definition_is_looked_up_at_every_call():
         kernels[None] = before
 
     assert found.item() == 7
+
+
+# ------------------------------------------------------------------------------------------------------------ nested
+
+
+def jagged(values: Tensor, **options) -> Tensor:
+    return torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 2, 5]), **options)
+
+
+def test_what_torch_makes_with_the_jagged_layout_is_a_nested_tensor():
+    assert nested.NestedTensor is type(jagged(torch.ones(5)))
+
+
+def test_a_jagged_tensor_is_made_of_values_and_of_where_its_components_lie():
+    tensor = jagged(torch.ones(3, 5), jagged_dim=2, lengths=torch.tensor([1, 2]), min_seqlen=1, max_seqlen=2)
+    raggedness = nested.raggedness_of(tensor)
+    again = nested.make_nested(nested.values_of(tensor) * 2, raggedness)
+
+    assert (2, tensor.offsets(), tensor.lengths()) == (raggedness.dim, raggedness.offsets, raggedness.lengths)
+    assert tensor.shape == again.shape
+    assert raggedness.known == nested.raggedness_of(again).known
+    assert torch.equal(2 * tensor.values(), again.values())
+
+
+def test_the_values_of_a_jagged_tensor_have_no_history():
+    tensor = jagged(torch.ones(5, requires_grad=True))
+
+    assert not nested.values_of(tensor).requires_grad
+    assert tensor.requires_grad

@@ -19,6 +19,20 @@ def location_of(function: Callable[..., Any]) -> str:  # Any: whatever a user re
     return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
 
 
+def modules_of(function: Callable[..., Any]) -> tuple[str, ...]:  # Any: as above
+    """The modules one of which declares an op when it is imported: that of its function, and that which declares it."""
+    frame = inspect.currentframe()
+    while frame is not None and _is_ours(frame.f_globals):
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_globals.get("__name__")
+    found = (getattr(unwrap(function), "__module__", None), caller)
+    return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))
+
+
+def _is_ours(names: dict[str, Any]) -> bool:  # Any: the global names of a module
+    return str(names.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
+
+
 def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
     """The function behind wrappers, partials, bound methods and callable objects."""
     while True:

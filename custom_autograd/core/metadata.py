@@ -1,11 +1,16 @@
-"""Shape, stride, dtype, device and layout of a tensor, kept without its data."""
+"""Shape, stride, dtype, device, layout and kind of a tensor, kept without its data."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
+
+PLAIN = frozenset({Tensor, torch.nn.Parameter})
+"""The classes of tensors that hold their own data; any other may be a wrapper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,45 @@ class Metadata:
         return self.strides
 
 
+@dataclass(frozen=True, slots=True)
+class WrapperMetadata(Metadata):
+    """What is known of a wrapper subclass: how it is put together as well, as its own `__tensor_flatten__` says.
+
+    Attributes:
+        cls: the subclass.
+        parts: by attribute, metadata of what holds the elements; anything else (offsets, a device mesh) itself.
+        context: what its `__tensor_unflatten__` wants to know beside them (Any: each class has its own).
+    """
+
+    cls: Any = None  # Any: a subclass with `__tensor_unflatten__`, which Tensor itself has not
+    parts: Mapping[str, object] = field(default_factory=dict)
+    context: Any = None
+
+
 def metadata_of(tensor: Tensor) -> Metadata:
     """Everything that is known of a tensor but its data."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
-    return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, strides)
+    if type(tensor) in PLAIN or not (is_wrapper(tensor) and _holds_numbers(tensor)):
+        return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, strides)
+    parts, context = _take_apart(tensor)
+    return WrapperMetadata(
+        tensor.shape, tensor.dtype, tensor.device, tensor.layout, strides, type(tensor), parts, context
+    )
+
+
+def is_wrapper(tensor: Tensor) -> bool:
+    """Whether a tensor can be taken apart and put together again, as `torch.compile` does."""
+    cls = type(tensor)
+    return cls not in PLAIN and hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
+
+
+def _take_apart(tensor: Any) -> tuple[dict[str, object], Any]:
+    """The parts and the context of a wrapper (Any: `__tensor_flatten__` is its class's own)."""
+    names, context = tensor.__tensor_flatten__()
+    parts = {name: getattr(tensor, name) for name in names}
+    return {name: metadata_of(one) if _holds_numbers(one) else one for name, one in parts.items()}, context
+
+
+def _holds_numbers(value: object) -> bool:
+    """Whether it is a tensor that can carry a gradient."""
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())

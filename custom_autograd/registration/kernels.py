@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from custom_autograd.core.errors import KernelError, RegistrationError
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.registration.declaration import Declaration
@@ -91,9 +93,20 @@ class Kernels(Mapping["str | None", Kernel]):
                 return f"{device_type or 'default'} kernel, {kernel.location},"
         return f"kernel, {self._declaration.location},"
 
-    def missing(self, device_type: str | None) -> KernelError:
-        """The error that says that no kernel serves a device type, and which kernels there are."""
+    def missing(self, device_type: str | None, layout: torch.layout = torch.strided) -> KernelError:
+        """The error that says that no kernel serves a device type or a layout, and which kernels there are."""
         served = quote(str(device) for device in self._kernels if device is not None)
+        if layout is not torch.strided and device_type in self._kernels:
+            return KernelError(
+                format_message(
+                    str(self._declaration.name),
+                    f"there is no kernel for layout {layout}: the kernel of a device type takes strided tensors",
+                    expected="tensors of layout torch.strided",
+                    found=str(layout),
+                    declared=self._declaration.location,
+                    do="call .to_dense(), or register_kernel(None) a kernel that takes such tensors",
+                )
+            )
         return KernelError(
             format_message(
                 str(self._declaration.name),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -27,6 +28,7 @@ class Entry:
 
     Attributes:
         declaration: what was fixed when it was declared.
+        modules: the modules one of which declares it when it is imported.
         kernels: its kernels by device type.
         home: the name under which the dispatcher knows it; its own, until a replacement takes that.
         overload: the dispatcher's op.
@@ -46,6 +48,7 @@ class Entry:
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
+        self.modules: tuple[str, ...] = ()
         self.kernels = Kernels(declaration)
         self.home = declaration.name
         self.overload: OpOverload | None = None
@@ -61,6 +64,7 @@ class Entry:
         self.rules: dict[str, Rule] = {}
         self.variants: dict[str, Entry] = {}
         self.has_own_kernels = False
+        _ALIVE.add(self)
 
     @property
     def name(self) -> str:
@@ -123,8 +127,9 @@ class Entry:
         )
 
 
+_ALIVE: weakref.WeakSet[Entry] = weakref.WeakSet()
 _ENTRIES: dict[str, Entry] = {}
-_LOCK = threading.RLock()
+_lock = threading.RLock()
 
 
 def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | None]:
@@ -141,7 +146,7 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | No
         DeclarationError: the name is taken and `replace` is not meant, or something outside this package has it.
     """
     name = str(declaration.name)
-    with _LOCK:
+    with _lock:
         taken = _ENTRIES.get(name)
         if taken is not None and not replace:
             raise DeclarationError(
@@ -161,12 +166,12 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | No
 
 def one_declaration_at_a_time() -> AbstractContextManager[object]:
     """Held while an op takes its name and is made known to the dispatcher, which is several steps."""
-    return _LOCK
+    return _lock
 
 
 def restore(name: str, entry: Entry | None) -> None:
     """Undoes `claim`, where registering the op with the dispatcher failed."""
-    with _LOCK:
+    with _lock:
         if entry is None:
             _ENTRIES.pop(name, None)
         else:
@@ -204,3 +209,27 @@ def _check_free(declaration: Declaration) -> None:
                 do="choose another name, or remove the other declaration",
             )
         )
+
+
+def renew_locks() -> None:
+    """Gives a forked child locks of its own: a thread that is gone may have held the parent's, in mid-change.
+
+    What may be out of date is dropped: the roads of all ops, and what was generated for an op in the midst of a change.
+    An op that was half-declared is none.
+    """
+    global _lock
+    if not _lock.acquire(blocking=False):
+        for name, entry in list(_ENTRIES.items()):
+            if entry.call is None:
+                del _ENTRIES[name]
+    _lock = threading.RLock()
+    for entry in list(_ALIVE):
+        if not entry.lock.acquire(blocking=False):
+            entry.programs = {}
+        entry.lock = threading.RLock()
+        if entry.roads is not None:
+            entry.roads.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=renew_locks)

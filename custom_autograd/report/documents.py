@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from custom_autograd.report.results import STATUSES, Result, count, summarise
 from custom_autograd.report.text import format_counts
@@ -22,6 +23,27 @@ def format_json(results: Sequence[Result], sources: Mapping[str, str]) -> str:
         "sources": dict(sources),
     }
     return json.dumps(document, indent=2, allow_nan=False)
+
+
+def parse_json(text: str) -> tuple[list[Result], dict[str, str]]:
+    """The results and the sources of what `format_json` wrote; keys that are not known here are left out.
+
+    Raises:
+        ValueError: it is no such document, or of a format that is not known here.
+    """
+    document = json.loads(text)
+    found = document.get("format") if isinstance(document, dict) else None
+    if found != JSON_FORMAT:
+        raise ValueError(f"this is no report of format {JSON_FORMAT}: its format is {found!r}")
+    return [_result(fields) for fields in document["results"]], dict(document["sources"])
+
+
+def _result(fields: dict[str, Any]) -> Result:  # Any: values of a JSON document
+    """The inverse of `_fields`."""
+    names = {field.name for field in dataclasses.fields(Result)}
+    known = {name: value for name, value in fields.items() if name in names}
+    known["measures"] = {name: float(value) for name, value in fields["measures"].items()}
+    return Result(**known)
 
 
 def format_markdown(results: Sequence[Result]) -> str:

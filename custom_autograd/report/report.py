@@ -38,6 +38,16 @@ class Report:
         """The results as JSON: an object with `format`, `ok`, `counts`, `results` and `sources`."""
         return documents.format_json(self.results, self.sources)
 
+    @classmethod
+    def from_json(cls, text: str) -> "Report":
+        """The report that `to_json` wrote.
+
+        Raises:
+            ValueError: it is no such document, or of a format that is not known here.
+        """
+        results, sources = documents.parse_json(text)
+        return cls(tuple(results), sources)
+
     def to_markdown(self) -> str:
         """A table of ops and checks, then each finding, what is accepted, and each reason for a skip."""
         return documents.format_markdown(self.results)

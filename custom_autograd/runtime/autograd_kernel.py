@@ -13,11 +13,12 @@ import torch
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime import composition
+from custom_autograd.runtime import composition, sharding
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.cache_tag import COUNTED
 from custom_autograd.runtime.call import make_call, make_traced
 from custom_autograd.runtime.program import program_of
+from custom_autograd.runtime.refusals import explain
 from custom_autograd.runtime.roads import Roads
 from custom_autograd.runtime.tensors import first_tensor
 from custom_autograd.torch_private import dispatch
@@ -61,15 +62,25 @@ def _backend(entry: Entry, device_type: str | None) -> Callable[..., Any]:  # An
     def backend(*args: Any, **kwargs: Any) -> Any:
         if device_type not in entry.kernels:
             tensor = first_tensor([*args, *kwargs.values()])
-            raise entry.kernels.missing(None if tensor is None else tensor.device.type)
+            raise entry.kernels.missing(*_kind_of(tensor))
         return program_of(entry).kernel(device_type, *args, **kwargs)
 
     return backend
 
 
+def _kind_of(tensor: torch.Tensor | None) -> tuple[str | None, torch.layout]:
+    return (None, torch.strided) if tensor is None else (tensor.device.type, tensor.layout)
+
+
 def _autograd(entry: Entry) -> Callable[..., Any]:
     @outside_compilation
     def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return program_of(entry).autograd(keyset, *args, **kwargs)
+        except (TypeError, NotImplementedError) as error:
+            if not sharding.learn(entry, error):
+                explain(entry, error, [*args, *kwargs.values()])
+                raise
         return program_of(entry).autograd(keyset, *args, **kwargs)
 
     return autograd

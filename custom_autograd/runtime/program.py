@@ -69,6 +69,7 @@ class Program:
         self._make_node: Callable[..., Any] | None = namespace.get(source.own("make_node"))
         self._spread: Callable[..., Any] | None = namespace.get(source.own("spread"), None)
         self.function.__module__ = declaration.function.__module__
+        self.function.__qualname__ = f"{getattr(declaration.function, '__qualname__', '')}.function"  # pickles by this
         self.function.__new__ = _refuse_instance
 
     def choose(self, device_type: str | None) -> Callable[..., Any]:

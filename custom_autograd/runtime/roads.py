@@ -15,6 +15,7 @@ the same modes; everything else takes the dispatcher's way:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -192,3 +193,13 @@ def through_dispatcher() -> Iterator[None]:
         with _lock:
             _closed -= 1
         changes.note()
+
+
+def _renew_lock() -> None:
+    """Gives a forked child a lock of its own: a thread that is gone may have held the parent's."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.metadata import Metadata, metadata_of
+from custom_autograd.core.metadata import Metadata, WrapperMetadata, is_wrapper, metadata_of
+
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
 
 def plain(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
@@ -37,15 +39,25 @@ def known(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything e
 
 
 def zeros_of(metadata: Metadata, like: Tensor | None) -> Tensor:
-    """Zeros that stand for an undefined gradient: of the kind of another gradient, where there is one.
+    """Zeros that stand for an undefined gradient: of the kind of the result that it is the gradient of.
 
     Args:
         metadata: of the result whose gradient is undefined.
-        like: a defined gradient of the same node, for its tensor class; None where all are undefined.
+        like: a defined gradient of the same node, for the class of tensors that keep no record of their kind.
     """
-    if like is None:
+    if isinstance(metadata, WrapperMetadata):
+        return _wrapped_zeros(metadata)
+    if metadata.layout in SPARSE:
+        return torch.zeros(metadata.shape, dtype=metadata.dtype, device=metadata.device, layout=metadata.layout)
+    if like is None or is_wrapper(like) or like.layout is not torch.strided:
         return torch.zeros(metadata.shape, dtype=metadata.dtype, device=metadata.device)
     return like.new_zeros(metadata.shape, dtype=metadata.dtype, device=metadata.device)
+
+
+def _wrapped_zeros(metadata: WrapperMetadata) -> Tensor:
+    parts = {name: zeros_of(one, None) if isinstance(one, Metadata) else one for name, one in metadata.parts.items()}
+    made: Tensor = metadata.cls.__tensor_unflatten__(parts, metadata.context, metadata.shape, metadata.strides)
+    return made.detach()  # some note in their context that they required a gradient
 
 
 def materialize(gradient: Any, metadata: Any, like: Tensor | None) -> Any:  # Any: as in `known`

@@ -94,3 +94,13 @@ def validation(level: str) -> Iterator[None]:
 
 
 DEFAULT = default_level()
+
+
+def _renew_lock() -> None:
+    """Gives a forked child a lock of its own: a thread that is gone may have held the parent's."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

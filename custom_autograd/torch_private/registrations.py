@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import importlib.machinery
+import os
 import re
 import threading
 import weakref
@@ -53,8 +54,15 @@ class Changes:
         with self.lock:
             self._listeners[id(listener.__self__)] = listener  # type: ignore[attr-defined]  # it is bound
 
+    def renew_lock(self) -> None:
+        """Gives a forked child a lock of its own: a thread that is gone may have held the parent's, in mid-change."""
+        self.lock = threading.RLock()
+        self.note()
+
 
 changes = Changes()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=changes.renew_lock)
 
 
 def foreign_keys(name: str, file: str) -> frozenset[str]:

@@ -1,0 +1,67 @@
+"""DTensor: a pointwise op is sharded as its output is, dimension by dimension; learnt when it first meets a DTensor.
+
+`torch.distributed.tensor` takes half a second to import, and only who has made a DTensor has imported it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from custom_autograd.registration.registry import Entry
+
+NO_STRATEGY = "does not have a sharding strategy registered"
+LEARNT = "sharding"
+
+
+def learn(entry: Entry, error: Exception) -> bool:
+    """Registers how a pointwise op is sharded.
+
+    Args:
+        entry: the op.
+        error: what a call of it raised.
+
+    Returns:
+        Whether the call can be repeated: the error says that torch does not know, and now it does.
+    """
+    if f"Operator {entry.overload} {NO_STRATEGY}" not in str(error) or LEARNT in entry.attached:
+        return False
+    if not _is_shardable(entry):
+        return False
+    from torch.distributed.tensor import Replicate, Shard  # loaded by whoever made the DTensor
+    from torch.distributed.tensor.experimental import register_sharding
+
+    assert entry.overload is not None
+    outputs = len(entry.declaration.schema.outputs)
+    register_sharding(entry.overload)(_rule(outputs, Replicate(), lambda dim: Shard(dim)))
+    entry.attached.add(LEARNT)
+    return True
+
+
+def _is_shardable(entry: Entry) -> bool:
+    """Whether an op is pointwise and takes and returns tensors one by one."""
+    schema = entry.declaration.schema
+    is_simple = all(a.type in ("Tensor", "Tensor?") and not a.is_keyword_only for a in schema.tensor_arguments)
+    is_simple = is_simple and all(o.type == "Tensor" and o.alias_of is None for o in schema.outputs)
+    return is_simple and torch.Tag.pointwise in entry.declaration.tags and not schema.mutated_arguments
+
+
+def _rule(outputs: int, replicate: object, shard: Callable[[int], object]) -> Callable[..., Any]:
+    """What `register_sharding` takes (Any: specs of tensors, and placements, which are classes of torch's)."""
+
+    def placements(*args: Any, **kwargs: Any) -> list[tuple[list[Any], list[Any]]]:
+        specs = [arg for arg in args if hasattr(arg, "placements")]
+        sizes = torch.broadcast_shapes(*(spec.shape for spec in specs))
+        found = [([replicate] * outputs, [replicate] * len(specs))]
+        for dim, size in enumerate(sizes):
+            behind = dim - len(sizes)  # counted from the last, as broadcasting does
+            inputs = [
+                shard(spec.ndim + behind) if spec.ndim + behind >= 0 and spec.shape[behind] == size else replicate
+                for spec in specs
+            ]
+            found.append(([shard(dim)] * outputs, inputs))
+        return found
+
+    return placements

@@ -1,0 +1,126 @@
+"""Exported programs: loaded where the module of an op is imported, refused with its name where it is not."""
+
+import io
+import zipfile
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+from messages.shown import message
+from serialisation.processes import run
+from torch import Tensor
+
+from custom_autograd import custom_op, load_program, save_program
+from custom_autograd.programs import modules_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.11, when it loads
+
+
+@custom_op("program::cube", reference=True)
+def cube(x: Tensor) -> Tensor:
+    return x * x * x
+
+
+class Cubes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, cube, torch.sin, (self.linear(x),))
+
+
+@pytest.fixture(scope="module")
+def program():
+    return torch.export.export(Cubes(), (torch.ones(3, 2),))
+
+
+def saved(save, program):
+    save(program, file := io.BytesIO())
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize("save", [save_program, torch.export.save])
+def test_a_program_comes_back(save, program):
+    x = torch.rand(3, 2)
+
+    assert torch.equal(program.module()(x), load_program(saved(save, program)).module()(x))
+
+
+def test_torch_loads_what_was_saved_with_modules(program, tmp_path):
+    save_program(program, tmp_path / "program.pt2", extra_files={"more.txt": "text"})
+    extra = {"more.txt": ""}
+
+    assert torch.export.load(tmp_path / "program.pt2", extra_files=extra) is not None
+    assert "text" == extra["more.txt"]
+
+
+def test_ops_within_branches_are_noted(program):
+    assert {"program::cube": [__name__]} == modules_of(program)
+
+
+def absent(file):
+    """The same archive, which calls an op that is declared nowhere."""
+    changed = io.BytesIO()
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name).replace(b"program.cube", b"absent.cube").replace(b"m::cube", b"m::cubf"))
+    changed.seek(0)
+    return changed
+
+
+def test_without_a_note_the_op_is_named(program):
+    assert_expected_inline(message(lambda: load_program(absent(saved(torch.export.save, program)))), """\
+DeclarationError: absent::cube: the exported program in the file calls ops that are not declared in this process
+  found      no note of the modules that declare 'absent::cube': save_program writes one
+  do         import the module that declares it before loading""")
+
+
+DECLARING = """
+import torch
+from torch import Tensor
+from custom_autograd import custom_op
+
+@custom_op("far::twice", reference=True)
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+class Twice(torch.nn.Module):
+    def forward(self, x):
+        return twice(x)
+"""
+SAVING = """
+import torch, declares_far
+from custom_autograd import save_program
+save_program(torch.export.export(declares_far.Twice(), (torch.ones(2),)), "program.pt2")
+"""
+LOADING = "import torch\nfrom custom_autograd import load_program\n"
+CATCHING = """
+try:
+    load_program("program.pt2")
+except RuntimeError as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a program that another process has saved, and the module that declares its op."""
+    found = tmp_path_factory.mktemp("program")
+    (found / "declares_far.py").write_text(DECLARING)
+    run(SAVING, folder=found)
+    return found
+
+
+def test_a_process_that_imports_the_module_runs_the_program(folder):
+    program = f"import declares_far\n{LOADING}print(load_program('program.pt2').module()(torch.ones(1, 2)[0]).tolist())"
+
+    assert "[2.0, 2.0]\n" == run(program, folder=folder)
+
+
+def test_a_process_that_does_not_import_it_is_told_what_to_import(folder):
+    assert_expected_inline(run(LOADING + CATCHING, folder=folder), """\
+DeclarationError: far::twice: the exported program in 'program.pt2' calls ops that are not declared in this process
+  do         import declares_far before loading
+""")
