@@ -14,6 +14,8 @@ from custom_autograd.core.inference import schema_of
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import format_message, show
 from custom_autograd.core.names import Name, names_of, parse_name
+from custom_autograd.core.schema import Schema
+from custom_autograd.core.signatures import find_signature
 from custom_autograd.core.wish import Wish
 from custom_autograd.integrations import INTEGRATIONS
 from custom_autograd.registering import attach_integrations
@@ -31,6 +33,7 @@ def wish_of(
     hidden: Sequence[str],
     non_differentiable: Sequence[str],
     tags: Sequence[torch.Tag] | None,
+    static: Sequence[str],
 ) -> Wish:
     """The arguments of `custom_op`, normalised."""
     mutates: str | tuple[str, ...] = (
@@ -44,6 +47,7 @@ def wish_of(
         hidden=_listed(name, "hidden", hidden),
         non_differentiable=_listed(name, "non_differentiable", non_differentiable),
         tags=_tags(name, tags),
+        static=_listed(name, "static", static),
     )
 
 
@@ -79,13 +83,18 @@ def declare(
     """
     name = parse_name(wish.op)
     if not callable(function):
-        raise DeclarationError(format_message(wish.op, "the declared object is not callable", found=show(function)))
+        raise _not_callable(wish.op, function)
     devices = None if device_types is None else _listed(wish.op, "device_types", device_types)
     declaration = Declaration(
         name, schema_of(function, wish), function, location_of(function), devices, wish.tags, is_reference
     )
     with registry.one_declaration_at_a_time():
         return _define(declaration, replace=replace)
+
+
+def _not_callable(op: str, found: object) -> DeclarationError:
+    do = "declare what Class.method gives" if isinstance(found, classmethod) else None
+    return DeclarationError(format_message(op, "the declared object is not callable", found=show(found), do=do))
 
 
 def _define(declaration: Declaration, *, replace: bool) -> Entry:
@@ -136,13 +145,28 @@ def coverage(entry: Entry) -> dict[str, str]:
 
 def signature_of(entry: Entry) -> inspect.Signature:
     """The signature of a call: the function's own, or for a manual schema the schema's names."""
-    signature = inspect.signature(entry.declaration.function)
+    signature = find_signature(entry.declaration.function) or _signature_of_schema(entry.declaration.schema)
     visible = entry.declaration.schema.visible_outputs
     if entry.declaration.schema.hidden_outputs and len(visible) == 1:
         return signature.replace(return_annotation=torch.Tensor)
     if entry.declaration.schema.hidden_outputs:
         return signature.replace(return_annotation=inspect.Signature.empty)
     return signature
+
+
+def _signature_of_schema(schema: Schema) -> inspect.Signature:
+    """For a builtin that does not say what it takes."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                argument.name,
+                kinds[argument.is_keyword_only],
+                default=argument.default if argument.has_default else inspect.Parameter.empty,
+            )
+            for argument in schema.arguments
+        ]
+    )
 
 
 def find_or_import(name: str, module: str) -> Entry:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import torch
 
 from custom_autograd import declaring, registering
+from custom_autograd.core.locations import module_of
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.call import make_public_call
@@ -42,6 +43,7 @@ def custom_op(
     hidden: tuple[()] = (),
     non_differentiable: Sequence[str] = (),
     reference: bool = False,
+    static: Sequence[str] = (),
     replace: bool = False,
 ) -> Callable[[Callable[P, R]], CustomOp[P, R]]: ...
 @typing.overload
@@ -58,6 +60,7 @@ def custom_op(
     hidden: Sequence[str],
     non_differentiable: Sequence[str] = (),
     reference: bool = False,
+    static: Sequence[str] = (),
     replace: bool = False,
 ) -> Callable[[Callable[P, Any]], CustomOp[P, Any]]: ...
 @typing.overload
@@ -74,6 +77,7 @@ def custom_op(
     hidden: Sequence[str] = (),
     non_differentiable: Sequence[str] = (),
     reference: bool = False,
+    static: Sequence[str] = (),
     replace: bool = False,
 ) -> CustomOp[P, R]: ...
 def custom_op(
@@ -89,6 +93,7 @@ def custom_op(
     hidden: Sequence[str] = (),
     non_differentiable: Sequence[str] = (),
     reference: bool = False,
+    static: Sequence[str] = (),
     replace: bool = False,
 ) -> Any:  # Any: the overloads say what
     """Declares a PyTorch operation. A superset of `torch.library.custom_op`.
@@ -105,6 +110,7 @@ def custom_op(
         hidden: outputs that rules can use but a call does not return.
         non_differentiable: inputs and outputs that never carry a gradient. Integers and bools do not by themselves.
         reference: `fn` is written in differentiable PyTorch operations; it serves as what is not registered.
+        static: arguments that take functions or classes that can be imported; they travel as "module:name".
         replace: an op of that name may exist. Old handles to it keep what they were declared with.
 
     Returns:
@@ -128,7 +134,7 @@ def custom_op(
     """
 
     def declare(function: Callable[..., Any]) -> CustomOp[..., Any]:
-        wish = declaring.wish_of(name, mutates_args, schema, outputs, hidden, non_differentiable, tags)
+        wish = declaring.wish_of(name, mutates_args, schema, outputs, hidden, non_differentiable, tags, static)
         return CustomOp(declaring.declare(function, wish, device_types, is_reference=reference, replace=replace))
 
     return declare if fn is None else declare(fn)
@@ -167,7 +173,7 @@ class CustomOp(Generic[P, R]):
         return html.format_op(self.name, schema, location, self.coverage(), self.kernels, self.source)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.name, self.entry.declaration.function.__module__)
+        return _restore, (self.name, module_of(self.entry.declaration.function))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CustomOp[P, R]:
         return self

@@ -181,10 +181,9 @@ def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> dict[str, b
 
 def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
     """Registers a batching rule."""
-    arguments = entry.declaration.schema.arguments
-    positional = [argument.name for argument in arguments if not argument.is_keyword_only]
-    keywords = [argument.name for argument in arguments if argument.is_keyword_only]
-    rules.check_signature(entry.declaration, "vmap rule", function, ["info", "in_dims", *positional], keywords)
+    schema = entry.declaration.schema
+    positional = ["info", "in_dims", *rules.positional_of(schema)]
+    rules.check_signature(entry.declaration, "vmap rule", function, positional, rules.keywords_of(schema))
     _add(entry, Rule("vmap", function, location_of(function)), replace=replace)
     return function
 

@@ -18,6 +18,8 @@ class Argument:
         name: as rules and calls spell it.
         type: as the dispatcher spells it: `Tensor`, `Tensor?[]`, `int`, `float`, `str`, ...
         is_keyword_only: it can only be given by name.
+        is_positional_only: it cannot be given by name.
+        is_variadic: it stands for `*name`, and takes all further positional arguments of a call.
         is_mutated: kernels write to it.
         is_differentiable: it may carry a gradient.
         has_default: a call may leave it out.
@@ -29,6 +31,8 @@ class Argument:
     name: str
     type: str
     is_keyword_only: bool = False
+    is_positional_only: bool = False
+    is_variadic: bool = False
     is_mutated: bool = False
     is_differentiable: bool = False
     has_default: bool = False

@@ -21,6 +21,7 @@ class Wish:
     hidden: tuple[str, ...]
     non_differentiable: tuple[str, ...]
     tags: tuple[torch.Tag, ...] = ()
+    static: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def _by_reference(entry: Entry, bind: Binder, arguments: dict[str, Any]) -> Any:
     """PyTorch's own operations in the reference know how to be batched."""
     reference = entry.reference()
     assert reference is not None
-    positional, keywords = bind.call(arguments)
+    positional, keywords = bind.user_call(arguments)
     result = reference(*positional, **keywords)
     return tuple(result) if isinstance(result, tuple) else result
 
@@ -88,8 +88,8 @@ def _by_rule(
 ) -> tuple[Any, Any]:
     """Runs the user's rule: (info, in_dims, *args, **kwargs) -> (output, out_dims)."""
     schema = entry.declaration.schema
-    positional, keywords = bind.call(values)
-    in_dims = [dims[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
+    positional, keywords = bind.user_call(values)
+    in_dims = bind.user_call(dims)[0]
     if any(argument.is_keyword_only and argument.holds_tensors for argument in schema.arguments):
         in_dims += [dims[argument.name] for argument in schema.arguments if argument.is_keyword_only]
     found = noted(entry.name, rule)(level.info, tuple(in_dims), *positional, **keywords)

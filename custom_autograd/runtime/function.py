@@ -13,7 +13,7 @@ NOTE [why apply is not Function.apply]
 from __future__ import annotations
 
 from custom_autograd.core.schema import Schema
-from custom_autograd.runtime.call import pass_on
+from custom_autograd.runtime.passing import pass_on
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.source import Source, tuple_of
 from custom_autograd.torch_private.functions import MATERIALIZES, SAVED

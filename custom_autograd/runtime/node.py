@@ -8,9 +8,10 @@ find that what it returns fits, and leaves everything else to the Function's own
 from __future__ import annotations
 
 from custom_autograd.registration.rules import Rule, grad_names, sole_result
-from custom_autograd.runtime.direct import call_kernel, write_reading
+from custom_autograd.runtime.direct import write_reading
 from custom_autograd.runtime.drop_in import PARCEL
 from custom_autograd.runtime.function import FunctionWriter
+from custom_autograd.runtime.passing import call_kernel
 from custom_autograd.runtime.source import Source, tuple_of
 
 
