@@ -31,18 +31,25 @@ def path_of(value: Any) -> str:  # Any: a function or class, or wrongly somethin
     Raises:
         ValueError: there is none, or something else has it.
     """
-    if not callable(value):
-        raise ValueError(f"expected a function or a class, found {show(value)}")
-    path = next((path for path in _candidates(value) if _find(path) is value), None)
-    if path is None:
-        raise ValueError(
-            f"expected a function or class that can be imported, found {_describe(value)}: define it at the top "
-            "level of a module, and pass what varies as arguments of the op"
-        )
+    path, problem = _path_or_problem(value)
+    if problem:
+        raise ValueError(problem)
     return path
 
 
-torch.compiler.assume_constant_result(path_of)  # Dynamo runs it on the function itself, and guards on which it is
+def _path_or_problem(value: Any) -> tuple[str, str]:
+    if not callable(value):
+        return "", f"expected a function or a class, found {show(value)}"
+    path = next((path for path in _candidates(value) if _find(path) is value), None)
+    if path is not None:
+        return path, ""
+    return "", (
+        f"expected a function or class that can be imported, found {_describe(value)}: define it at the top "
+        "level of a module, and pass what varies as arguments of the op"
+    )
+
+
+torch.compiler.assume_constant_result(_path_or_problem)  # Dynamo calls it, and guards on which function it is given
 
 
 def _candidates(value: Any) -> list[str]:

@@ -145,6 +145,8 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
             with source.block("if not $is_dynamo_compiling() and $compiling_callback() is None"):
                 _write_conversions(source, schema)
                 writer.write(["not $torch_function_modes()", *direct.MODES], hides=True)
+                if any(argument.to_dispatcher is not None for argument in schema.arguments):  # converted once only
+                    direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})")
         source.line(f"return $entry.call({pass_on(schema, to_user=True)})")
 
 
