@@ -156,12 +156,11 @@ def signature_of(entry: Entry) -> inspect.Signature:
 
 def _signature_of_schema(schema: Schema) -> inspect.Signature:
     """For a builtin that does not say what it takes."""
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return inspect.Signature(
         [
             inspect.Parameter(
                 argument.name,
-                kinds[argument.is_keyword_only],
+                argument.kind,
                 default=argument.default if argument.has_default else inspect.Parameter.empty,
             )
             for argument in schema.arguments

@@ -64,9 +64,7 @@ def enumeration(annotation: type[enum.Enum]) -> ArgumentType:
 
 def optional(inner: ArgumentType) -> ArgumentType:
     """The same or None."""
-    return ArgumentType(
-        f"{inner.spelling}?", _unless_none(inner.to_dispatcher), _unless_none(inner.from_dispatcher)
-    )
+    return ArgumentType(f"{inner.spelling}?", _unless_none(inner.to_dispatcher), _unless_none(inner.from_dispatcher))
 
 
 def list_of(element: ArgumentType) -> ArgumentType:

@@ -79,6 +79,7 @@ def _argument(value: ParsedValue, declared: Declared | None, wish: Wish, refuse:
         is_variadic=parameter.kind is parameter.VAR_POSITIONAL,
         has_default=parameter.default is not parameter.empty,
         default=declared.default,
+        is_filled=parameter.default is not parameter.empty and not value.has_default,
         to_dispatcher=declared.type.to_dispatcher or argument.to_dispatcher,
         from_dispatcher=declared.type.from_dispatcher,
     )
@@ -149,9 +150,7 @@ def _output_names(
     return tuple(name or f"output_{index}" for index, name in enumerate(written))
 
 
-def _check_against_function(
-    schema: Schema, signature: inspect.Signature | None, wish: Wish, refuse: Refusal
-) -> None:
+def _check_against_function(schema: Schema, signature: inspect.Signature | None, wish: Wish, refuse: Refusal) -> None:
     """A manual schema and `mutates_args` must say the same; so must it and the function's parameters."""
     if wish.schema is None:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ class Argument:
         is_differentiable: it may carry a gradient.
         has_default: a call may leave it out.
         default: what it then is, in the form kernels see it.
+        is_filled: the dispatcher knows no such default: what calls it must give the argument.
         to_dispatcher: turns a value of a call into the dispatcher's, or None where they are the same.
         from_dispatcher: the inverse.
     """
@@ -37,8 +39,19 @@ class Argument:
     is_differentiable: bool = False
     has_default: bool = False
     default: Any = None  # Any: a default of whatever type the argument has
+    is_filled: bool = False
     to_dispatcher: Callable[[Any], Any] | None = None
     from_dispatcher: Callable[[Any], Any] | None = None
+
+    @property
+    def kind(self) -> Any:  # Any: inspect gives the type of its kinds no public name
+        """How a call gives it."""
+        if self.is_variadic:
+            return inspect.Parameter.VAR_POSITIONAL
+        if self.is_keyword_only:
+            return inspect.Parameter.KEYWORD_ONLY
+        only = self.is_positional_only
+        return inspect.Parameter.POSITIONAL_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
 
     @property
     def holds_tensors(self) -> bool:

@@ -6,7 +6,7 @@ The dispatcher leaves out every argument that equals its default, also one that 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from custom_autograd.core.schema import Schema
@@ -70,3 +70,14 @@ def spread(schema: Schema, positional: list[Any]) -> list[Any]:  # Any: one valu
         return positional
     place = is_variadic.index(True)
     return [*positional[:place], *positional[place]]
+
+
+def gather(schema: Schema, positional: Sequence[Any]) -> list[tuple[str, Any]]:  # Any: as above
+    """The inverse of `spread`, for a call that may leave arguments out: each value with the name of its argument."""
+    names = schema.argument_names
+    is_variadic = [argument.is_variadic for argument in schema.arguments]
+    if True not in is_variadic:
+        return list(zip(names, positional, strict=False))
+    place = is_variadic.index(True)
+    found = list(zip(names, positional[:place], strict=False))
+    return [*found, (names[place], list(positional[place:]))] if len(found) == place else found
