@@ -41,6 +41,11 @@ def _converted(argument: Argument | None, value: object) -> object:
     return value if argument is None or argument.to_dispatcher is None else argument.to_dispatcher(value)
 
 
+def has_generator(sample: Sample) -> bool:
+    """Whether a call is given a generator."""
+    return any(isinstance(value, torch.Generator) for value in (*sample.args, *sample.kwargs.values()))
+
+
 def repeatable(schema: Schema, function: Function) -> Function:
     """The same function, which leaves the generators that it is given as they were: each call draws the same."""
     if not any(argument.type.startswith("Generator") for argument in schema.arguments):
@@ -48,6 +53,8 @@ def repeatable(schema: Schema, function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:
+        if torch.compiler.is_dynamo_compiling():
+            return function(*args, **kwargs)
         return function(*map(_copied, args), **{name: _copied(value) for name, value in kwargs.items()})
 
     return call

@@ -170,6 +170,11 @@ class Schema:
         return any(output.is_view for output in self.outputs)
 
     @property
+    def has_generator(self) -> bool:
+        """Whether a call may draw from a generator that it is given: running it again draws something else."""
+        return any(argument.type.startswith("Generator") for argument in self.arguments)
+
+    @property
     def values(self) -> tuple[Argument | Output, ...]:
         """All arguments, then all outputs."""
         return (*self.arguments, *self.outputs)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument, Schema
@@ -75,12 +77,17 @@ def conversions(declaration: Declaration) -> dict[str, Any]:
 def _checked(declaration: Declaration, name: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A conversion whose refusal names the op and the argument (Any: one value)."""
 
+    def refusal(reason: str) -> str:
+        problem = f"argument '{name}': {reason}"
+        return format_message(str(declaration.name), problem, declared=declaration.location)
+
+    torch.compiler.assume_constant_result(refusal)  # Dynamo cannot trace how a message is laid out
+
     def convert_or_refuse(value: Any) -> Any:
         try:
             return convert(value)
         except ValueError as error:
-            problem = f"argument '{name}': {error}"
-            raise KernelError(format_message(str(declaration.name), problem, declared=declaration.location)) from None
+            raise KernelError(refusal(str(error))) from None
 
     return convert_or_refuse
 
