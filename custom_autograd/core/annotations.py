@@ -23,7 +23,7 @@ def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Re
     written["return"] = signature.return_annotation
     try:
         return {**written, **typing.get_type_hints(plain)}
-    except NameError:
+    except (NameError, TypeError):  # a name that is not global; a `Final`, which Python has in classes only
         pass
     except Exception as error:
         raise refuse(f"the annotations cannot be read: {error}") from error

@@ -23,8 +23,8 @@ class Plan:
         rules: the gradient rules bound by name.
         drop_in: the rule registered through `register_autograd`, or None.
         jvp: the forward-mode rule, or None.
-        reference: the differentiable computation, or None; never set for an op that mutates or takes a generator, since it
-            would run a second time on what the first has changed.
+        reference: the differentiable computation, or None; never set for an op that mutates or takes a generator:
+            it would run a second time on what the first has changed.
         covered: the inputs whose gradients the rules return.
         named_grads: the results whose incoming gradient some rule names.
         saved: name of each saved input or output -> the inputs for whose gradients it is saved.
