@@ -37,12 +37,25 @@ def arguments_of(schema: Schema, values: Mapping[str, str]) -> str:
 
 
 def _for_kernel(argument: Argument, *, is_from_dispatcher: bool) -> str:
-    if argument.from_dispatcher is not None:
-        found = f"from_dispatcher_{argument.name}({argument.name})"
-        return f"*{found}" if argument.is_variadic else found
     if argument.is_variadic:
-        return f"*{argument.name}"
-    if is_from_dispatcher or not argument.type.removesuffix("?").endswith("[]"):
+        has_conversion = argument.from_dispatcher is not None
+        return f"*from_dispatcher_{argument.name}({argument.name})" if has_conversion else f"*{argument.name}"
+    if argument.from_dispatcher is None and (is_from_dispatcher or not _is_list(argument)):
         return argument.name
+    return _copied(argument) if argument.from_dispatcher is None else in_users_form(argument)
+
+
+def in_users_form(argument: Argument) -> str:
+    """Source of an argument as kernels and rules see it; a list of numbers is one of its own, which nobody changes."""
+    if argument.from_dispatcher is not None:
+        return f"from_dispatcher_{argument.name}({argument.name})"
+    return _copied(argument) if _is_list(argument) and not argument.holds_tensors else argument.name
+
+
+def _is_list(argument: Argument) -> bool:
+    return argument.type.removesuffix("?").endswith("[]")
+
+
+def _copied(argument: Argument) -> str:
     copied = f"list({argument.name})"  # a list of its own, as from the dispatcher
     return f"None if {argument.name} is None else {copied}" if argument.is_optional else copied
