@@ -34,6 +34,8 @@ def signature(schema: Schema, *, first: str = "", for_dispatcher: bool) -> str:
             parts.append("*")
         has_star |= argument.is_keyword_only or is_variadic
         default = default_of(argument, for_dispatcher=for_dispatcher)[0] if argument.has_default else ""
+        if argument.is_variadic and for_dispatcher:
+            default = "()"  # the dispatcher always gives it; Python wants a default behind others
         parts.append(f"{'*' * is_variadic}{argument.name}{'=' * bool(default)}{default}")
     nameless = bool(first) + sum(argument.is_positional_only for argument in schema.arguments)
     if nameless and not for_dispatcher:

@@ -136,9 +136,9 @@ class NodeWriter:
 
     def _uses_own_context(self) -> bool:
         """Whether a drop-in rule can be given torch's own ctx: there is one entry per argument in all it holds."""
-        names = [a for a in self.schema.arguments if not a.is_keyword_only or a.holds_tensors]
+        has_keywords = any(argument.is_keyword_only for argument in self.schema.arguments)
         is_plain = all(r.type == "Tensor" and r.is_differentiable for r in self.plan.results)
-        return is_plain and not self.function.has_lists and len(names) == len(self.schema.arguments)
+        return is_plain and not self.function.has_lists and not has_keywords
 
     def _write_own_context(self) -> None:
         """Runs the setup_context of a drop-in rule on torch's own ctx."""
