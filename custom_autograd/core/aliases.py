@@ -22,8 +22,10 @@ def resolve(annotation: Any) -> Any:  # Any: an annotation can be any object
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
         return Union[tuple(map(resolve, arguments))]  # noqa: UP007 - built from values, not written
-    if origin in (list, Sequence) and len(arguments) == 1:
-        return origin[resolve(arguments[0])]
+    if origin is list and arguments:
+        return list[resolve(arguments[0])]  # type: ignore[misc]  # built from values
+    if origin is Sequence and arguments:
+        return Sequence[resolve(arguments[0])]  # type: ignore[misc]  # built from values
     if origin is tuple and arguments:
         return tuple[tuple(item if item is Ellipsis else resolve(item) for item in arguments)]  # type: ignore[misc]  # built from values
     return annotation

@@ -178,13 +178,13 @@ def check_signature(
             given = [name for name in positional for _ in range(count if name.startswith("*") else 1)]
             signature.bind(*given, **dict.fromkeys(keywords))
     except TypeError as error:
-        star = ["*", *keywords] if keywords else []
+        star = ["*"] if keywords and not any(name.startswith("*") for name in positional) else []
         raise _refusal(
             declaration,
             slot,
             function,
             f"does not fit the schema: {error}",
-            expected=f"({', '.join([*positional, *star])})",
+            expected=f"({', '.join([*positional, *star, *keywords])})",
             found=str(signature),
             do="give it these parameters",
         ) from error

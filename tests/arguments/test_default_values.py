@@ -67,7 +67,7 @@ ROWS = pytest.mark.parametrize("name", DEFAULTS)
 
 
 def declare(name: str) -> CustomOp[..., Tensor]:
-    """x times a number that says what the kernel was given, if it is `value` that is left out, or `after` too."""
+    """X times a number that says what the kernel was given, if it is `value` that is left out, or `after` too."""
     annotation, default = DEFAULTS[name]
 
     def scale(x: Tensor, before: int = 1, value: object = default, after: float = 2.0) -> Tensor:

@@ -1,5 +1,7 @@
 """What stands behind an annotation is found, however it is written."""
 
+# ruff: noqa: F821 - jaxtyping's shapes are not the names of types
+
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, List, NewType, Optional, TypeVar, Union  # noqa: UP035 - old ones too

@@ -18,7 +18,7 @@ def test_a_string_names_what_is_local_to_the_function_around_it():
     class Side(enum.Enum):
         LEFT = 2
 
-    Array = Tensor
+    Array = Tensor  # noqa: N806 - a type
 
     @custom_op("annotations::local")
     def op(x: Array, side: Side = Side.LEFT) -> Array:
@@ -28,7 +28,7 @@ def test_a_string_names_what_is_local_to_the_function_around_it():
 
 
 def test_a_string_names_what_is_local_two_functions_out():
-    Array = Tensor
+    Array = Tensor  # noqa: N806 - a type
 
     def declare():
         @custom_op("annotations::nested")
@@ -42,7 +42,7 @@ def test_a_string_names_what_is_local_two_functions_out():
 
 def test_a_string_does_not_name_what_is_local_elsewhere():
     def declare(function):
-        Elsewhere = Tensor  # noqa: F841 - the point
+        Elsewhere = Tensor  # noqa: F841, N806 - the point
         return custom_op("annotations::elsewhere", function)
 
     def op(x: Elsewhere) -> Tensor:  # noqa: F821 - the point
