@@ -1,9 +1,10 @@
 """A program that shows a failure by itself: it loads the target, writes the sample out, and runs the one check."""
 
+import enum
 import inspect
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import torch
 from torch import Tensor
@@ -98,12 +99,25 @@ def _literal(value: object) -> str:
         return _tensor(value)
     if isinstance(value, torch.device):
         return f"torch.{value!r}"
+    if isinstance(value, torch.Generator):
+        return f'torch.Generator("{value.device}").manual_seed({value.initial_seed()})'
+    if isinstance(value, enum.Flag):
+        return f"{_imported(type(value))}({value.value})"
+    if isinstance(value, enum.Enum):
+        return f"{_imported(type(value))}[{value.name!r}]"
+    if isinstance(value, (type, FunctionType)):
+        return _imported(value)
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         items = ", ".join(_literal(item) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items},)" if len(value) == 1 else f"({items})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in value.items()) + "}"
     return repr(value)
+
+
+def _imported(value: type | FunctionType) -> str:
+    """Source that imports a class or a function where it is used."""
+    return f"__import__({value.__module__!r}, fromlist=['']).{value.__qualname__}"
 
 
 def _tensor(tensor: Tensor) -> str:
