@@ -220,6 +220,14 @@ def test_the_dispatchers_parser_is_read():
     assert ("out", "Tensor") == (results[0].name, results[0].type)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])
+def test_the_dtype_of_a_number_and_of_itself(dtype):
+    number = torch._C.parse_schema(f"f(ScalarType a={str(dtype).removeprefix('torch.')}) -> ()").arguments[0].default_value
+
+    assert isinstance(number, int)
+    assert dtype is schemas.dtype_of(number) is schemas.dtype_of(dtype)
+
+
 def test_tags_of_ops_that_hand_back_what_they_wrote_to():
     assert {tag for tag in torch.Tag.__members__.values() if tag.name in ("inplace", "out")} == tags.HANDED_BACK
 

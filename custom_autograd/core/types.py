@@ -19,6 +19,7 @@ from torch import Tensor
 from custom_autograd.core import conversions
 from custom_autograd.core.aliases import resolve
 from custom_autograd.core.conversions import ArgumentType
+from custom_autograd.torch_private.schemas import dtype_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
     Row(str, ArgumentType("str"), has_list_of_optional=True),
     Row(torch.dtype, ArgumentType("ScalarType")),
     Row(torch.device, ArgumentType("Device")),
-    Row(torch.layout, ArgumentType("Layout")),
-    Row(torch.memory_format, ArgumentType("MemoryFormat")),
+    Row(torch.layout, ArgumentType("Layout"), has_list=False),
+    Row(torch.memory_format, ArgumentType("MemoryFormat"), has_list=False),
     Row(torch.Size, ArgumentType("SymInt[]", conversions.sizes, torch.Size), has_list=False),
     Row(torch.Generator, ArgumentType("Generator", conversions.generator), has_list=False),
 )
@@ -127,6 +128,8 @@ def _find_sequence(annotation: object) -> ArgumentType | None:
     found = None if element is None or not _has_list(element) else _find(element)
     if found is None:
         return None
+    if found.spelling == "ScalarType":
+        found = replace(found, from_dispatcher=dtype_of)
     if typing.get_origin(annotation) is not tuple or found.spelling.startswith("Tensor"):
         return None if length is not None else conversions.list_of(found)
     if length is not None and found.to_dispatcher is None:

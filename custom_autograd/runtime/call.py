@@ -89,7 +89,8 @@ def _checked(declaration: Declaration, name: str, convert: Callable[[Any], Any])
         try:
             return convert(value)
         except ValueError as error:
-            raise KernelError(refusal(str(error))) from None
+            reason = str(error)
+        raise KernelError(refusal(reason))  # not from None: Dynamo of torch 2.11 cannot trace that
 
     return convert_or_refuse
 

@@ -116,6 +116,7 @@ def test_export_to_a_file(name):
 
 
 @pytest.mark.parametrize("name", [name for name, row in LEAVES.items() if not row.is_saved])
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 writes dtypes in lists as numbers")
 def test_what_torch_cannot_write_to_a_file_it_refuses(name):
     op, _ = call_of(name)
 
@@ -223,6 +224,7 @@ def _(x, access):
     return torch.empty_like(x)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="Dynamo of torch 2.11 leaves out what an exception says")
 def test_a_refusal_is_told_under_compilation(fresh_compiler):
     compiled = torch.compile(lambda x: opened(x, 3), fullgraph=True, backend="eager")
 
