@@ -8,12 +8,11 @@ import inspect
 import sys
 from typing import Any
 
-import torch
-
 from custom_autograd.core.conversions import ArgumentType, optional
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message, show
 from custom_autograd.core.wish import Refusal
+from custom_autograd.torch_private.compiler import constant_in_graphs
 
 HOMES = ("torch", "torch.nn.functional", "torch.special")
 """Where builtins of torch are looked for that do not say where they are from."""
@@ -37,6 +36,7 @@ def path_of(value: Any) -> str:  # Any: a function or class, or wrongly somethin
     return path
 
 
+@constant_in_graphs  # Dynamo guards on which function it is given
 def _path_or_problem(value: Any) -> tuple[str, str]:
     if not callable(value):
         return "", f"expected a function or a class, found {show(value)}"
@@ -47,9 +47,6 @@ def _path_or_problem(value: Any) -> tuple[str, str]:
         f"expected a function or class that can be imported, found {_describe(value)}: define it at the top "
         "level of a module, and pass what varies as arguments of the op"
     )
-
-
-torch.compiler.assume_constant_result(_path_or_problem)  # Dynamo calls it, and guards on which function it is given
 
 
 def _candidates(value: Any) -> list[str]:

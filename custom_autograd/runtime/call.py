@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument, Schema
@@ -17,6 +15,7 @@ from custom_autograd.runtime import direct
 from custom_autograd.runtime.passing import call_kernel, pass_on
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.source import Source, compile_source
+from custom_autograd.torch_private.compiler import constant_in_graphs
 
 
 def signature(schema: Schema, *, first: str = "", for_dispatcher: bool) -> str:
@@ -79,11 +78,10 @@ def conversions(declaration: Declaration) -> dict[str, Any]:
 def _checked(declaration: Declaration, name: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A conversion whose refusal names the op and the argument (Any: one value)."""
 
+    @constant_in_graphs  # Dynamo cannot trace how a message is laid out
     def refusal(reason: str) -> str:
         problem = f"argument '{name}': {reason}"
         return format_message(str(declaration.name), problem, declared=declaration.location)
-
-    torch.compiler.assume_constant_result(refusal)  # Dynamo cannot trace how a message is laid out
 
     def convert_or_refuse(value: Any) -> Any:
         try:
