@@ -14,6 +14,8 @@ from custom_autograd.core.inference import schema_of
 from custom_autograd.core.locations import location_of, modules_of
 from custom_autograd.core.messages import format_message, quote, show
 from custom_autograd.core.names import Name, names_of, parse_name
+from custom_autograd.core.schema import Schema
+from custom_autograd.core.signatures import find_signature
 from custom_autograd.core.wish import Wish
 from custom_autograd.integrations import INTEGRATIONS
 from custom_autograd.registering import attach_integrations
@@ -33,7 +35,8 @@ def wish_of(
     hidden: Sequence[str],
     non_differentiable: Sequence[str],
     tags: Sequence[torch.Tag] | None,
-    aliases: Mapping[str, str] | None = None,
+    aliases: Mapping[str, str] | None,
+    static: Sequence[str],
 ) -> Wish:
     """The arguments of `custom_op`, normalised."""
     mutates: str | tuple[str, ...] = (
@@ -48,6 +51,7 @@ def wish_of(
         non_differentiable=_listed(name, "non_differentiable", non_differentiable),
         tags=_tags(name, tags),
         aliases=_aliases(name, aliases),
+        static=_listed(name, "static", static),
     )
 
 
@@ -91,7 +95,7 @@ def declare(
     """
     name = parse_name(wish.op)
     if not callable(function):
-        raise DeclarationError(format_message(wish.op, "the declared object is not callable", found=show(function)))
+        raise _not_callable(wish.op, function)
     devices = None if device_types is None else _listed(wish.op, "device_types", device_types)
     form = find_form(function, wish)
     if form is not None:
@@ -100,6 +104,11 @@ def declare(
     declaration = Declaration(name, schema, function, location, devices, wish.tags, is_reference, form)
     with registry.one_declaration_at_a_time():
         return define(declaration, replace=replace)
+
+
+def _not_callable(op: str, found: object) -> DeclarationError:
+    do = "declare what Class.method gives" if isinstance(found, classmethod) else None
+    return DeclarationError(format_message(op, "the declared object is not callable", found=show(found), do=do))
 
 
 def define(declaration: Declaration, *, replace: bool) -> Entry:
@@ -152,13 +161,28 @@ def coverage(entry: Entry) -> dict[str, str]:
 def signature_of(entry: Entry) -> inspect.Signature:
     """The signature of a call: the function's own, or for a manual schema the schema's names."""
     form = entry.declaration.form
-    signature = inspect.signature(entry.declaration.function) if form is None else form.signature
+    own = find_signature(entry.declaration.function) if form is None else form.signature
+    signature = own or _signature_of_schema(entry.declaration.schema)
     visible = entry.declaration.schema.visible_outputs
     if entry.declaration.schema.hidden_outputs and len(visible) == 1:
         return signature.replace(return_annotation=torch.Tensor)
     if entry.declaration.schema.hidden_outputs:
         return signature.replace(return_annotation=inspect.Signature.empty)
     return signature
+
+
+def _signature_of_schema(schema: Schema) -> inspect.Signature:
+    """For a builtin that does not say what it takes."""
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                argument.name,
+                argument.kind,
+                default=argument.default if argument.has_default else inspect.Parameter.empty,
+            )
+            for argument in schema.arguments
+        ]
+    )
 
 
 def pickled(entry: Entry) -> tuple[str, tuple[str, ...]]:

@@ -45,6 +45,7 @@ def custom_op(
     non_differentiable: Sequence[str] = (),
     aliases: Mapping[str, str] | None = None,
     reference: bool = False,
+    static: Sequence[str] = (),
     replace: bool = False,
 ) -> Callable[[Callable[P, R]], CustomOp[P, R]]: ...
 @typing.overload
@@ -62,6 +63,7 @@ def custom_op(
     non_differentiable: Sequence[str] = (),
     aliases: Mapping[str, str] | None = None,
     reference: bool = False,
+    static: Sequence[str] = (),
     replace: bool = False,
 ) -> Callable[[Callable[P, Any]], CustomOp[P, Any]]: ...
 @typing.overload
@@ -79,6 +81,7 @@ def custom_op(
     non_differentiable: Sequence[str] = (),
     aliases: Mapping[str, str] | None = None,
     reference: bool = False,
+    static: Sequence[str] = (),
     replace: bool = False,
 ) -> CustomOp[P, R]: ...
 def custom_op(
@@ -95,6 +98,7 @@ def custom_op(
     non_differentiable: Sequence[str] = (),
     aliases: Mapping[str, str] | None = None,
     reference: bool = False,
+    static: Sequence[str] = (),
     replace: bool = False,
 ) -> Any:  # Any: the overloads say what
     """Declares a PyTorch operation. A superset of `torch.library.custom_op`.
@@ -113,6 +117,7 @@ def custom_op(
         aliases: by output, the input that kernels may return in its place: `{"output": "x"}`. The caller may then get
             memory that is shared with that input; graphs and transforms see a copy.
         reference: `fn` is written in differentiable PyTorch operations; it serves as what is not registered.
+        static: arguments that take functions or classes that can be imported; they travel as "module:name".
         replace: an op of that name may exist. Old handles to it keep what they were declared with.
 
     Returns:
@@ -136,7 +141,7 @@ def custom_op(
     """
 
     def declare(function: Callable[..., Any]) -> CustomOp[..., Any]:
-        wish = declaring.wish_of(name, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases)
+        wish = declaring.wish_of(name, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases, static)
         return CustomOp(declaring.declare(function, wish, device_types, is_reference=reference, replace=replace))
 
     return declare if fn is None else declare(fn)

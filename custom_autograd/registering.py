@@ -208,14 +208,12 @@ def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> dict[str, b
 
 def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
     """Registers a batching rule."""
-    form = entry.declaration.form
+    schema, form = entry.declaration.schema, entry.declaration.form
     registered: Callable[..., Any] = function
     if form is not None:
         registered = flat_vmap(form, entry.declaration, function)
-    arguments = entry.declaration.schema.arguments
-    positional = [argument.name for argument in arguments if not argument.is_keyword_only]
-    keywords = [argument.name for argument in arguments if argument.is_keyword_only]
-    rules.check_signature(entry.declaration, "vmap rule", registered, ["info", "in_dims", *positional], keywords)
+    positional = ["info", "in_dims", *rules.positional_of(schema)]
+    rules.check_signature(entry.declaration, "vmap rule", registered, positional, rules.keywords_of(schema))
     _add(entry, Rule("vmap", registered, location_of(function)), replace=replace)
     return function
 

@@ -241,6 +241,15 @@ def test_the_dispatchers_parser_is_read():
     assert ("out", "Tensor") == (results[0].name, results[0].type)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])
+def test_the_dtype_of_a_number_and_of_itself(dtype):
+    text = f"f(ScalarType a={str(dtype).removeprefix('torch.')}) -> ()"
+    number = torch._C.parse_schema(text).arguments[0].default_value
+
+    assert isinstance(number, int)
+    assert dtype is schemas.dtype_of(number) is schemas.dtype_of(dtype)
+
+
 def test_tags_of_ops_that_hand_back_what_they_wrote_to():
     assert {tag for tag in torch.Tag.__members__.values() if tag.name in ("inplace", "out")} == tags.HANDED_BACK
 
@@ -266,6 +275,17 @@ def test_the_cache_tag_keeps_what_others_wrote():
         assert first.startswith("theirs|custom_autograd:")
     finally:
         config.cache_key_tag = before
+
+
+@compiler.constant_in_graphs
+def spelled(value):
+    return ", ".join([str(value)] * 2)  # more than Dynamo can trace
+
+
+def test_a_function_is_constant_in_graphs(fresh_compiler):
+    compiled = torch.compile(lambda x, n: x + len(spelled(n)), fullgraph=True, backend="eager", dynamic=False)
+
+    assert [4.0, 6.0] == [compiled(torch.zeros(1), n).item() for n in (1, 12)]
 
 
 def test_calling_an_op_does_not_load_the_compiler():

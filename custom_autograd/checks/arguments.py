@@ -16,12 +16,13 @@ class TargetArgument:
     is_mutated: bool = False
     is_differentiable: bool = True
     default: object = inspect.Parameter.empty
+    kind: object = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def argument_of_schema(row: Argument) -> TargetArgument:
     """What a schema says of an argument."""
     default = row.default if row.has_default else inspect.Parameter.empty
-    return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default)
+    return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default, row.kind)
 
 
 def arguments_with_containers(form: Form, schema: Schema) -> tuple[TargetArgument, ...]:
@@ -30,8 +31,8 @@ def arguments_with_containers(form: Form, schema: Schema) -> tuple[TargetArgumen
     for node in form.inputs:
         flat = [argument for argument in schema.arguments if argument.name in node.flat()]
         is_mutated, is_differentiable = any(a.is_mutated for a in flat), any(a.is_differentiable for a in flat)
-        default = form.signature.parameters[node.name].default
-        found.append(TargetArgument(node.name, is_mutated, is_differentiable, default))
+        parameter = form.signature.parameters[node.name]
+        found.append(TargetArgument(node.name, is_mutated, is_differentiable, parameter.default, parameter.kind))
     return tuple(found)
 
 

@@ -135,6 +135,7 @@ REFUSALS = (
     "don't support vmap",
     "we do not yet support",
     "vmap met an op that draws random numbers",
+    "torch.compile cannot trace a torch.Generator",
     "called random operation while in randomness error mode",
     "override the setup_context staticmethod",
     "does not support forward AD",

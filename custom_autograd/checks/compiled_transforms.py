@@ -19,6 +19,7 @@ from custom_autograd.checks.base import (
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.compilation import TensorCall, fresh, has_data_dependent_size, refusal_of
 from custom_autograd.checks.differentiable import can_have_gradient
+from custom_autograd.checks.dispatching import has_generator
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -46,6 +47,8 @@ class CompiledTransforms(Check):
         inputs = tuple(tensor.detach().clone() for tensor in sample.tensors())
         if not any(can_have_gradient(tensor) and tensor.numel() for tensor in inputs):
             raise NothingToCheckError("no tensor of the sample can have a gradient")
+        if has_generator(sample):
+            raise NothingToCheckError("torch.compile cannot trace a torch.Generator")
         if has_data_dependent_size(target, sample):
             raise NothingToCheckError("the size of its results depends on the data")
         for name, transformed, arguments in _transforms(TensorCall(target, sample), inputs):

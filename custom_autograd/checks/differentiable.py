@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from custom_autograd.checks.base import NothingToCheckError, find_refusal, first_line
+from custom_autograd.checks.dispatching import has_generator
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.samples import Sample
 
@@ -52,7 +53,9 @@ class TensorFunction:
             torch.set_rng_state(before)
 
     def is_random(self) -> bool:
-        """Whether a call draws from torch's default generator."""
+        """Whether a call draws from torch's default generator, or from one that it is given."""
+        if has_generator(self.sample):
+            return True
         before = torch.get_rng_state()
         try:
             self._call(*self.inputs)

@@ -5,7 +5,7 @@ import enum
 import inspect
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import torch
 from torch import Tensor
@@ -137,18 +137,29 @@ def _literal(value: object) -> str:
     fields = _fields_of(value)
     if fields is not None:
         return f"{type(value).__name__}({', '.join(f'{name}={_literal(item)}' for name, item in fields.items())})"
+    if isinstance(value, enum.Flag):
+        return f"{type(value).__name__}({value.value})"
     if isinstance(value, enum.Enum):
-        return str(value)
+        return f"{type(value).__name__}[{value.name!r}]"
     if isinstance(value, Tensor):
         return _tensor(value)
     if isinstance(value, torch.device):
         return f"torch.{value!r}"
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, torch.Generator):
+        return f'torch.Generator("{value.device}").manual_seed({value.initial_seed()})'
+    if isinstance(value, (type, FunctionType)):
+        return _imported(value)
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         items = ", ".join(_literal(item) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items},)" if len(value) == 1 else f"({items})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in value.items()) + "}"
     return repr(value)
+
+
+def _imported(value: type | FunctionType) -> str:
+    """Source that imports a class or a function where it is used."""
+    return f"__import__({value.__module__!r}, fromlist=['']).{value.__qualname__}"
 
 
 def _tensor(tensor: Tensor) -> str:

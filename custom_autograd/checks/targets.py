@@ -8,6 +8,7 @@ any callable on tensors              its signature, nothing else
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from custom_autograd.checks.arguments import (
     arguments_with_containers,
     places_in_containers,
 )
+from custom_autograd.checks.dispatching import call_overload, repeatable, to_dispatcher
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
@@ -83,15 +85,25 @@ class Target:
 
     def _argument_of(self, leaf: TensorLeaf) -> TargetArgument:
         if isinstance(leaf.argument, int):
-            if leaf.argument < len(self.arguments):
-                return self.arguments[leaf.argument]
+            place = min(leaf.argument, self._star)
+            if place < len(self.arguments):
+                return self.arguments[place]
             return TargetArgument(f"args[{leaf.argument}]")
         matching = [argument for argument in self.arguments if argument.name == leaf.argument]
         return matching[0] if matching else TargetArgument(leaf.argument)
 
     def name_of(self, leaf: TensorLeaf) -> str:
         """What a message calls a tensor of a sample: 'weight', or 'tensors[1]'."""
-        return f"{self.argument_of(leaf).name}{leaf.path}"
+        index = leaf.argument - self._star if isinstance(leaf.argument, int) else -1
+        return f"{self.argument_of(leaf).name}{f'[{index}]' if index >= 0 else ''}{leaf.path}"
+
+    @property
+    def _star(self) -> int:
+        """The place of the argument that takes all further ones; beyond any where there is none."""
+        kinds = [argument.kind for argument in self.arguments]
+        return (
+            kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else sys.maxsize
+        )
 
     def written_places(self, sample: Sample) -> frozenset[int]:
         """Which tensors of a sample the target writes to, by their place among its leaves."""
@@ -100,12 +112,12 @@ class Target:
     def complete(self, sample: Sample) -> Sample:
         """The call with every default that it leaves out written down, as a kernel is called."""
         given = {argument.name for argument in self.arguments[: len(sample.args)]} | set(sample.kwargs)
-        missing = {
-            row.name: row.default
-            for row in self.arguments
-            if row.name not in given and row.default is not inspect.Parameter.empty
-        }
-        return sample.with_arguments(sample.args, {**sample.kwargs, **missing})
+        missing = [
+            row for row in self.arguments if row.name not in given and row.default is not inspect.Parameter.empty
+        ]
+        nameless = [row.default for row in missing if row.kind is inspect.Parameter.POSITIONAL_ONLY]
+        named = {row.name: row.default for row in missing if row.kind is not inspect.Parameter.POSITIONAL_ONLY}
+        return sample.with_arguments([*sample.args, *nameless], {**sample.kwargs, **named})
 
     @property
     def visible_reference(self) -> Function | None:
@@ -174,14 +186,14 @@ def _from_entry(call: Function, entry: Entry) -> Target:
 def _with_containers(flat: Target, form: Form, schema: Schema) -> Target:
     """The target as its author sees it: what is flat inside is called with containers."""
 
-    def to_dispatcher(sample: Sample) -> Sample:
+    def flattened(sample: Sample) -> Sample:
         return flat.to_dispatcher(sample.with_arguments(*form.flat_call(*sample.args, **sample.kwargs)))
 
     return replace(
         flat,
         full=form.outside(flat.full),
         arguments=arguments_with_containers(form, schema),
-        to_dispatcher=to_dispatcher,
+        to_dispatcher=flattened,
         reference=None if flat.reference is None else form.outside(flat.reference),
         kernels={device: form.outside(function) for device, function in flat.kernels.items()},
         places=places_in_containers(form, schema),
@@ -189,38 +201,21 @@ def _with_containers(flat: Target, form: Form, schema: Schema) -> Target:
 
 
 def _from_schema(call: Function, entry: Entry, schema: Schema) -> Target:
+    reference = entry.reference()
     return Target(
         name=entry.name,
-        call=call,
-        full=functools.partial(_call_overload, entry),
+        call=repeatable(schema, call),
+        full=repeatable(schema, functools.partial(call_overload, entry)),
         arguments=tuple(argument_of_schema(row) for row in schema.arguments),
         overload=entry.overload,
-        to_dispatcher=functools.partial(_to_dispatcher, schema),
-        reference=entry.reference(),
-        kernels={device or "": kernel.function for device, kernel in entry.kernels.items()},
+        to_dispatcher=functools.partial(to_dispatcher, schema),
+        reference=None if reference is None else repeatable(schema, reference),
+        kernels={device or "": repeatable(schema, kernel.function) for device, kernel in entry.kernels.items()},
         location=entry.declaration.location,
         may_alias=schema.is_view or schema.may_return_inputs,
         hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
         source=functools.partial(source_of, entry),
     )
-
-
-def _call_overload(entry: Entry, /, *args: object, **kwargs: object) -> object:
-    call = _to_dispatcher(entry.declaration.schema, Sample(*args, **kwargs))
-    return cast(Function, entry.overload)(*call.args, **call.kwargs)
-
-
-def _to_dispatcher(schema: Schema, sample: Sample) -> Sample:
-    """The call in the values that the dispatcher takes: an Enum by its value, for example."""
-    by_name = {argument.name: argument.to_dispatcher for argument in schema.arguments}
-
-    def convert(name: str, value: object) -> object:
-        conversion = by_name.get(name)
-        return value if conversion is None else conversion(value)
-
-    args = [convert(name, value) for name, value in zip(schema.argument_names, sample.args, strict=False)]
-    kwargs = {name: convert(name, value) for name, value in sample.kwargs.items()}
-    return sample.with_arguments(args, kwargs)
 
 
 def _from_definition(definition: verification.Definition) -> Target:

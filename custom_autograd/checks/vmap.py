@@ -9,6 +9,7 @@ from torch import Tensor
 
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, find_refusal, first_line, skipped
 from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.dispatching import has_generator
 from custom_autograd.checks.sweeps import copy, subsets
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.core.samples import Sample
@@ -38,6 +39,8 @@ class Vmap(Check):
             raise NothingToCheckError("the sample has no tensor to batch")
         if any(leaf.tensor.layout != torch.strided for leaf in leaves):
             raise NothingToCheckError("a tensor of the sample is not strided, and cannot be batched")
+        if has_generator(sample):
+            raise NothingToCheckError("it draws from a generator that every call of a loop is given anew")
         written = target.written_places(sample)
         names = [target.name_of(leaf) for leaf in leaves]
         call = _function(target, copy(sample), written)

@@ -8,27 +8,47 @@ from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.locations import unwrap
+from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.wish import Refusal
 
 
 def annotations_of(function: Callable[..., Any], signature: inspect.Signature, refuse: Refusal) -> dict[str, Any]:
+    """The annotations in terms of plain types, also where they were written as strings."""
+    return {name: resolve(value) for name, value in _read(function, signature, refuse).items()}
+
+
+def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Refusal) -> dict[str, Any]:
     """The annotations as objects, also where they were written as strings."""
     known: dict[str, Any] | None = getattr(function, "flat_annotations", None)
     if known is not None:
         return known  # generated: it has the annotations of no source
     plain = unwrap(function)
+    written = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    written["return"] = signature.return_annotation
     try:
-        return typing.get_type_hints(plain)
-    except NameError:
+        return {**written, **typing.get_type_hints(plain)}
+    except (NameError, TypeError):  # a name that is not global; a `Final`, which Python has in classes only
         pass
     except Exception as error:
         raise refuse(f"the annotations cannot be read: {error}") from error
-    scope = dict(getattr(plain, "__globals__", {}))
-    closure = inspect.getclosurevars(plain) if inspect.isfunction(plain) else None
-    scope.update(closure.nonlocals if closure else {})
-    written = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    written["return"] = signature.return_annotation
+    scope = {**getattr(plain, "__globals__", {}), **_names_around(plain)}
     return {name: _evaluate(name, value, scope, refuse) for name, value in written.items()}
+
+
+def _names_around(function: Callable[..., Any]) -> dict[str, Any]:  # Any: whatever stands around it
+    """What a string annotation may name besides globals: type parameters, and what is local where it stands."""
+    found: dict[str, Any] = {}
+    frame = inspect.currentframe()
+    code = getattr(function, "__code__", None)
+    while frame is not None and code is not None:
+        if code in frame.f_code.co_consts:
+            found = {**frame.f_locals, **found}
+            code = frame.f_code
+        frame = frame.f_back
+    if inspect.isfunction(function):
+        found.update(inspect.getclosurevars(function).nonlocals)
+    found.update({parameter.__name__: parameter for parameter in getattr(function, "__type_params__", ())})
+    return found
 
 
 def _evaluate(name: str, annotation: Any, scope: dict[str, Any], refuse: Refusal) -> Any:  # Any: an annotation
@@ -40,6 +60,5 @@ def _evaluate(name: str, annotation: Any, scope: dict[str, Any], refuse: Refusal
         raise refuse(
             f"the annotation of '{name}' cannot be read",
             found=repr(annotation),
-            do="import the type at the top of the module; a type local to a function is not seen from "
-            "a string annotation",
+            do="import the type at the top of the module: it is not known where the op is declared",
         ) from error

@@ -7,16 +7,15 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from custom_autograd.core.annotations import annotations_of
+from custom_autograd.core.arguments import Declared, read_arguments, spell_annotation
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.parsing import parse
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.types import ArgumentType, describe_supported, find_argument_type, find_return_spelling
+from custom_autograd.core.signatures import find_signature
+from custom_autograd.core.types import find_return_spelling
 from custom_autograd.core.wish import Refusal, Wish
-from custom_autograd.torch_private.schemas import can_be_default
 from custom_autograd.torch_private.tags import HANDED_BACK
 
 
@@ -27,30 +26,44 @@ def schema_of(function: Callable[..., Any], wish: Wish) -> Schema:
         DeclarationError: something in the declaration cannot be an op; the message says what and where.
     """
     refuse = Refusal(wish.op, location_of(function))
-    signature = _signature(function, refuse)
-    if wish.schema is None:
-        return parse(_Inference(function, signature, wish, refuse).text(), signature, function, wish, refuse)
-    return parse(wish.schema.strip(), signature, function, wish, refuse)
+    signature = _signature(function, wish, refuse)
+    if wish.schema is not None or signature is None:
+        return parse(str(wish.schema).strip(), signature, {}, {}, wish, refuse)
+    annotations = annotations_of(function, signature, refuse)
+    declared = read_arguments(signature, annotations, wish, refuse)
+    text = _Inference(signature, annotations, declared, wish, refuse).text()
+    return parse(text, signature, annotations, declared, wish, refuse)
 
 
-def _signature(function: Callable[..., Any], refuse: Refusal) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError) as error:
+def _signature(function: Callable[..., Any], wish: Wish, refuse: Refusal) -> inspect.Signature | None:
+    """What a call may pass; None for a builtin that does not say, where there is a schema that does."""
+    found = find_signature(function)
+    if found is None and wish.schema is None:
         raise refuse(
-            "the decorated object has no signature", expected="a Python function", found=show(function)
-        ) from error
+            "the decorated object has no signature",
+            expected="a Python function, or schema=",
+            found=show(function),
+            do="pass schema=, or wrap it in a function with annotations",
+        )
+    return found
 
 
 class _Inference:
     """Builds a schema string from annotations."""
 
-    def __init__(self, function: Callable[..., Any], signature: inspect.Signature, wish: Wish, refuse: Refusal) -> None:
-        self.function = function
+    def __init__(
+        self,
+        signature: inspect.Signature,
+        annotations: dict[str, Any],
+        declared: dict[str, Declared],
+        wish: Wish,
+        refuse: Refusal,
+    ) -> None:
         self.signature = signature
+        self.types = annotations
+        self.declared = declared
         self.wish = wish
         self.refuse = refuse
-        self.types = annotations_of(function, signature, refuse)
 
     def text(self) -> str:
         parameters = list(self.signature.parameters.values())
@@ -64,48 +77,22 @@ class _Inference:
         return f"({', '.join(parts)}) -> {self._results(parameters)}"
 
     def _argument(self, position: int, parameter: inspect.Parameter) -> str:
-        found = self._type(parameter)
-        spelling = found.spelling
+        declared = self.declared[parameter.name]
+        spelling = declared.type.spelling
         if self._is_mutated(parameter.name):
             if not spelling.startswith("Tensor"):
                 raise self.refuse(
                     f"argument '{parameter.name}' stands in mutates_args but holds no tensor",
                     expected="a Tensor or a list of Tensors",
-                    found=_spell(parameter.annotation),
+                    found=spell_annotation(parameter.annotation),
                     do="take it out of mutates_args",
                 )
             spelling = spelling.replace("Tensor", f"Tensor(a{position}!)", 1)
-        if parameter.default is parameter.empty:
-            return f"{spelling} {parameter.name}"
-        return f"{spelling} {parameter.name}={self._default(parameter, found)}"
-
-    def _type(self, parameter: inspect.Parameter) -> ArgumentType:
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise self.refuse(
-                f"parameter '{parameter}' cannot be passed by name",
-                expected="parameters without '/', '*args' and '**kwargs'",
-                do="give each argument a name of its own",
-            )
-        if parameter.annotation is parameter.empty:
-            raise self.refuse(
-                f"argument '{parameter.name}' has no type annotation",
-                expected=describe_supported(),
-                do="annotate it, or pass schema=",
-            )
-        annotation = self.types[parameter.name]
-        found = find_argument_type(annotation)
-        if found is None:
-            raise self.refuse(
-                f"argument '{parameter.name}' has an annotation that is not supported",
-                expected=describe_supported(),
-                found=_spell(annotation),
-                do=_advice(annotation),
-            )
-        return found
+        return f"{spelling} {parameter.name}" + ("" if declared.text is None else f"={declared.text}")
 
     def _is_mutated(self, name: str) -> bool:
         if self.wish.mutates == "unknown":
-            return str(find_argument_type(self.types[name]) or "").find("Tensor") >= 0
+            return "Tensor" in self.declared[name].type.spelling
         return name in self.wish.mutates
 
     def _check_mutates(self, parameters: list[inspect.Parameter]) -> None:
@@ -121,34 +108,6 @@ class _Inference:
                     do=suggest(name, names),
                 )
 
-    def _default(self, parameter: inspect.Parameter, found: ArgumentType) -> str:
-        value = parameter.default
-        if value is None and not found.spelling.endswith("?"):
-            raise self.refuse(
-                f"argument '{parameter.name}' has the default None, which its type does not include",
-                expected=f"{_spell(parameter.annotation)} | None",
-                found=_spell(parameter.annotation),
-                do="make the annotation optional",
-            )
-        if found.to_dispatcher is not None:
-            value = self._convert_default(parameter, found.to_dispatcher)
-        text = _spell_default(value)
-        if text is None:
-            raise self.refuse(
-                f"argument '{parameter.name}' has a default that a schema cannot hold",
-                expected="None, a finite number, bool, str, dtype, device, layout, or a list of numbers",
-                found=show(value),
-                do="use None as the default, and replace it in the kernel",
-            )
-        return text
-
-    def _convert_default(self, parameter: inspect.Parameter, convert: Callable[[Any], Any]) -> Any:
-        """The default in the dispatcher's form (Any: of the argument's type)."""
-        try:
-            return convert(parameter.default)
-        except ValueError as error:
-            raise self.refuse(f"the default of argument '{parameter.name}' does not fit its type: {error}") from None
-
     def _results(self, parameters: list[inspect.Parameter]) -> str:
         if self.signature.return_annotation is inspect.Signature.empty:
             raise self.refuse(
@@ -163,7 +122,7 @@ class _Inference:
                 raise self.refuse(
                     "the return annotation is not supported",
                     expected="Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those",
-                    found=_spell(part),
+                    found=spell_annotation(part),
                     do="return a NamedTuple, a dataclass, a TypedDict, or a dict with its keys in outputs=",
                 )
         spelled = self._alias_results(spelled, parameters)
@@ -182,32 +141,6 @@ class _Inference:
                 found=str(len(spelled)),
             )
         return [f"Tensor(a{index}!)" for index in written]
-
-
-def _spell(annotation: object) -> str:
-    """An annotation as it would be written: `int` rather than `<class 'int'>`."""
-    return inspect.formatannotation(annotation)
-
-
-def _advice(annotation: object) -> str:
-    if typing.get_origin(annotation) is tuple:
-        return "use list[...] where the length varies, or one argument per element"
-    return "change the annotation, or split the argument into ones the dispatcher can hold"
-
-
-def _spell_default(value: Any) -> str | None:  # Any: the default of a parameter
-    if isinstance(value, (str, torch.device)):
-        text = str(value)
-        return None if '"' in text or "\\" in text else f'"{text}"'
-    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-        return str(value).removeprefix("torch.") if can_be_default(value) else None
-    if value is None or isinstance(value, (bool, int)):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value) if value == value and abs(value) != float("inf") else None
-    if isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, float)) for item in value):
-        return "[" + ", ".join(str(item) for item in value) + "]"
-    return None
 
 
 def _is_tuple(annotation: object) -> bool:

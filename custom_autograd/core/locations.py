@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable
 from typing import Any
-
-UNKNOWN = "unknown location"
 
 
 def location_of(function: Callable[..., Any]) -> str:  # Any: whatever a user registers
@@ -36,11 +35,22 @@ def _is_ours(names: dict[str, Any]) -> bool:  # Any: the global names of a modul
 def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
     """The function behind wrappers, partials, bound methods and callable objects."""
     while True:
-        inner = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
-        inner = inner or getattr(function, "__func__", None)
+        inner = _inner(function)
         if not callable(inner):
-            break
+            return function
         function = inner
-    if not inspect.isroutine(function) and not isinstance(function, type):
-        return type(function).__call__  # a callable object: its class says what it does
-    return function
+
+
+def _inner(function: Callable[..., Any]) -> Any:  # Any: what a wrapper holds
+    """What a wrapper calls, or None for what is no wrapper."""
+    wrapped = getattr(function, "__wrapped__", None)
+    if wrapped is not None:
+        return wrapped
+    if isinstance(function, functools.partial):
+        return function.func
+    if inspect.ismethod(function):
+        return function.__func__
+    if inspect.isroutine(function) or isinstance(function, type):
+        return None
+    call = type(function).__call__  # a callable object: its class says what it does
+    return call if inspect.isfunction(call) or hasattr(call, "__wrapped__") else None

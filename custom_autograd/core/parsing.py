@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from custom_autograd.core.aliases import check_aliases
-from custom_autograd.core.annotations import annotations_of
+from custom_autograd.core.arguments import Declared, check_static
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.names import is_name
 from custom_autograd.core.schema import TENSOR_TYPES, Argument, Output, Schema
-from custom_autograd.core.types import find_argument_type, find_check
+from custom_autograd.core.statics import static_type
+from custom_autograd.core.types import find_check
 from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
 
@@ -21,8 +22,24 @@ TAKEN_NAMES = frozenset({"needs", "meta", "grad"})
 TAKEN_PREFIXES = ("grad_", "tangent_")
 
 
-def parse(text: str, signature: inspect.Signature, function: Callable[..., Any], wish: Wish, refuse: Refusal) -> Schema:
-    """Parses the schema text, and adds what the text cannot say: names, hidden outputs, conversions."""
+def parse(
+    text: str,
+    signature: inspect.Signature | None,
+    annotations: dict[str, Any],
+    declared: dict[str, Declared],
+    wish: Wish,
+    refuse: Refusal,
+) -> Schema:
+    """Parses the schema text, and adds what the text cannot say: names, hidden outputs, conversions.
+
+    Args:
+        text: the schema, without the name of the op.
+        signature: of the function; None where it has none.
+        annotations: of the function, by name; empty for a schema that the author wrote.
+        declared: what the text was made from, by name; empty for a schema that the author wrote.
+        wish: of the author.
+        refuse: makes the error for what cannot be.
+    """
     if not text.startswith("("):
         raise refuse(
             "the schema does not begin with '('",
@@ -34,9 +51,8 @@ def parse(text: str, signature: inspect.Signature, function: Callable[..., Any],
         arguments, results = parse_schema("op" + text)
     except RuntimeError as error:
         raise refuse(f"the schema cannot be parsed: {str(error).strip()}", found=text) from error
-    annotations = {} if wish.schema is not None else annotations_of(function, signature, refuse)
     named_tuple = _named_tuple(annotations)
-    built = tuple(_argument(value, signature, annotations, wish) for value in arguments)
+    built = tuple(_argument(value, declared.get(value.name), wish, refuse) for value in arguments)
     outputs = _outputs(results, built, arguments, named_tuple, wish, refuse)
     schema = Schema(built, outputs, text, named_tuple)
     _check_against_function(schema, signature, wish, refuse)
@@ -45,7 +61,7 @@ def parse(text: str, signature: inspect.Signature, function: Callable[..., Any],
     return schema
 
 
-def _argument(value: ParsedValue, signature: inspect.Signature, annotations: dict[str, Any], wish: Wish) -> Argument:
+def _argument(value: ParsedValue, declared: Declared | None, wish: Wish, refuse: Refusal) -> Argument:
     argument = Argument(
         name=value.name,
         type=value.type,
@@ -56,13 +72,32 @@ def _argument(value: ParsedValue, signature: inspect.Signature, annotations: dic
         default=value.default,
         to_dispatcher=find_check(value.type),
     )
-    if wish.schema is not None:
-        return argument
-    found = find_argument_type(annotations[value.name])
-    default = signature.parameters[value.name].default if value.has_default else None
-    assert found is not None  # the text was built from it
-    convert = found.to_dispatcher or argument.to_dispatcher
-    return replace(argument, default=default, to_dispatcher=convert, from_dispatcher=found.from_dispatcher)
+    if declared is None:
+        return _static(argument, refuse) if value.name in wish.static else argument
+    parameter = declared.parameter
+    return replace(
+        argument,
+        is_positional_only=parameter.kind is parameter.POSITIONAL_ONLY,
+        is_variadic=parameter.kind is parameter.VAR_POSITIONAL,
+        has_default=parameter.default is not parameter.empty,
+        default=declared.default,
+        is_filled=parameter.default is not parameter.empty and not value.has_default,
+        to_dispatcher=declared.type.to_dispatcher or argument.to_dispatcher,
+        from_dispatcher=declared.type.from_dispatcher,
+    )
+
+
+def _static(argument: Argument, refuse: Refusal) -> Argument:
+    """A static argument of a schema that the author wrote."""
+    if argument.type not in ("str", "str?") or argument.default is not None:
+        raise refuse(
+            f"the static argument '{argument.name}' does not travel as a string",
+            expected=f"'str {argument.name}' or 'str? {argument.name}=None' in the schema",
+            found=argument.type + (f", default {argument.default!r}" if argument.default is not None else ""),
+            do="its type in a schema is str: the name of what is passed",
+        )
+    found = static_type(argument.name, refuse, is_optional=argument.is_optional)
+    return replace(argument, to_dispatcher=found.to_dispatcher, from_dispatcher=found.from_dispatcher)
 
 
 def _named_tuple(annotations: dict[str, Any]) -> type | None:
@@ -118,7 +153,7 @@ def _output_names(
     return tuple(name or f"output_{index}" for index, name in enumerate(written))
 
 
-def _check_against_function(schema: Schema, signature: inspect.Signature, wish: Wish, refuse: Refusal) -> None:
+def _check_against_function(schema: Schema, signature: inspect.Signature | None, wish: Wish, refuse: Refusal) -> None:
     """A manual schema and `mutates_args` must say the same; so must it and the function's parameters."""
     if wish.schema is None:
         return
@@ -130,6 +165,9 @@ def _check_against_function(schema: Schema, signature: inspect.Signature, wish: 
             found=f"mutates_args={wish.mutates!r}",
             do="mark written arguments in the schema as 'Tensor(a!)', and name the same ones",
         )
+    check_static(schema.argument_names, wish, refuse)
+    if signature is None:
+        return
     try:
         positional = [None for a in schema.arguments if not a.is_keyword_only]
         signature.bind(*positional, **{a.name: None for a in schema.arguments if a.is_keyword_only})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,13 @@ class Argument:
         name: as rules and calls spell it.
         type: as the dispatcher spells it: `Tensor`, `Tensor?[]`, `int`, `float`, `str`, ...
         is_keyword_only: it can only be given by name.
+        is_positional_only: it cannot be given by name.
+        is_variadic: it stands for `*name`, and takes all further positional arguments of a call.
         is_mutated: kernels write to it.
         is_differentiable: it may carry a gradient.
         has_default: a call may leave it out.
         default: what it then is, in the form kernels see it.
+        is_filled: the dispatcher knows no such default: what calls it must give the argument.
         to_dispatcher: turns a value of a call into the dispatcher's, or None where they are the same.
         from_dispatcher: the inverse.
     """
@@ -29,12 +33,25 @@ class Argument:
     name: str
     type: str
     is_keyword_only: bool = False
+    is_positional_only: bool = False
+    is_variadic: bool = False
     is_mutated: bool = False
     is_differentiable: bool = False
     has_default: bool = False
     default: Any = None  # Any: a default of whatever type the argument has
+    is_filled: bool = False
     to_dispatcher: Callable[[Any], Any] | None = None
     from_dispatcher: Callable[[Any], Any] | None = None
+
+    @property
+    def kind(self) -> Any:  # Any: inspect gives the type of its kinds no public name
+        """How a call gives it."""
+        if self.is_variadic:
+            return inspect.Parameter.VAR_POSITIONAL
+        if self.is_keyword_only:
+            return inspect.Parameter.KEYWORD_ONLY
+        only = self.is_positional_only
+        return inspect.Parameter.POSITIONAL_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
 
     @property
     def holds_tensors(self) -> bool:
@@ -158,6 +175,11 @@ class Schema:
     def may_return_inputs(self) -> bool:
         """Whether kernels may return an input as it is."""
         return any(output.may_be is not None for output in self.outputs)
+
+    @property
+    def has_generator(self) -> bool:
+        """Whether a call may draw from a generator that it is given: running it again draws something else."""
+        return any(argument.type.startswith("Generator") for argument in self.arguments)
 
     @property
     def values(self) -> tuple[Argument | Output, ...]:

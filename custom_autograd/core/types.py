@@ -1,6 +1,6 @@
 """Which Python types an op may take and return, and how the dispatcher spells them.
 
-ARGUMENT_TYPES has one row per type. Lists and optionals of a row, `Literal` and `Enum` are derived from it.
+ARGUMENT_TYPES has one row per type. Lists, tuples and optionals of a row, `Literal` and `Enum` are derived from it.
 """
 
 from __future__ import annotations
@@ -10,56 +10,47 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
 import torch
 from torch import Tensor
 
-NO_CONVERSION: Callable[[Any], Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentType:
-    """How one Python type travels through the dispatcher.
-
-    Attributes:
-        spelling: the dispatcher's type, such as `Tensor?[]` or `int`.
-        to_dispatcher: turns a value of a call into the dispatcher's; None where they are the same.
-        from_dispatcher: the inverse, for kernels and rules.
-    """
-
-    spelling: str
-    to_dispatcher: Callable[[Any], Any] | None = NO_CONVERSION  # Any: one value of the row's type
-    from_dispatcher: Callable[[Any], Any] | None = NO_CONVERSION
+from custom_autograd.core import conversions
+from custom_autograd.core.conversions import ArgumentType
+from custom_autograd.core.plain_types import resolve
+from custom_autograd.torch_private.schemas import dtype_of
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One supported type: its spelling, and whether lists of it and optionals inside lists exist."""
+    """One supported type: its annotation, how it travels, and whether lists of it may hold None."""
 
     annotation: object
-    spelling: str
-    has_list: bool
+    type: ArgumentType
+    has_list: bool = True
     has_list_of_optional: bool = False
 
 
 ARGUMENT_TYPES: tuple[Row, ...] = (
-    Row(Tensor, "Tensor", has_list=True, has_list_of_optional=True),
-    Row(torch.nn.Parameter, "Tensor", has_list=True),
-    Row(bool, "bool", has_list=True),
-    Row(int, "SymInt", has_list=True),
-    Row(torch.SymInt, "SymInt", has_list=True),
-    Row(float, "float", has_list=True),
-    Row(complex, "complex", has_list=True),
-    Row(torch.types.Number, "Scalar", has_list=True),
-    Row(str, "str", has_list=True),
-    Row(torch.dtype, "ScalarType", has_list=True),
-    Row(torch.device, "Device", has_list=False),
-    Row(torch.layout, "Layout", has_list=False),
-    Row(torch.memory_format, "MemoryFormat", has_list=False),
-    Row(torch.Size, "SymInt[]", has_list=False),
+    Row(Tensor, ArgumentType("Tensor"), has_list_of_optional=True),
+    Row(bool, ArgumentType("bool"), has_list_of_optional=True),
+    Row(int, ArgumentType("SymInt"), has_list_of_optional=True),
+    Row(torch.SymInt, ArgumentType("SymInt"), has_list_of_optional=True),
+    Row(float, ArgumentType("float"), has_list_of_optional=True),
+    Row(complex, ArgumentType("complex"), has_list_of_optional=True),
+    Row(torch.types.Number, ArgumentType("Scalar")),
+    Row(str, ArgumentType("str"), has_list_of_optional=True),
+    Row(torch.dtype, ArgumentType("ScalarType")),
+    Row(torch.device, ArgumentType("Device")),
+    Row(torch.layout, ArgumentType("Layout"), has_list=False),
+    Row(torch.memory_format, ArgumentType("MemoryFormat"), has_list=False),
+    Row(torch.Size, ArgumentType("SymInt[]", conversions.sizes, torch.Size), has_list=False),
+    Row(torch.Generator, ArgumentType("Generator", conversions.generator), has_list=False),
 )
+
+NUMBERS = frozenset({bool, int, float, complex, torch.SymInt})
+"""Types whose unions are `Scalar`."""
 
 RETURN_SPELLINGS = {
     Tensor: "Tensor",
@@ -95,55 +86,70 @@ def find_check(spelling: str) -> Callable[[Any], Any] | None:  # Any: a value of
 def describe_supported() -> str:
     """The supported annotations in one line, for messages."""
     names = [getattr(row.annotation, "__name__", "Number") for row in ARGUMENT_TYPES]
-    return f"{', '.join(dict.fromkeys(names))}, optionals and lists of them, Literal, Enum"
+    return f"{', '.join(dict.fromkeys(names))}, optionals, lists and tuples of them, Literal, Enum"
 
 
 def find_argument_type(annotation: object) -> ArgumentType | None:
-    """The row for an annotation, or None where the type is not supported."""
-    spelling = _find_spelling(annotation)
-    if spelling is not None:
-        return ArgumentType(spelling)
-    if typing.get_origin(annotation) is Literal:
-        return _literal(annotation)
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return _enumeration(annotation)
-    return _optional_of_converted(annotation)
+    """How an annotation travels through the dispatcher, or None where the type is not supported."""
+    return _find(resolve(annotation))
 
 
 def find_return_spelling(annotation: object) -> str | None:
     """The dispatcher's spelling of one returned value, or None where it cannot be returned."""
+    annotation = resolve(annotation)
     for row, spelling in RETURN_SPELLINGS.items():
         if annotation == row:
             return spelling
     inner = _optional(annotation)
     if inner is not None and inner == Tensor:
         return "Tensor?"
-    element = _element(annotation)
-    return "Tensor[]" if element == Tensor else None
+    element, length = _element(annotation)
+    return "Tensor[]" if element == Tensor and length is None else None
 
 
-def _find_spelling(annotation: object) -> str | None:
+def _find(annotation: object) -> ArgumentType | None:
+    """The same for an annotation that is resolved."""
     row = _find_row(annotation)
     if row is not None:
-        return row.spelling
+        return row.type
+    if typing.get_origin(annotation) is Literal:
+        return conversions.literal(typing.get_args(annotation))
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return conversions.enumeration(annotation)
     inner = _optional(annotation)
     if inner is not None:
-        spelling = _find_spelling(inner)
-        return None if spelling is None or spelling.endswith("?") else f"{spelling}?"
-    element = _element(annotation)
-    return None if element is None else _find_list_spelling(element)
+        found = _find(inner)
+        return None if found is None or found.spelling.endswith("?") else conversions.optional(found)
+    return _find_sequence(annotation)
 
 
-def _find_list_spelling(element: object) -> str | None:
-    row = _find_row(element)
-    if row is not None:
-        return f"{row.spelling}[]" if row.has_list else None
+def _find_sequence(annotation: object) -> ArgumentType | None:
+    element, length = _element(annotation)
+    found = None if element is None or not _has_list(element) else _find(element)
+    if found is None:
+        return None
+    if found.spelling == "ScalarType":
+        found = replace(found, from_dispatcher=dtype_of)
+    if typing.get_origin(annotation) is not tuple or found.spelling.startswith("Tensor"):
+        return None if length is not None else conversions.list_of(found)
+    if length is not None and found.to_dispatcher is None:
+        found = replace(found, to_dispatcher=find_check(found.spelling))
+    return conversions.tuple_of(found, length)
+
+
+def _has_list(element: object) -> bool:
+    """Whether there are lists of a type; what is derived from a row is as the row it travels as."""
     inner = _optional(element)
-    row = None if inner is None else _find_row(inner)
-    return f"{row.spelling}?[]" if row is not None and row.has_list_of_optional else None
+    row = _find_row(element if inner is None else inner)
+    if row is not None:
+        return row.has_list if inner is None else row.has_list_of_optional
+    found = _find(element)
+    return found is not None and "[" not in found.spelling
 
 
 def _find_row(annotation: object) -> Row | None:
+    if typing.get_origin(annotation) in (Union, types.UnionType) and NUMBERS.issuperset(typing.get_args(annotation)):
+        annotation = torch.types.Number
     return next((row for row in ARGUMENT_TYPES if row.annotation == annotation), None)
 
 
@@ -158,56 +164,14 @@ def _optional(annotation: object) -> object | None:
     return rest[0] if len(rest) == 1 else Union[rest]  # noqa: UP007 - built from values, not written
 
 
-def _element(annotation: object) -> object | None:
-    """X of `list[X]`, `Sequence[X]` or `tuple[X, ...]`."""
+def _element(annotation: object) -> tuple[object | None, int | None]:
+    """X of `list[X]`, `Sequence[X]`, `tuple[X, ...]` or `tuple[X, X]`, and the length that is fixed, if any."""
     origin = typing.get_origin(annotation)
     arguments: tuple[object, ...] = typing.get_args(annotation)
     if origin in (list, Sequence) and len(arguments) == 1:
-        return arguments[0]
+        return arguments[0], None
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return arguments[0]
-    return None
-
-
-def _literal(annotation: object) -> ArgumentType | None:
-    """`Literal` of values of one type: that type, with the value checked in each call."""
-    values = typing.get_args(annotation)
-    kinds = {type(value) for value in values}
-    spelling = _find_spelling(kinds.pop()) if len(kinds) == 1 else None
-    if spelling is None:
-        return None
-
-    def check(value: Any) -> Any:  # Any: one of the literal's values
-        if value not in values:
-            raise ValueError(f"expected one of {', '.join(map(repr, values))}, found {value!r}")
-        return value
-
-    return ArgumentType(spelling, to_dispatcher=check)
-
-
-def _enumeration(annotation: type[enum.Enum]) -> ArgumentType:
-    """An `Enum`: the name of the member, as str."""
-
-    def to_name(value: Any) -> str:  # Any: a member, or wrongly something else
-        if isinstance(value, str) and not isinstance(value, annotation) and value in annotation.__members__:
-            return value
-        if not isinstance(value, annotation):
-            members = ", ".join(f"{annotation.__name__}.{name}" for name in annotation.__members__)
-            raise ValueError(f"expected one of {members}, found {value!r}")
-        return value.name
-
-    return ArgumentType("str", to_dispatcher=to_name, from_dispatcher=annotation.__getitem__)
-
-
-def _optional_of_converted(annotation: object) -> ArgumentType | None:
-    inner = _optional(annotation)
-    found = None if inner is None else find_argument_type(inner)
-    if found is None or found.spelling.endswith("?"):
-        return None
-    return ArgumentType(f"{found.spelling}?", _unless_none(found.to_dispatcher), _unless_none(found.from_dispatcher))
-
-
-def _unless_none(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:  # Any: as in ArgumentType
-    if convert is None:
-        return None
-    return lambda value: None if value is None else convert(value)
+        return arguments[0], None
+    if origin is tuple and arguments and all(argument == arguments[0] for argument in arguments):
+        return arguments[0], len(arguments)
+    return None, None

@@ -22,6 +22,7 @@ class Wish:
     non_differentiable: tuple[str, ...]
     tags: tuple[torch.Tag, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
+    static: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

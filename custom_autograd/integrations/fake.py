@@ -41,7 +41,7 @@ class Fake:
             arguments = bind.arguments(*args, **kwargs)
             if rule is None:
                 return reader.read(None, arguments, "fake")
-            positional, keywords = bind.call(arguments)
+            positional, keywords = bind.user_call(arguments)
             result = noted(entry.name, rule)(*positional, **keywords)
             found = reader.read(result, arguments, f"fake, {rule.location},")
             _check_has_no_data(entry, rule, found, arguments)

@@ -97,7 +97,7 @@ def bind_converted(bind: Binder, values: dict[str, Any]) -> dict[str, Any]:  # A
 
 def _by_reference(reference: Callable[..., Any], bind: Binder, arguments: dict[str, Any]) -> Any:
     """PyTorch's own operations in the reference know how to be batched."""
-    positional, keywords = bind.call(arguments)
+    positional, keywords = bind.user_call(arguments)
     result = reference(*positional, **keywords)
     return tuple(result) if isinstance(result, tuple) else result
 
@@ -107,8 +107,8 @@ def _by_rule(
 ) -> tuple[Any, Any]:
     """Runs the user's rule: (info, in_dims, *args, **kwargs) -> (output, out_dims)."""
     schema = entry.declaration.schema
-    positional, keywords = bind.call(values)
-    in_dims = [dims[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
+    positional, keywords = bind.user_call(values)
+    in_dims = bind.user_call(dims)[0]
     if any(argument.is_keyword_only and argument.holds_tensors for argument in schema.arguments):
         in_dims += [dims[argument.name] for argument in schema.arguments if argument.is_keyword_only]
     found = noted(entry.name, rule)(level.info, tuple(in_dims), *positional, **keywords)

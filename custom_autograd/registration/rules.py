@@ -14,6 +14,7 @@ from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import format_message, quote, suggest
 from custom_autograd.core.schema import Argument, Output, Schema
+from custom_autograd.core.signatures import find_signature
 from custom_autograd.registration.declaration import Declaration
 
 NEEDS = "needs"
@@ -128,10 +129,9 @@ def check_call(declaration: Declaration, slot: str, function: Callable[..., Any]
         RegistrationError: it cannot, or its parameters are the op's in another order.
     """
     schema = declaration.schema
+    check_signature(declaration, slot, function, positional_of(schema), keywords_of(schema))
+    signature = find_signature(function)
     expected = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
-    keywords = [argument.name for argument in schema.arguments if argument.is_keyword_only]
-    check_signature(declaration, slot, function, expected, keywords)
-    signature = _signature_of(function)
     parameters = [] if signature is None else list(signature.parameters)[: len(expected)]
     if parameters != expected and sorted(parameters) == sorted(expected):
         raise _refusal(
@@ -143,6 +143,16 @@ def check_call(declaration: Declaration, slot: str, function: Callable[..., Any]
             found=f"({', '.join(parameters)})",
             do="put the parameters in the order of the schema",
         )
+
+
+def positional_of(schema: Schema) -> list[str]:
+    """What is passed by position to whatever is called like the op: `*name` for all further arguments."""
+    return ["*" * argument.is_variadic + argument.name for argument in schema.arguments if not argument.is_keyword_only]
+
+
+def keywords_of(schema: Schema) -> list[str]:
+    """What is passed by keyword to whatever is called like the op."""
+    return [argument.name for argument in schema.arguments if argument.is_keyword_only]
 
 
 def check_signature(
@@ -159,30 +169,25 @@ def check_signature(
     """
     if not callable(function):
         raise _refusal(declaration, slot, function, "is not callable", expected="a function", found=repr(function))
-    signature = _signature_of(function)
+    signature = find_signature(function)
     if signature is None:
         return  # a builtin without a signature shows its mistakes when it is called
     positional, keywords = list(positional), list(keywords)
     try:
-        signature.bind(*positional, **dict.fromkeys(keywords))
+        for count in (0, len(signature.parameters) + 1):  # of the arguments behind a star
+            given = [name for name in positional for _ in range(count if name.startswith("*") else 1)]
+            signature.bind(*given, **dict.fromkeys(keywords))
     except TypeError as error:
-        star = ["*", *keywords] if keywords else []
+        star = ["*"] if keywords and not any(name.startswith("*") for name in positional) else []
         raise _refusal(
             declaration,
             slot,
             function,
             f"does not fit the schema: {error}",
-            expected=f"({', '.join([*positional, *star])})",
+            expected=f"({', '.join([*positional, *star, *keywords])})",
             found=str(signature),
             do="give it these parameters",
         ) from error
-
-
-def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
 
 
 def bind_names(
@@ -191,8 +196,11 @@ def bind_names(
     """The names a rule is to be called with; an error for each parameter that names nothing."""
     if not callable(function):
         raise _refusal(declaration, slot, function, "is not callable", expected="a function", found=repr(function))
-    names = []
-    for parameter in inspect.signature(function).parameters.values():
+    signature, names = find_signature(function), list[str]()
+    if signature is None:
+        do = "wrap it in a function whose parameters are the names it needs"
+        raise _refusal(declaration, slot, function, "has no signature to bind by", expected=quote(valid), do=do)
+    for parameter in signature.parameters.values():
         if parameter.name in valid and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             _check_nameable_kind(declaration, slot, function, parameter)
             names.append(parameter.name)

@@ -42,7 +42,7 @@ def loop_over_batch(entry: Entry, bind: Binder, info: Any, values: ByName, dims:
         KernelError: a written argument is not batched while another is, an op that draws random numbers is under
             randomness="error", or a non-tensor output differs between samples.
     """
-    _check(entry, info, dims)
+    _check(entry, info, values, dims)
     is_empty = info.batch_size == 0
     calls = [_one_call(entry, bind, info, values, dims, index) for index in range(max(info.batch_size, is_empty))]
     columns = list(zip(*calls, strict=True))
@@ -56,7 +56,7 @@ def loop_over_batch(entry: Entry, bind: Binder, info: Any, values: ByName, dims:
     return tuple(results), tuple(out_dims)
 
 
-def _check(entry: Entry, info: Any, dims: ByName) -> None:
+def _check(entry: Entry, info: Any, values: ByName, dims: ByName) -> None:
     schema = entry.declaration.schema
     for argument in schema.mutated_arguments:
         if not is_batched(dims[argument.name]):
@@ -67,7 +67,7 @@ def _check(entry: Entry, info: Any, dims: ByName) -> None:
                 found=f"{others} batched",
                 do=f"batch '{argument.name}' as well: expand and clone it before the call",
             )
-    if torch.Tag.nondeterministic_seeded in entry.declaration.tags and info.randomness == "error":
+    if info.randomness == "error" and _draws(entry, values):
         raise _error(
             entry,
             "vmap met an op that draws random numbers",
@@ -81,8 +81,9 @@ def _one_call(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByNam
     sample = {name: _select(value, dims[name], index) for name, value in values.items()}
     positional, keywords = bind.call(sample)
     assert entry.overload is not None
-    if info.randomness == "same" and torch.Tag.nondeterministic_seeded in entry.declaration.tags:
+    if info.randomness == "same" and _draws(entry, values):
         is_last = index == info.batch_size - 1
+        positional, keywords = bind.call(sample if is_last else {n: _copied(value) for n, value in sample.items()})
         with torch.random.fork_rng(enabled=not is_last):
             result = entry.overload(*positional, **keywords)
     else:
@@ -90,6 +91,16 @@ def _one_call(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByNam
     if not entry.declaration.schema.outputs:
         return ()
     return tuple(result) if len(entry.declaration.schema.outputs) > 1 else (result,)
+
+
+def _draws(entry: Entry, values: ByName) -> bool:
+    """Whether a call draws random numbers: it says so by a tag, or is given a generator."""
+    is_given = any(isinstance(value, torch.Generator) for value in values.values())
+    return is_given or torch.Tag.nondeterministic_seeded in entry.declaration.tags
+
+
+def _copied(value: Any) -> Any:
+    return value.clone_state() if isinstance(value, torch.Generator) else value
 
 
 def _select(value: Any, dim: Any, index: int) -> Any:

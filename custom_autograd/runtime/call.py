@@ -12,9 +12,11 @@ from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import direct
+from custom_autograd.runtime.passing import call_kernel, pass_on
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.source import Source, compile_source
 from custom_autograd.structures import calls as structured
+from custom_autograd.torch_private.compiler import constant_in_graphs
 
 
 def signature(schema: Schema, *, first: str = "", for_dispatcher: bool) -> str:
@@ -22,20 +24,22 @@ def signature(schema: Schema, *, first: str = "", for_dispatcher: bool) -> str:
 
     Args:
         schema: of the op.
-        first: parameters that stand before the op's own.
-        for_dispatcher: defaults in the dispatcher's form rather than the user's.
+        first: a parameter that stands before the op's own.
+        for_dispatcher: as the dispatcher calls it, with defaults in its form, rather than as users do.
     """
-    parts = [first] if first else []
-    is_behind_star = False
+    parts, has_star = [first] if first else [], False
     for argument in schema.arguments:
-        if argument.is_keyword_only and not is_behind_star:
+        is_variadic = argument.is_variadic and not for_dispatcher
+        if argument.is_keyword_only and not has_star:
             parts.append("*")
-            is_behind_star = True
-        parts.append(
-            f"{argument.name}={default_of(argument, for_dispatcher=for_dispatcher)[0]}"
-            if argument.has_default
-            else argument.name
-        )
+        has_star |= argument.is_keyword_only or is_variadic
+        default = default_of(argument, for_dispatcher=for_dispatcher)[0] if argument.has_default else ""
+        if argument.is_variadic and for_dispatcher:
+            default = "()"  # the dispatcher always gives it; Python wants a default behind others
+        parts.append(f"{'*' * is_variadic}{argument.name}{'=' * bool(default)}{default}")
+    nameless = bool(first) + sum(argument.is_positional_only for argument in schema.arguments)
+    if nameless and not for_dispatcher:
+        parts.insert(nameless, "/")
     return ", ".join(parts)
 
 
@@ -46,7 +50,7 @@ def default_of(argument: Argument, *, for_dispatcher: bool) -> tuple[str, Any]:
         value = argument.to_dispatcher(value)
     if argument.type in ("float", "float?") and type(value) is int:
         value = float(value)
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+    if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
         return repr(value), value
     return f"default_{argument.name}" if not for_dispatcher else f"dispatcher_default_{argument.name}", value
 
@@ -75,12 +79,17 @@ def conversions(declaration: Declaration) -> dict[str, Any]:
 def _checked(declaration: Declaration, name: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A conversion whose refusal names the op and the argument (Any: one value)."""
 
+    @constant_in_graphs  # Dynamo cannot trace how a message is laid out
+    def refusal(reason: str) -> str:
+        problem = f"argument '{name}': {reason}"
+        return format_message(str(declaration.name), problem, declared=declaration.location)
+
     def convert_or_refuse(value: Any) -> Any:
         try:
             return convert(value)
         except ValueError as error:
-            problem = f"argument '{name}': {error}"
-            raise KernelError(format_message(str(declaration.name), problem, declared=declaration.location)) from None
+            reason = str(error)
+        raise KernelError(refusal(reason))  # not from None: Dynamo of torch 2.11 cannot trace that
 
     return convert_or_refuse
 
@@ -180,23 +189,18 @@ def own_names(schema: Schema, name: str) -> set[str]:
     return {name, *schema.argument_names, *schema.output_names}
 
 
-def pass_on(schema: Schema, expression: str = "{}") -> str:
-    """Source that hands all arguments on, keyword-only ones by keyword."""
-    positional = [expression.format(a.name) for a in schema.arguments if not a.is_keyword_only]
-    keywords = [f"{a.name}={expression.format(a.name)}" for a in schema.arguments if a.is_keyword_only]
-    return ", ".join([*positional, *keywords])
-
-
 def write_public_call(source: Source, schema: Schema, name: str) -> None:
     """Writes `op`: the direct road, for calls that are known to need no dispatcher, or else `call`."""
     writer = direct.DirectWriter(source, schema)
-    with source.block(f"def $op({signature(schema, first='$self, /', for_dispatcher=False)})"):
+    with source.block(f"def $op({signature(schema, first='$self', for_dispatcher=False)})"):
         source.line(f'"""What {name}(...) runs."""')
         if writer.is_possible:
             with source.block("if not $is_dynamo_compiling() and $compiling_callback() is None"):
                 _write_conversions(source, schema)
                 writer.write(["not $torch_function_modes()", *direct.MODES], hides=True)
-        source.line(f"return $entry.call({pass_on(schema)})")
+                if any(argument.to_dispatcher is not None for argument in schema.arguments):  # converted once only
+                    direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})")
+        source.line(f"return $entry.call({pass_on(schema, to_user=True)})")
 
 
 def _write_conversions(source: Source, schema: Schema) -> None:
@@ -218,6 +222,6 @@ def write_kernel(source: Source, schema: Schema, *, is_checked: bool) -> None:
     with source.block(f"def $kernel({signature(schema, first='$device', for_dispatcher=True)})"):
         source.line('"""What stands at a backend\'s dispatch key."""')
         source.line("$function = $choose($device)")
-        direct.write_kernel_call(source, direct.call_kernel(schema, is_from_dispatcher=True), "not $is_grad_enabled()")
+        direct.write_kernel_call(source, call_kernel(schema, is_from_dispatcher=True), "not $is_grad_enabled()")
         direct.write_reading(source, schema, str(is_checked))
         source.line("return $result")

@@ -128,10 +128,17 @@ class Derivatives:
                 str(declaration.name),
                 "a gradient is asked for, and no backward is registered",
                 declared=declaration.location,
-                do="register one with register_backward, register_grad or register_autograd, or a differentiable "
-                "reference with register_reference",
+                do="register one with register_backward, register_grad or register_autograd, "
+                + (
+                    DRAWS_AGAIN
+                    if declaration.schema.has_generator
+                    else "or a differentiable reference with register_reference"
+                ),
             )
         )
+
+
+DRAWS_AGAIN = "from what was drawn, returned as a (hidden) output: a reference would draw again from the generator"
 
 
 def input_metadata(ctx: Any, index: int) -> Metadata:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.runtime.passing import call_kernel
 from custom_autograd.runtime.source import Source, tuple_of
 from custom_autograd.torch_private import dispatch, guards
 from custom_autograd.torch_private.compiler import compiling_callback
@@ -202,19 +203,6 @@ def write_kernel_call(source: Source, call: str, condition: str) -> None:
             source.line("$set_grad_enabled(True)")
 
 
-def call_kernel(schema: Schema, *, is_from_dispatcher: bool = False) -> str:
-    """Source of a call of `$function` with what the dispatcher hands a kernel.
-
-    Args:
-        schema: of the op.
-        is_from_dispatcher: the values came through it already.
-    """
-    values = {a.name: _for_kernel(a, is_from_dispatcher=is_from_dispatcher) for a in schema.arguments}
-    positional = [values[a.name] for a in schema.arguments if not a.is_keyword_only]
-    keywords = [f"{a.name}={values[a.name]}" for a in schema.arguments if a.is_keyword_only]
-    return f"$function({', '.join([*positional, *keywords])})"
-
-
 def write_reading(source: Source, schema: Schema, condition: str) -> None:
     """Writes a look at `$result` that takes constant time, and what reads it properly where that finds anything odd.
 
@@ -289,12 +277,3 @@ def _condition(argument: Argument) -> str:
     if not condition:
         return ""
     return f"({name} is None or {condition})" if argument.is_optional else condition
-
-
-def _for_kernel(argument: Argument, *, is_from_dispatcher: bool) -> str:
-    if argument.from_dispatcher is not None:
-        return f"from_dispatcher_{argument.name}({argument.name})"
-    if is_from_dispatcher or not argument.type.removesuffix("?").endswith("[]"):
-        return argument.name
-    copied = f"list({argument.name})"  # a list of its own, as from the dispatcher
-    return f"None if {argument.name} is None else {copied}" if argument.is_optional else copied

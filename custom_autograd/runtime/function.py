@@ -14,7 +14,7 @@ NOTE [why apply is not Function.apply]
 from __future__ import annotations
 
 from custom_autograd.core.schema import Schema
-from custom_autograd.runtime.call import pass_on
+from custom_autograd.runtime.passing import in_users_form, pass_on
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.source import Source, tuple_of
 from custom_autograd.torch_private.functions import MATERIALIZES, SAVED
@@ -155,14 +155,13 @@ class FunctionWriter:
 
     def converted(self) -> list[str]:
         """Source of all arguments, as users see them."""
-        return [f"from_dispatcher_{a.name}({a.name})" if a.from_dispatcher else a.name for a in self.schema.arguments]
+        return [in_users_form(argument) for argument in self.schema.arguments]
 
     def _save_by_name(self) -> None:
         source = self.source
         arguments = {argument.name: argument for argument in self.schema.arguments}
         for name in self.saved_values:
-            has_conversion = name in arguments and arguments[name].from_dispatcher is not None
-            source.line(f"$ctx.kept_{name} = " + (f"from_dispatcher_{name}({name})" if has_conversion else name))
+            source.line(f"$ctx.kept_{name} = {in_users_form(arguments[name]) if name in arguments else name}")
         if not self.saved_tensors:
             return
         wanted = [self._if_needed(name) for name in self.saved_tensors]

@@ -8,9 +8,10 @@ find that what it returns fits, and leaves everything else to the Function's own
 from __future__ import annotations
 
 from custom_autograd.registration.rules import Rule, grad_names, sole_result
-from custom_autograd.runtime.direct import call_kernel, write_reading
+from custom_autograd.runtime.direct import write_reading
 from custom_autograd.runtime.drop_in import PARCEL
 from custom_autograd.runtime.function import FunctionWriter
+from custom_autograd.runtime.passing import call_kernel
 from custom_autograd.runtime.source import Source, tuple_of
 
 
@@ -137,9 +138,9 @@ class NodeWriter:
 
     def _uses_own_context(self) -> bool:
         """Whether a drop-in rule can be given torch's own ctx: there is one entry per argument in all it holds."""
-        names = [a for a in self.schema.arguments if not a.is_keyword_only or a.holds_tensors]
+        has_keywords = any(argument.is_keyword_only for argument in self.schema.arguments)
         is_plain = all(r.type == "Tensor" and r.is_differentiable for r in self.plan.results)
-        return is_plain and not self.function.has_lists and len(names) == len(self.schema.arguments)
+        return is_plain and not self.function.has_lists and not has_keywords
 
     def _write_own_context(self) -> None:
         """Runs the setup_context of a drop-in rule on torch's own ctx."""

@@ -23,7 +23,8 @@ class Plan:
         rules: the gradient rules bound by name.
         drop_in: the rule registered through `register_autograd`, or None.
         jvp: the forward-mode rule, or None.
-        reference: the differentiable computation, or None; never set for an op that mutates.
+        reference: the differentiable computation, or None; never set for an op that mutates or takes a generator:
+            it would run a second time on what the first has changed.
         covered: the inputs whose gradients the rules return.
         named_grads: the results whose incoming gradient some rule names.
         saved: name of each saved input or output -> the inputs for whose gradients it is saved.
@@ -70,7 +71,8 @@ def make_plan(entry: Entry) -> Plan:
     schema = entry.declaration.schema
     drop_in = entry.find("autograd")
     rules = tuple(rule for rule in entry.gradient_rules() if rule is not drop_in)
-    reference = None if schema.mutated_arguments or schema.is_view else entry.reference()
+    is_once_only = schema.mutated_arguments or schema.is_view or schema.has_generator
+    reference = None if is_once_only else entry.reference()
     valid = tuple(argument.name for argument in schema.differentiable_arguments)
     covered = frozenset(name for rule in rules for name in (rule.inputs or valid))
     incoming = {name: result for result, name in grad_names(schema).items()} | {"grad": sole_result(schema)}

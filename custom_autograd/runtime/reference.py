@@ -13,6 +13,7 @@ from torch import Tensor
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.core.schema import Schema
+from custom_autograd.runtime.bind import spread
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.torch_private import transforms
 
@@ -104,7 +105,7 @@ def call_reference(plan: Plan, reference: Callable[..., Any], values: ByName) ->
     schema: Schema = plan.declaration.schema
     positional = [values[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
     keywords = {argument.name: values[argument.name] for argument in schema.arguments if argument.is_keyword_only}
-    result = reference(*positional, **keywords)
+    result = reference(*spread(schema, positional), **keywords)
     results = tuple(result) if isinstance(result, tuple) else (result,)
     if len(results) != len(schema.outputs):
         raise GradientError(

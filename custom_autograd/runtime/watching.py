@@ -25,20 +25,20 @@ class Watcher:
         self._bind = Binder(entry.declaration.schema)
         self._fixed = [a.name for a in entry.declaration.schema.tensor_arguments if not a.is_mutated]
         self._written = [a.name for a in entry.declaration.schema.mutated_arguments]
-        self._watched: dict[Callable[..., Any], Callable[..., Any]] = {}  # Any: as the schema says, here and below
+        self._watched: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # by id: some cannot be hashed
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as the schema says, here and below
         """The same kernel, watched; itself, where it is watched already."""
-        if function in self._watched.values():
+        if any(function is watched for _, watched in self._watched.values()):
             return function
-        found = self._watched.get(function)
+        found = self._watched.get(id(function))
         if found is None:
-            found = self._watched[function] = self._watch(function)
-        return found
+            found = self._watched[id(function)] = function, self._watch(function)
+        return found[1]
 
     def _watch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
-            arguments = self._bind.raw(*args, **kwargs)
+            arguments = self._bind.given(*args, **kwargs)
             written = {span for name in self._written for span in spans(arguments[name])}
             tensors = {name: _counting(arguments[name], written) for name in self._fixed}
             before = {name: [version_of(tensor) for tensor in its] for name, its in tensors.items()}

@@ -12,6 +12,8 @@ from typing import Any
 from custom_autograd.core.annotations import annotations_of
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote
+from custom_autograd.core.plain_types import resolve
+from custom_autograd.core.signatures import find_signature
 from custom_autograd.core.types import find_argument_type, find_return_spelling
 from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.structures.kinds import UnknownKindError, kind_of, letters
@@ -121,9 +123,8 @@ def find_form(function: Callable[..., Any], wish: Wish) -> Form | None:
     if wish.schema is not None or not callable(function):
         return None
     refuse = Refusal(wish.op, location_of(function))
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
+    signature = find_signature(function)
+    if signature is None:
         return None  # said where the schema is inferred
     types = annotations_of(function, signature, refuse)
     inputs = tuple(_input(parameter, types, refuse) for parameter in signature.parameters.values())
@@ -146,6 +147,7 @@ def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal)
 
 
 def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse: Refusal) -> Node:
+    annotation = resolve(annotation)
     if find_argument_type(annotation) is not None:
         return Plain(name, path, annotation)
     record = _record(annotation, path, refuse)
@@ -225,6 +227,7 @@ def _parts(annotation: Any, record: RecordType | None, wish: Wish) -> tuple[Sequ
 
 
 def _output(name: str, annotation: Any, refuse: Refusal) -> Node:
+    annotation = resolve(annotation)
     if find_return_spelling(annotation) is not None:
         return Plain(name, name, annotation)
     record = _record(annotation, name, refuse)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from custom_autograd.core.plain_types import resolve
 from custom_autograd.structures.basic_kinds import (
     LITERALS,
     TORCH_CONSTANTS,
@@ -157,6 +158,7 @@ def kind_of(annotation: Any) -> Kind:
     Raises:
         UnknownKindError: there is none.
     """
+    annotation = resolve(annotation)
     simple = SIMPLE.get(annotation) if isinstance(annotation, typing.Hashable) else None
     if simple is not None:
         return simple

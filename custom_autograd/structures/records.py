@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from custom_autograd.torch_private.compiler import constant_in_compilation
+from custom_autograd.torch_private.compiler import constant_in_graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class RecordType:
         return None if found is None else dict(zip(self.keys, found, strict=True))
 
 
-@constant_in_compilation
+@constant_in_graphs
 def find_record(annotation: Any) -> RecordType | None:
     """The container that an annotation stands for, or None."""
     if typing.get_origin(annotation) is tuple:

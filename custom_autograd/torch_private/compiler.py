@@ -3,7 +3,7 @@
 - `_C._dynamo.eval_frame.set_code_exec_strategy`: what `torch.compiler.disable` does with each call, once and for all
   calls of one function, and without importing Dynamo, which takes a second.
 - `_C._dynamo.eval_frame.get_eval_frame_callback`: whether Dynamo would compile the functions that are called now.
-- `_dynamo_marked_constant`: what `torch.compiler.assume_constant_result` sets, which imports Dynamo to do so.
+- `_dynamo_marked_constant`: the mark that `torch.compiler.assume_constant_result` sets, which imports Dynamo to do so.
 - `torch.compiler.config.cache_key_tag` is public, but its module imports the compiler: it is set once that is loaded.
 """
 
@@ -26,9 +26,9 @@ def outside_compilation(function: F) -> F:
     return function
 
 
-def constant_in_compilation(function: F) -> F:
-    """The same function; Dynamo calls it while it traces, and takes what it returns for a constant."""
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # a function takes any attribute
+def constant_in_graphs(function: F) -> F:
+    """The same function; Dynamo calls it while it traces, with constants, and takes the result for one."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # an attribute of a function
     return function
 
 

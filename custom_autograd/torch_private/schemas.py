@@ -79,6 +79,11 @@ def _to_python(spelling: str, value: Any) -> Any:  # Any: a default of any type
     return _numbers_of(kind)[value]
 
 
+def dtype_of(value: Any) -> torch.dtype:  # Any: a dtype, or its number, as torch 2.11 hands lists of them to kernels
+    """The dtype of a value of a list of dtypes."""
+    return value if isinstance(value, torch.dtype) else typing.cast(torch.dtype, _numbers_of("ScalarType")[value])
+
+
 def can_be_default(value: Any) -> bool:  # Any: a dtype, layout or memory format
     """Whether the parser knows a name for it: some have none, such as `torch.preserve_format`."""
     return any(value in _numbers_of(kind).values() for kind, cls in _ENUMERATIONS.items() if isinstance(value, cls))

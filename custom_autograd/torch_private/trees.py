@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils import _pytree
 
-from custom_autograd.torch_private.compiler import constant_in_compilation
+from custom_autograd.torch_private.compiler import constant_in_graphs
 
 
 def flatten_tree(tree: Any) -> tuple[list[Any], Any]:  # Any: any container, and torch's own TreeSpec
@@ -44,7 +44,7 @@ class NodeType:
         return self.unflatten(values, context if self.from_dumpable is None else self.from_dumpable(context))
 
 
-@constant_in_compilation
+@constant_in_graphs
 def find_node_type(cls: type) -> NodeType | None:
     """How a registered class is taken apart, or None; containers of Python and torch count as not registered."""
     row = _pytree.SUPPORTED_NODES.get(cls)

@@ -50,14 +50,27 @@ SPELLINGS = [
     (Literal["a", "b"], "str"),
     (Literal[1, 2], "SymInt"),
     (Literal["a"] | None, "str?"),
+    (torch.Generator, "Generator"),
+    (torch.Generator | None, "Generator?"),
+    (int | float, "Scalar"),
+    (int | float | None, "Scalar?"),
+    (list[str | None], "str?[]"),
+    (list[torch.device], "Device[]"),
+    (tuple[int, ...], "SymInt[]"),
+    (tuple[int], "SymInt[1]"),
+    (tuple[int, int] | None, "SymInt[2]?"),
+    (Literal["a", 1], "str"),
+    (Literal["a", None], "str?"),
+    (list[Mode], "str[]"),
     (Mode, "str"),
     (Mode | None, "str?"),
 ]
 
 REFUSED = [
-    dict, dict[str, int], set[int], tuple[int, str], tuple, list, list[list[int]], list[str | None], Tensor | int,
+    dict, dict[str, int], set[int], tuple[int, str], tuple, list, list[list[int]], Tensor | int,
     Union[int, str, None],  # noqa: UP007 - see above
-    Any, object, None, type(None), torch.Generator, Literal["a", 1], list[torch.device],
+    Any, object, None, type(None), Literal[b"a"], Literal[None], list[torch.Size], list[torch.Generator],
+    list[torch.dtype | None], list[tuple[int, int]], tuple[Tensor, Tensor], torch.FloatTensor,
 ]  # fmt: skip
 
 

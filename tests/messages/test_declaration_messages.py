@@ -2,6 +2,8 @@
 
 # ruff: noqa: E501 - a message is as long as it is
 
+import re
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -32,6 +34,8 @@ def write(x: Tensor) -> Tensor:
 def two_writes(x: Tensor, y: Tensor) -> Tensor:
     return x
 
+
+TWO = torch.ones(2)
 
 custom_op("words::taken", good)
 torch.library.custom_op("words::others", good, mutates_args=())
@@ -115,9 +119,10 @@ DeclarationError: words::op: the declared object is not callable
 def test_object_without_a_signature():
     assert_expected_inline(declare(max), """\
 DeclarationError: words::op: the decorated object has no signature
-  expected   a Python function
+  expected   a Python function, or schema=
   found      <built-in function max>
-  declared   builtin_function_or_method max""")
+  declared   builtin_function_or_method max
+  do         pass schema=, or wrap it in a function with annotations""")
 
 
 def test_argument_without_an_annotation():
@@ -126,7 +131,7 @@ def test_argument_without_an_annotation():
 
     assert_expected_inline(declare(f), """\
 DeclarationError: words::op: argument 'x' has no type annotation
-  expected   Tensor, Parameter, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, optionals and lists of them, Literal, Enum
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum
   declared   FILE.py:LINE
   do         annotate it, or pass schema=""")
 
@@ -137,7 +142,7 @@ def test_argument_of_an_unsupported_type():
 
     assert_expected_inline(declare(f), """\
 DeclarationError: words::op: argument 'table' has an annotation that is not supported
-  expected   Tensor, Parameter, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, optionals and lists of them, Literal, Enum
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum
   found      dict[str, int]
   declared   FILE.py:LINE
   do         change the annotation, or split the argument into ones the dispatcher can hold""")
@@ -149,32 +154,21 @@ def test_argument_that_is_a_tuple():
 
     assert_expected_inline(declare(f), """\
 DeclarationError: words::op: argument 'size' has an annotation that is not supported
-  expected   Tensor, Parameter, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, optionals and lists of them, Literal, Enum
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum
   found      tuple[int, str]
   declared   FILE.py:LINE
   do         use list[...] where the length varies, or one argument per element""")
 
 
-def test_argument_that_cannot_be_given_by_name():
-    def f(x: Tensor, /) -> Tensor:
+def test_arguments_of_any_name():
+    def f(x: Tensor, **options: int) -> Tensor:
         return x
 
     assert_expected_inline(declare(f), """\
-DeclarationError: words::op: parameter 'x: torch.Tensor' cannot be passed by name
-  expected   parameters without '/', '*args' and '**kwargs'
+DeclarationError: words::op: parameter '**options: int' takes arguments of any name, and a schema names each
+  expected   parameters with names of their own
   declared   FILE.py:LINE
-  do         give each argument a name of its own""")
-
-
-def test_arguments_without_names():
-    def f(*xs: Tensor) -> Tensor:
-        return xs[0]
-
-    assert_expected_inline(declare(f), """\
-DeclarationError: words::op: parameter '*xs: torch.Tensor' cannot be passed by name
-  expected   parameters without '/', '*args' and '**kwargs'
-  declared   FILE.py:LINE
-  do         give each argument a name of its own""")
+  do         give each argument a name of its own; '*' before them makes them keyword-only""")
 
 
 def test_annotation_that_nothing_defines():
@@ -185,19 +179,91 @@ def test_annotation_that_nothing_defines():
 DeclarationError: words::op: the annotation of 'x' cannot be read
   found      'Nowhere'
   declared   FILE.py:LINE
-  do         import the type at the top of the module; a type local to a function is not seen from a string annotation""")
+  do         import the type at the top of the module: it is not known where the op is declared""")
 
 
-def test_default_that_a_schema_cannot_hold():
-    def f(x: Tensor, limit: float = float("inf")) -> Tensor:
+def test_default_that_does_not_fit_its_type():
+    def f(x: Tensor, n: int = "two") -> Tensor:
         return x
 
     assert_expected_inline(declare(f), """\
-DeclarationError: words::op: argument 'limit' has a default that a schema cannot hold
-  expected   None, a finite number, bool, str, dtype, device, layout, or a list of numbers
-  found      inf
+DeclarationError: words::op: argument 'n' has a default that does not fit its type
+  expected   int
+  found      'two'
   declared   FILE.py:LINE
-  do         use None as the default, and replace it in the kernel""")
+  do         change the default or the annotation; a tensor can have no default but None""")
+
+
+def test_default_beyond_64_bits():
+    def f(x: Tensor, n: int = 2**63) -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: argument 'n' has a default that does not fit its type
+  expected   int
+  found      9223372036854775808
+  declared   FILE.py:LINE
+  do         change the default or the annotation; a tensor can have no default but None""")
+
+
+def test_default_that_is_a_tensor():
+    def f(x: Tensor, y: Tensor = TWO) -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: argument 'y' has a default that does not fit its type
+  expected   torch.Tensor
+  found      tensor([1., 1.])
+  declared   FILE.py:LINE
+  do         change the default or the annotation; a tensor can have no default but None""")
+
+
+def test_argument_that_is_a_function():
+    def f(x: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: argument 'activation' has an annotation that is not supported
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum
+  found      Optional[collections.abc.Callable[[torch.Tensor], torch.Tensor]]
+  declared   FILE.py:LINE
+  do         pass static=('activation',) to custom_op: it then takes functions and classes that can be imported""")
+
+
+def test_argument_that_is_a_legacy_tensor():
+    def f(x: torch.FloatTensor) -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f), """\
+DeclarationError: words::op: argument 'x' has an annotation that is not supported
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum
+  found      torch.FloatTensor
+  declared   FILE.py:LINE
+  do         annotate it as Tensor, and check the dtype in the kernel""")
+
+
+def test_static_that_names_no_argument():
+    assert_expected_inline(declare(good, static=("m",)), """\
+DeclarationError: words::op: static= names 'm', which is no argument
+  expected   'x', 'n'
+  found      'm'
+  declared   FILE.py:LINE""")
+
+
+def test_static_that_is_no_string_in_the_schema():
+    assert_expected_inline(declare(good, schema="(Tensor x, int n) -> Tensor", static=("n",)), """\
+DeclarationError: words::op: the static argument 'n' does not travel as a string
+  expected   'str n' or 'str? n=None' in the schema
+  found      int
+  declared   FILE.py:LINE
+  do         its type in a schema is str: the name of what is passed""")
+
+
+def test_class_method_that_is_not_bound():
+    assert_expected_inline(re.sub("0x[0-9a-f]+", "0x...", declare(classmethod(good))), """\
+DeclarationError: words::op: the declared object is not callable
+  found      <classmethod(<function good at 0x...>)>
+  do         declare what Class.method gives""")
 
 
 def test_default_of_another_type():

@@ -325,3 +325,32 @@ def test_every_value_reaches_a_rule_as_it_was():
     assert 7 == n
     assert (7, 2.0, True, [1, 2], torch.float16) == SEEN["values"]
     assert torch.allclose(y.detach(), x.grad)
+
+
+@custom_op("saving::powers")
+def powers(x: Tensor, exponents: list[int]) -> Tensor:
+    return x ** sum(exponents)
+
+
+@powers.register_backward
+def _(grad, x, exponents):
+    assert isinstance(exponents, list)
+    return sum(exponents) * grad * x ** (sum(exponents) - 1)
+
+
+def test_a_saved_list_is_that_of_the_call():
+    """What the caller does to its list afterwards is nothing to the backward."""
+    x, exponents = torch.full((2,), 3.0, requires_grad=True), [1, 2]
+    for _ in range(3):
+        out = powers(x, exponents)
+        exponents.append(4)
+        gradient = torch.autograd.grad(out.sum(), x)[0]
+        exponents.pop()
+
+        assert torch.equal(torch.full((2,), 27.0), gradient)
+
+
+def test_a_saved_tuple_is_a_list_as_for_kernels():
+    x = torch.full((2,), 3.0, requires_grad=True)
+
+    assert torch.equal(torch.full((2,), 27.0), torch.autograd.grad(powers(x, (1, 2)).sum(), x)[0])

@@ -1,0 +1,64 @@
+"""A sample of an op as the call that the dispatcher gets, which can be repeated: generators do not advance."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TypeAlias, cast
+
+import torch
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.bind import gather
+
+Function: TypeAlias = Callable[..., object]
+"""A kernel, a reference or an op: arguments of any kind, tensors in any container out."""
+
+
+def call_overload(entry: Entry, /, *args: object, **kwargs: object) -> object:
+    """Calls the overload of an op with the arguments that the op takes."""
+    call = to_dispatcher(entry.declaration.schema, Sample(*args, **kwargs))
+    return cast(Function, entry.overload)(*call.args, **call.kwargs)
+
+
+def to_dispatcher(schema: Schema, sample: Sample) -> Sample:
+    """The call in the values that the dispatcher takes: an Enum by its name, what stands behind a star as a list."""
+    by_name = {argument.name: argument for argument in schema.arguments}
+    args = [_converted(by_name.get(name), value) for name, value in gather(schema, sample.args)]
+    kwargs = {name: _converted(by_name.get(name), value) for name, value in sample.kwargs.items()}
+    given = {*schema.argument_names[: len(args)], *kwargs}
+    filled = {
+        argument.name: _converted(argument, argument.default)
+        for argument in schema.arguments
+        if argument.is_filled and argument.name not in given
+    }
+    return sample.with_arguments(args, {**kwargs, **filled})
+
+
+def _converted(argument: Argument | None, value: object) -> object:
+    return value if argument is None or argument.to_dispatcher is None else argument.to_dispatcher(value)
+
+
+def has_generator(sample: Sample) -> bool:
+    """Whether a call is given a generator."""
+    return any(isinstance(value, torch.Generator) for value in (*sample.args, *sample.kwargs.values()))
+
+
+def repeatable(schema: Schema, function: Function) -> Function:
+    """The same function, which leaves the generators that it is given as they were: each call draws the same."""
+    if not any(argument.type.startswith("Generator") for argument in schema.arguments):
+        return function
+
+    @functools.wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        if torch.compiler.is_dynamo_compiling():
+            return function(*args, **kwargs)
+        return function(*map(_copied, args), **{name: _copied(value) for name, value in kwargs.items()})
+
+    return call
+
+
+def _copied(value: object) -> object:
+    return value.clone_state() if isinstance(value, torch.Generator) else value

@@ -1,0 +1,174 @@
+"""How values that the dispatcher has no type for travel through it: `Literal`, `Enum`, tuples, and lists of those."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from custom_autograd.core.messages import show
+
+Conversion: TypeAlias = Callable[[Any], Any]
+"""Turns one value of a call into the dispatcher's, or back (Any: of the argument's type), or raises a ValueError."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentType:
+    """How one Python type travels through the dispatcher.
+
+    Attributes:
+        spelling: the dispatcher's type, such as `Tensor?[]` or `int`.
+        to_dispatcher: turns a value of a call into the dispatcher's; None where they are the same.
+        from_dispatcher: the inverse, for kernels and rules.
+    """
+
+    spelling: str
+    to_dispatcher: Conversion | None = None
+    from_dispatcher: Conversion | None = None
+
+
+def literal(values: tuple[Any, ...]) -> ArgumentType | None:  # Any: what `Literal` takes
+    """One of a few values: as their common type; members of one Enum as such; of several types, as their repr."""
+    plain = tuple(value for value in values if value is not None)
+    kinds = {type(value) for value in plain}
+    if len(kinds) == 1 and issubclass(next(iter(kinds)), enum.Enum):
+        found = _members(plain)
+    elif not plain or not kinds <= {str, int, bool}:
+        return None
+    elif len(kinds) == 1:
+        found = ArgumentType({str: "str", int: "SymInt", bool: "bool"}[kinds.pop()], _choice(plain))
+    else:
+        found = _of_several_types(plain)
+    return found if len(plain) == len(values) else optional(found)
+
+
+def enumeration(annotation: type[enum.Enum]) -> ArgumentType:
+    """An `Enum`: the name of the member, as str. A `Flag`, whose values combine, as int."""
+    if issubclass(annotation, enum.Flag):
+        return _flag(annotation)
+
+    def to_name(value: Any) -> str:  # Any: a member, or wrongly something else
+        if isinstance(value, str) and not isinstance(value, annotation) and value in annotation.__members__:
+            return value
+        if not isinstance(value, annotation):
+            members = ", ".join(f"{annotation.__name__}.{name}" for name in annotation.__members__)
+            raise ValueError(f"expected one of {members}, found {value!r}")
+        return value.name
+
+    by_name = dict(annotation.__members__)  # an Enum of strings has the __getitem__ of str
+    return ArgumentType("str", to_dispatcher=to_name, from_dispatcher=by_name.__getitem__)
+
+
+def optional(inner: ArgumentType) -> ArgumentType:
+    """The same or None."""
+    return ArgumentType(f"{inner.spelling}?", _unless_none(inner.to_dispatcher), _unless_none(inner.from_dispatcher))
+
+
+def list_of(element: ArgumentType) -> ArgumentType:
+    """A list: kernels get one of their own."""
+    spelling = f"{element.spelling}[]"
+    if element.spelling.startswith("str"):  # the dispatcher takes a str for a list of its letters
+        return ArgumentType(spelling, _from_list(element.to_dispatcher), _each(element.from_dispatcher, list))
+    return ArgumentType(spelling, _each(element.to_dispatcher, list), _each(element.from_dispatcher, list))
+
+
+def tuple_of(element: ArgumentType, length: int | None) -> ArgumentType:
+    """A tuple, of a fixed length or of any; the dispatcher makes it a list."""
+    back = _each(element.from_dispatcher, tuple) or tuple
+    if length is not None:
+        return ArgumentType(f"{element.spelling}[{length}]", _of_length(element.to_dispatcher, length), back)
+    return ArgumentType(f"{element.spelling}[]", list_of(element).to_dispatcher, back)
+
+
+def sizes(value: Any) -> Any:  # Any: a torch.Size, a tuple or a list of sizes, or wrongly something else
+    """A `torch.Size` as the list that it travels as; what is no sequence is left to the dispatcher to refuse."""
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def generator(value: Any) -> Any:  # Any: a torch.Generator, or wrongly something else
+    """Refuses what torch.compile cannot hold, in words that say what to do."""
+    if not isinstance(value, torch.Generator):
+        raise ValueError(f"expected a torch.Generator, found {value!r}")
+    if torch.compiler.is_dynamo_compiling():
+        raise ValueError("torch.compile cannot trace a torch.Generator: call the op outside the compiled function")
+    return value
+
+
+def _members(members: tuple[enum.Enum, ...]) -> ArgumentType:
+    """A `Literal` of members of one Enum."""
+    whole = enumeration(type(members[0]))
+    names = {member.name for member in members}
+
+    def to_name(value: Any) -> Any:  # Any: a member, or wrongly something else
+        if value not in members and value not in names:
+            raise ValueError(f"expected one of {', '.join(map(str, members))}, found {value!r}")
+        return whole.to_dispatcher(value) if whole.to_dispatcher is not None else value
+
+    return ArgumentType(whole.spelling, to_name, whole.from_dispatcher)
+
+
+def _flag(annotation: type[enum.Flag]) -> ArgumentType:
+    def to_bits(value: Any) -> int:  # Any: a member or several, or wrongly something else
+        if not isinstance(value, annotation):
+            members = ", ".join(f"{annotation.__name__}.{name}" for name in annotation.__members__)
+            raise ValueError(f"expected {members}, or several joined by |, found {value!r}")
+        bits: int = value.value
+        return bits
+
+    return ArgumentType("int", to_dispatcher=to_bits, from_dispatcher=annotation)
+
+
+def _choice(values: tuple[Any, ...]) -> Conversion:
+    """The value among `values` that is meant: True is not 1, and 1.0 is not either."""
+
+    def choose(value: Any) -> Any:
+        if isinstance(value, (str, int, torch.SymInt)):
+            for candidate in values:
+                if isinstance(candidate, bool) == isinstance(value, bool) and candidate == value:
+                    return candidate
+        raise ValueError(f"expected one of {', '.join(map(repr, values))}, found {value!r}")
+
+    return choose
+
+
+def _of_several_types(values: tuple[Any, ...]) -> ArgumentType:
+    choose = _choice(values)
+    by_repr = {repr(value): value for value in values}
+    return ArgumentType("str", lambda value: repr(choose(value)), by_repr.__getitem__)
+
+
+def _unless_none(convert: Conversion | None) -> Conversion | None:
+    if convert is None:
+        return None
+    return lambda value: None if value is None else convert(value)
+
+
+def _each(convert: Conversion | None, container: type) -> Conversion | None:
+    """The conversion of a sequence, element by element; None where elements need none."""
+    if convert is None:
+        return None
+    return lambda values: container([convert(value) for value in _sequence(values)])
+
+
+def _from_list(convert: Conversion | None) -> Conversion:
+    if convert is None:
+        return lambda values: list(_sequence(values))
+    return lambda values: [convert(value) for value in _sequence(values)]
+
+
+def _of_length(convert: Conversion | None, length: int) -> Conversion:
+    def check(values: Any) -> list[Any]:  # Any: a tuple, or wrongly something else
+        if not isinstance(values, (list, tuple)) or len(values) != length:
+            raise ValueError(f"expected a tuple of length {length}, found {show(values)}")
+        return list(values) if convert is None else [convert(value) for value in values]
+
+    return check
+
+
+def _sequence(values: Any) -> Any:  # Any: a list or a tuple, or wrongly something else
+    if not isinstance(values, (list, tuple)):
+        raise ValueError(f"expected a list or a tuple, found {show(values)}")
+    return values

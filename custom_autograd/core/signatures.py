@@ -1,0 +1,26 @@
+"""The signature of whatever can be called: functions, methods, partials, callable objects, and builtins without one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+
+def find_signature(function: Callable[..., Any]) -> inspect.Signature | None:  # Any: whatever a user registers
+    """What a call may pass; None for builtins that do not say. What a partial has bound is no parameter."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    bound = _bound_by_keyword(function)
+    if not bound:
+        return signature
+    rest = [parameter for parameter in signature.parameters.values() if parameter.name not in bound]
+    return signature.replace(parameters=rest)
+
+
+def _bound_by_keyword(function: Callable[..., Any]) -> set[str]:
+    """The names of the arguments that `functools.partial` gives; nested partials are one."""
+    return set(function.keywords) if isinstance(function, functools.partial) else set()

@@ -1,0 +1,201 @@
+"""Functions and classes as arguments: what can be imported is passed by its name."""
+
+# ruff: noqa: E501 - a message is as long as it is
+
+import functools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from arguments.functions import Cubes, apply, cube, local, square
+from expecttest import assert_expected_inline
+from messages.shown import message
+from torch import Tensor
+from torch.nn.functional import gelu, relu
+from torch.testing import assert_close
+
+from custom_autograd import custom_op
+
+X = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
+FUNCTIONS = {"function": square, "class": Cubes, "of torch": torch.relu, "of torch.nn": relu, "builtin": gelu}
+ROWS = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+
+
+@custom_op("statics::scaled", static="by")
+def scaled(x: Tensor, by: Callable[[Tensor], Tensor] | None = square, scale: float = 2.0) -> Tensor:
+    return x * scale if by is None else by(x) * scale
+
+
+@scaled.register_fake
+def _(x, by, scale):
+    assert by is None or callable(by)
+    return torch.empty_like(x)
+
+
+@scaled.register_backward
+def _(grad, x, by, scale):
+    if by is None:
+        return {"x": grad * scale}
+    return {"x": torch.func.vjp(by, x)[1](grad)[0] * scale}
+
+
+@custom_op("statics::by_schema", static="by", schema="(Tensor x, str by) -> Tensor")
+def by_schema(x, by):
+    return by(x)
+
+
+@ROWS
+def test_eager(function):
+    assert_close(apply(X, function, 2), function(function(X)))
+
+
+@ROWS
+def test_gradcheck(function):
+    x = X.clone().requires_grad_()
+
+    assert torch.autograd.gradcheck(lambda x: apply(x, function), x, check_forward_ad=True)
+    assert torch.autograd.gradcheck(lambda x: scaled(x, function), x)
+
+
+@ROWS
+def test_torch_func(function):
+    assert_close(torch.func.grad(lambda x: scaled(x, function).sum())(X),
+                 2 * torch.func.grad(lambda x: function(x).sum())(X))  # fmt: skip
+    assert_close(torch.vmap(lambda x: scaled(x, by=function))(X), 2 * function(X))
+    assert_close(torch.func.jvp(lambda x: apply(x, function), (X,), (X,)), torch.func.jvp(function, (X,), (X,)))
+
+
+@ROWS
+def test_compile(function, fresh_compiler):
+    x = X.clone().requires_grad_()
+    compiled = torch.compile(lambda x: apply(x, function), fullgraph=True, backend="aot_eager")
+
+    assert_close(compiled(x), function(x))
+    assert_close(torch.autograd.grad(compiled(x).sum(), x), torch.autograd.grad(function(x).sum(), x))
+
+
+def test_each_function_is_compiled_once(fresh_compiler):
+    compiled = torch.compile(apply, fullgraph=True, backend="eager")
+    assert_close(compiled(X, square), square(X))
+    assert_close(compiled(X, cube), cube(X))
+
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert_close(compiled(X, square), square(X))
+        assert_close(compiled(X, cube), cube(X))
+        with pytest.raises(Exception, match="recompil"):
+            compiled(X, relu)
+
+
+def test_default_and_none():
+    assert_close(scaled(X), 2 * square(X))
+    assert_close(scaled(X, None), 2 * X)
+    assert_close(torch.ops.statics.scaled(X), 2 * square(X))
+
+
+def test_a_schema_of_the_author():
+    assert_close(by_schema(X, cube), cube(X))
+
+
+def test_the_name_travels():
+    assert_close(torch.ops.statics.apply(X, "arguments.functions:cube"), cube(X))
+    assert '(Tensor x, str? by="arguments.functions:square", float scale=2.0) -> Tensor' == scaled.schema.text
+
+
+class Module(torch.nn.Module):
+    """Squares."""
+
+    def forward(self, x):
+        return apply(x, square)
+
+
+PROGRAM = """
+import sys
+import torch
+from arguments import functions
+print(torch.export.load(sys.argv[1]).module()(torch.tensor([3.0])).item())
+"""
+
+
+def test_an_exported_program_runs_in_another_process(tmp_path):
+    path = str(tmp_path / "program.pt2")
+    torch.export.save(torch.export.export(Module(), (torch.ones(1),)), path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    finished = subprocess.run([sys.executable, "-c", PROGRAM, path], capture_output=True, check=True, env=environment)
+
+    assert b"9.0" == finished.stdout.strip()
+
+
+# ----------------------------------------------------------------------------------------------------------- messages
+
+
+def refused(function):
+    return re.sub("functions.py:[0-9]+", "FILE.py:LINE", message(lambda: apply(X, function)))
+
+
+def test_lambda():
+    assert_expected_inline(refused(lambda x: x), """\
+KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found a lambda: define it at the top level of a module, and pass what varies as arguments of the op
+  declared   FILE.py:LINE""")
+
+
+def test_closure():
+    assert_expected_inline(refused(local()), """\
+KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found local.<locals>.inner, which is local to a function: define it at the top level of a module, and pass what varies as arguments of the op
+  declared   FILE.py:LINE""")
+
+
+def test_partial():
+    assert_expected_inline(refused(functools.partial(square)), """\
+KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found a functools.partial: define it at the top level of a module, and pass what varies as arguments of the op
+  declared   FILE.py:LINE""")
+
+
+def test_bound_method():
+    assert_expected_inline(refused(Cubes.method.__get__(3)), """\
+KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found the bound method Cubes.method: define it at the top level of a module, and pass what varies as arguments of the op
+  declared   FILE.py:LINE""")
+
+
+def test_object_that_is_not_what_its_module_has():
+    assert_expected_inline(re.sub("0x[0-9a-f]+", "0x...", refused(torch.nn.ReLU())), """\
+KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found ReLU(), which is not what its module has under that name: define it at the top level of a module, and pass what varies as arguments of the op
+  declared   FILE.py:LINE""")
+
+
+def test_what_cannot_be_called():
+    assert_expected_inline(refused("arguments.functions:square"), """\
+KernelError: statics::apply: argument 'function': expected a function or a class, found 'arguments.functions:square'
+  declared   FILE.py:LINE""")
+
+
+def test_name_of_nothing():
+    found = message(lambda: torch.ops.statics.apply(X, "arguments.functions:sqare"))
+
+    assert_expected_inline(re.sub("functions.py:[0-9]+", "FILE.py:LINE", found), """\
+KernelError: statics::apply: the static argument 'function' names what cannot be found
+  expected   'module:name' of a function or class that can be imported in this process
+  found      'arguments.functions:sqare': its module has nothing of that name
+  declared   FILE.py:LINE
+  do         make the module importable here, and keep the name in it""")
+
+
+def test_name_in_no_module():
+    found = message(lambda: torch.ops.statics.apply(X, "arguments.nowhere:square"))
+
+    assert_expected_inline(re.sub("functions.py:[0-9]+", "FILE.py:LINE", found), """\
+KernelError: statics::apply: the static argument 'function' names what cannot be found
+  expected   'module:name' of a function or class that can be imported in this process
+  found      'arguments.nowhere:square': the import fails: No module named 'arguments.nowhere'
+  declared   FILE.py:LINE
+  do         make the module importable here, and keep the name in it""")
+
+
+def test_a_lambda_is_refused_under_compilation(fresh_compiler):
+    compiled = torch.compile(lambda x, function: apply(x, function), fullgraph=True, backend="eager")
+
+    with pytest.raises(Exception, match="argument 'function': expected a function or class that can be imported"):
+        compiled(X, lambda x: x)
