@@ -86,7 +86,8 @@ def find_check(spelling: str) -> Callable[[Any], Any] | None:  # Any: a value of
 def describe_supported() -> str:
     """The supported annotations in one line, for messages."""
     names = [getattr(row.annotation, "__name__", "Number") for row in ARGUMENT_TYPES]
-    return f"{', '.join(dict.fromkeys(names))}, optionals, lists and tuples of them, Literal, Enum"
+    leaves = f"{', '.join(dict.fromkeys(names))}, optionals, lists and tuples of them, Literal, Enum"
+    return f"{leaves}, and dicts, NamedTuples, dataclasses and slices of all these"
 
 
 def find_argument_type(annotation: object) -> ArgumentType | None:

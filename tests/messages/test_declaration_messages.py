@@ -131,33 +131,33 @@ def test_argument_without_an_annotation():
 
     assert_expected_inline(declare(f), """\
 DeclarationError: words::op: argument 'x' has no type annotation
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, and dicts, NamedTuples, dataclasses and slices of all these
   declared   FILE.py:LINE
   do         annotate it, or pass schema=""")
 
 
 def test_argument_of_an_unsupported_type():
-    def f(x: Tensor, table: dict[str, int]) -> Tensor:
+    def f(x: Tensor, table: set[int]) -> Tensor:
         return x
 
     assert_expected_inline(declare(f), """\
 DeclarationError: words::op: argument 'table' has an annotation that is not supported
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum
-  found      dict[str, int]
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, and dicts, NamedTuples, dataclasses and slices of all these
+  found      set[int]
   declared   FILE.py:LINE
   do         change the annotation, or split the argument into ones the dispatcher can hold""")
 
 
 def test_argument_that_is_a_tuple():
-    def f(x: Tensor, size: tuple[int, str]) -> Tensor:
+    def f(x: Tensor, size: tuple[int, set[str]]) -> Tensor:
         return x
 
     assert_expected_inline(declare(f), """\
-DeclarationError: words::op: argument 'size' has an annotation that is not supported
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum
-  found      tuple[int, str]
+DeclarationError: words::op: 'size[1]' has an annotation that is not supported
+  expected   tensors, numbers, strings, dtypes, Enums, and containers of those
+  found      set[str]
   declared   FILE.py:LINE
-  do         use list[...] where the length varies, or one argument per element""")
+  do         change the annotation, or leave it out of the container""")
 
 
 def test_arguments_of_any_name():
@@ -224,7 +224,7 @@ def test_argument_that_is_a_function():
 
     assert_expected_inline(declare(f), """\
 DeclarationError: words::op: argument 'activation' has an annotation that is not supported
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, and dicts, NamedTuples, dataclasses and slices of all these
   found      Optional[collections.abc.Callable[[torch.Tensor], torch.Tensor]]
   declared   FILE.py:LINE
   do         pass static=('activation',) to custom_op: it then takes functions and classes that can be imported""")
@@ -236,7 +236,7 @@ def test_argument_that_is_a_legacy_tensor():
 
     assert_expected_inline(declare(f), """\
 DeclarationError: words::op: argument 'x' has an annotation that is not supported
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, and dicts, NamedTuples, dataclasses and slices of all these
   found      torch.FloatTensor
   declared   FILE.py:LINE
   do         annotate it as Tensor, and check the dtype in the kernel""")
@@ -296,7 +296,8 @@ def test_results_that_cannot_be_returned():
 DeclarationError: words::op: the return annotation is not supported
   expected   Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those
   found      dict[str, torch.Tensor]
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE
+  do         return a NamedTuple, a dataclass, a TypedDict, or a dict with its keys in outputs=""")
 
 
 def test_mutates_args_without_such_an_argument():
