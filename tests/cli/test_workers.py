@@ -46,9 +46,13 @@ def leaving(x):
 
 
 def interrupted_on_seven(x):
-    if x.shape[0] == 7:
+    if x.shape[0] == 7 and not SENT:  # once, as a key is pressed: a second time ends a program that is ending
+        SENT.append(True)
         os.kill({interrupted}, signal.SIGINT)
     return x * 2
+
+
+SENT = []
 
 
 def target(function):

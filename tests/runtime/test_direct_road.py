@@ -16,7 +16,7 @@ from torch import Tensor
 from custom_autograd.runtime import roads
 from custom_autograd.runtime.roads import through_dispatcher
 
-SLOW = ("compile", "export")  # these two trace the call, so that neither tensor kinds nor runs teach them anything new
+SLOW = ("compile", "export", "linearize")  # these trace the call: neither tensor kinds nor runs teach them anything new
 
 
 def shown(value: Any) -> Any:
