@@ -155,6 +155,12 @@ class Reading:
     second: tuple[bool, ...]
     shape: tuple[bool, ...]
 
+    def is_named_with_what_is_read(self, place: int) -> bool:
+        """Whether it stands in a list or a dict of which another tensor is read: a rule names the whole."""
+        names = [label.partition("[") for label in self.labels]
+        others = (i for i, (name, _, _) in enumerate(names) if i != place and name == names[place][0])
+        return bool(names[place][1]) and any(self.first[i] is not False or self.second[i] for i in others)
+
 
 def _unread(target: Target, function: TensorFunction) -> Iterator[Finding]:
     reading = _read(function)
@@ -166,7 +172,9 @@ def _unread(target: Target, function: TensorFunction) -> Iterator[Finding]:
     if only_shape:
         yield measured(**{"bytes saved for their shape only": float(_bytes(only_shape))})
     for place in places:
-        if reading.second[place] or reading.shape[place] or _is_read_elsewhere(target, place, len(reading.tensors)):
+        if reading.second[place] or reading.shape[place] or reading.is_named_with_what_is_read(place):
+            continue
+        if _is_read_elsewhere(target, place, len(reading.tensors)):
             continue
         tensor = reading.tensors[place]
         yield failed(

@@ -50,10 +50,14 @@ class Results:
         flat = [one for node, item in zip(self.nodes, self._items(value), strict=True) for one in node.take(item)]
         return flat[0] if len(flat) == 1 else tuple(flat)
 
-    def _items(self, value: Any) -> tuple[Any, ...]:
+    def _items(self, value: Any, *, is_loose: bool = False) -> tuple[Any, ...]:
+        """What stands for each output; a container may also be given as a dict by place, where that is meant."""
         keys = tuple(node.name for node in self.nodes)
         if self.container is not None:
             found = self.container.read(value)
+            if found is None and is_loose:
+                by_place = self.container.read_loosely(value)
+                found = None if by_place is None else tuple(by_place.get(key) for key in self.container.keys)
             if found is None:
                 raise MisfitError("the result", self.container.label, describe(value))
             return found
@@ -90,7 +94,7 @@ class Results:
             MisfitError: it has another structure.
         """
         is_one = dims is None or isinstance(dims, int)
-        items = [dims] * len(self.nodes) if is_one else self._items(dims)
+        items = [dims] * len(self.nodes) if is_one else self._items(dims, is_loose=True)
         found = [one for node, item in zip(self.nodes, items, strict=True) for one in _spread(node, item)]
         return found[0] if len(found) == 1 else tuple(found)
 

@@ -7,6 +7,7 @@ for op in CORRECT:
 """
 
 from custom_autograd.testing.mutants.batching import BATCHING
+from custom_autograd.testing.mutants.containers import CONTAINERS
 from custom_autograd.testing.mutants.contracts import CONTRACTS
 from custom_autograd.testing.mutants.correct import CORRECT
 from custom_autograd.testing.mutants.formulas import FORMULAS
@@ -40,4 +41,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *KEEPING,
     *SYSTEMS,
     *SIBLINGS,
+    *CONTAINERS,
 )

@@ -1,6 +1,7 @@
 """CORRECT: the ops without a fault that mutants are made of; no check may fail one of them."""
 
 from custom_autograd.testing.mutants import bases, more_bases
+from custom_autograd.testing.mutants.containers import CONTAINER
 from custom_autograd.testing.mutants.mutant import Honest, honest
 from custom_autograd.testing.mutants.siblings import cube_in_place, cube_out
 
@@ -16,6 +17,7 @@ CORRECT: tuple[Honest, ...] = (
     honest("pick", "an index of integers, gathered forward and scattered back", bases.PICK),
     honest("dropout", "random numbers, with the mask kept and the tag given", bases.DROPOUT),
     honest("cube", "elementwise, of one tensor", bases.CUBE),
+    honest("containers", "a NamedTuple and a dict in, a dataclass out", CONTAINER),
     honest("siblings", "variants with kernels of their own", bases.CUBE.but(inplace=cube_in_place, out=cube_out)),
     honest("numpy_cube", "a NumPy kernel", bases.NUMPY_CUBE),
     honest("once", "a backward that cannot be differentiated, and says so", bases.ONCE),

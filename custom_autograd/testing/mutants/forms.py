@@ -50,6 +50,7 @@ class Declared(Form):
     """An op of this package.
 
     Args:
+        schema: None where annotations say it.
         default: the kernel of all devices and, if `has_reference`, the reference.
         kernel: the kernel of the CPU.
         inplace: the CPU kernel of the in-place variant.
@@ -57,7 +58,7 @@ class Declared(Form):
         parts: ops by name that its rules call as torch.ops.mutants.<name>; they are declared first.
     """
 
-    schema: str
+    schema: str | None
     default: Rule
     kernel: Rule | None = None
     fake: Rule | None = None
