@@ -11,12 +11,13 @@ from torch import Tensor
 
 from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import format_message, quote, suggest
 from custom_autograd.registration import rules
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.structures.forms import Form
 from custom_autograd.structures.nodes import Node, Plain
-from custom_autograd.structures.skeletons import MisfitError, describe
+from custom_autograd.structures.records import describe
+from custom_autograd.structures.skeletons import MisfitError
 
 Function = Callable[..., Any]  # Any: a user's function
 E = TypeVar("E", bound=CustomAutogradError)
@@ -35,7 +36,7 @@ def flat_function(form: Form, function: Function, op: str, slot: str = "kernel")
         try:
             return form.results.take(result)
         except MisfitError as error:
-            raise_misfit(KernelError, op, f"the {slot} {location_of(function)} returns something else", error)
+            raise_misfit(KernelError, op, f"the {slot} {location_of(function)} returns another container", error)
 
     return _with_signature(flat, form.flat_signature, form.annotations)
 
@@ -49,7 +50,7 @@ def _with_signature(flat: Function, signature: inspect.Signature, annotations: d
 def raise_misfit(error: type[CustomAutogradError], op: str, problem: str, misfit: MisfitError) -> NoReturn:
     """Raises the error that says which place of a container does not fit."""
     facts = {"expected": misfit.expected, "found": misfit.found}
-    raise error(format_message(op, f"{problem}: {misfit.path}", **facts)) from None
+    raise error(format_message(op, f"{problem} for {misfit.path}", do=misfit.advice, **facts)) from None
 
 
 def check_call(form: Form, declaration: Declaration, slot: str, function: Function) -> None:
@@ -145,7 +146,7 @@ class ByName:
             try:
                 return self._collect(answered, result, given)
             except MisfitError as error:
-                problem = f"the {slot} rule {location_of(function)} returns something else"
+                problem = f"the {slot} rule {location_of(function)} returns another container"
                 raise_misfit(GradientError, str(self.declaration.name), problem, error)
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -199,7 +200,9 @@ class ByName:
             pairs = list(zip(answered, result, strict=True))
         else:
             names = quote(node.name for node in answered)
-            raise MisfitError("the result", f"a dict or a tuple for {names}", describe(result))
+            raise MisfitError(
+                "the result", f"a dict or a tuple for {names}", describe(result), self._advice(answered, result)
+            )
         found: dict[str, Any] = {}
         for node, value in pairs:
             found.update(node.collect(value, given.__getitem__))
@@ -217,6 +220,13 @@ class ByName:
 
     def _known(self, answered: list[Node]) -> list[str]:
         return [name for node in answered for name in (node.name, *node.flat())]
+
+    def _advice(self, answered: list[Node], result: Any) -> str | None:
+        unknown = [name for name in result if name not in self._known(answered)] if isinstance(result, Mapping) else []
+        if not unknown:
+            return None
+        name = str(unknown[0])
+        return suggest(name, self._known(answered)) or f"leave {name!r} out: it carries none"
 
     def _find(self, answered: list[Node], name: str) -> Node:
         return next((node for node in answered if node.name == name), None) or _single(name)

@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from custom_autograd.structures.skeletons import MisfitError, describe, name_of
+from custom_autograd.structures.records import describe
+from custom_autograd.structures.skeletons import MisfitError, name_of
 
 LITERALS = (bool, str, complex, type(None))
 TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.device)
@@ -60,10 +61,15 @@ class Single:
 
     letter: str
 
+    @property
+    def label(self) -> str:
+        """What a message calls it."""
+        return {"T": "a tensor", "I": "an int", "F": "a float"}[self.letter]
+
     def encode(self, value: Any, parts: Parts, path: str) -> str:
         """As in Kind."""
         if not self.accepts(value):
-            refuse(path, {"T": "a tensor", "I": "an int", "F": "a float"}[self.letter], value)
+            refuse(path, self.label, value)
         if self.letter == "T":
             parts.tensors.append(value)
         elif self.letter == "I":
@@ -87,6 +93,10 @@ class Single:
         return ()
 
 
+def _article(kind: type) -> str:
+    return "None" if kind is type(None) else f"a {kind.__name__}"
+
+
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A value that is part of the structure: bool, str, None, complex, Enum, dtype, device, ..."""
@@ -94,13 +104,16 @@ class Constant:
     types: tuple[type, ...]
     values: tuple[Any, ...] = ()
 
+    @property
+    def label(self) -> str:
+        """What a message calls it."""
+        names = [repr(one) for one in self.values] or [_article(one) for one in self.types]
+        return " or ".join(names)
+
     def encode(self, value: Any, parts: Parts, path: str) -> str:
         """As in Kind."""
         if not self.accepts(value):
-            names = [repr(one) for one in self.values] or [
-                "None" if t is type(None) else t.__name__ for t in self.types
-            ]
-            refuse(path, " or ".join(names), value)
+            refuse(path, self.label, value)
         if isinstance(value, enum.Enum):
             return f"('e', {name_of(type(value))!r}, {value.name!r})"
         if isinstance(value, torch.device):
@@ -180,7 +193,7 @@ class Table:
         texts = []
         for key, item in value.items():
             if not (isinstance(key, (str, int)) and self.key.accepts(key)):
-                refuse(f"a key of {path}", "a str or an int", key)
+                refuse(f"{path}, key {key!r}", self.key.label, key)
             texts.append(f"({key!r}, {self.kind.encode(item, parts, f'{path}[{key!r}]')})")
         return f"('d',{', '.join(texts)})"
 

@@ -16,6 +16,7 @@ from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.core.types import find_argument_type, find_return_spelling
 from custom_autograd.core.wish import Refusal, Wish
+from custom_autograd.structures.basic_kinds import Kind
 from custom_autograd.structures.kinds import UnknownKindError, kind_of, letters
 from custom_autograd.structures.nodes import Free, Node, Plain, Record
 from custom_autograd.structures.records import RecordType, find_record
@@ -149,7 +150,7 @@ def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal)
 def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse: Refusal) -> Node:
     annotation = resolve(annotation)
     if find_argument_type(annotation) is not None:
-        return Plain(name, path, annotation)
+        return Plain(name, path, annotation, None if path == name else _kind(annotation))
     record = _record(annotation, path, refuse)
     if record is not None and record.cls not in above:
         inside = (*above, record.cls) if record.style in ("fields", "dataclass") else above
@@ -172,6 +173,14 @@ def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse
             found=inspect.formatannotation(annotation),
             do="change the annotation, or leave it out of the container",
         ) from None
+
+
+def _kind(annotation: Any) -> Kind | None:
+    """What a place holds, as far as kinds know it."""
+    try:
+        return kind_of(annotation)
+    except UnknownKindError:
+        return None
 
 
 def _record(annotation: Any, path: str, refuse: Refusal) -> RecordType | None:

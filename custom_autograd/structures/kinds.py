@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import inspect
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from custom_autograd.structures.basic_kinds import (
     refuse,
 )
 from custom_autograd.structures.records import RecordType, find_record, is_union
-from custom_autograd.structures.skeletons import name_of
+from custom_autograd.structures.skeletons import MisfitError, name_of
 from custom_autograd.torch_private.trees import NodeType, find_node_type
 
 
@@ -46,7 +47,7 @@ class Places:
         """As in Kind."""
         record, found = self.record, self.record.read(value)
         if found is None:
-            refuse(path, record.label, value)
+            raise MisfitError(path, record.label, record.describe(value))
         texts = [kind.encode(found[i], parts, path + record.path(i)) for i, kind in enumerate(self.kinds)]
         if record.style == "keys":
             return f"('d',{', '.join([f'({key!r}, {text})' for key, text in zip(record.keys, texts, strict=False)])})"
@@ -163,7 +164,8 @@ def kind_of(annotation: Any) -> Kind:
     if simple is not None:
         return simple
     if is_union(annotation):
-        return Choice(tuple(kind_of(one) for one in _by_strictness(typing.get_args(annotation))), _spell(annotation))
+        members = typing.get_args(annotation)
+        return Choice(tuple(map(kind_of, _by_strictness(members))), " or ".join(map(_spell, members)))
     origin, items = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return Constant(tuple({type(one) for one in items}), items)
@@ -213,7 +215,10 @@ def _key_of(annotation: Any) -> Constant | Single:
 
 
 def _spell(annotation: Any) -> str:
-    return str(getattr(annotation, "__name__", annotation))
+    record = find_record(annotation)
+    if record is not None:
+        return record.label
+    return "None" if annotation is type(None) else inspect.formatannotation(annotation).removeprefix("torch.")
 
 
 SEQUENCES = (typing.get_origin(typing.Sequence[int]),)

@@ -20,7 +20,7 @@ from torch import Tensor
 from custom_autograd.structures import skeletons
 from custom_autograd.structures.basic_kinds import Kind, Parts
 from custom_autograd.structures.records import RecordType
-from custom_autograd.structures.skeletons import MisfitError, Skeleton, describe
+from custom_autograd.structures.skeletons import MisfitError, Skeleton
 
 Flat = Mapping[str, Any]  # Any: values of every type, by flat name
 Get = Callable[[str], Any]  # what stands for a flat name
@@ -81,6 +81,7 @@ class Plain:
     name: str
     path: str
     annotation: Any
+    kind: Kind | None = None  # of a place in a container, where that is known
 
     def flat(self) -> dict[str, Any]:
         """As in Node."""
@@ -88,6 +89,8 @@ class Plain:
 
     def take(self, value: Any) -> list[Any]:
         """As in Node."""
+        if self.kind is not None and not self.kind.accepts(value):
+            self.kind.encode(value, Parts(), self.path)  # says what is expected
         return [value]
 
     def give(self, get: Get) -> Any:
@@ -120,7 +123,7 @@ class Record:
         """As in Node."""
         found = self.record.read(value)
         if found is None:
-            raise MisfitError(self.path, self.record.label, describe(value))
+            raise MisfitError(self.path, self.record.label, self.record.describe(value))
         return [one for i, place in enumerate(self.places) for one in place.take(found[i])]
 
     def give(self, get: Get) -> Any:
@@ -139,7 +142,7 @@ class Record:
             return self._collect_later(functools.cache(value), structure)
         found = self.record.read_loosely(value)
         if found is None:
-            raise MisfitError(self.path, self.record.label, describe(value))
+            raise MisfitError(self.path, self.record.label, self.record.describe(value))
         collected: dict[str, Any] = {}
         for key, place in zip(self.record.keys, self.places, strict=True):
             if key in found:

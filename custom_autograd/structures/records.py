@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
+from custom_autograd.core.messages import quote
 from custom_autograd.torch_private.compiler import constant_in_graphs
 
 
@@ -22,7 +25,6 @@ class RecordType:
         keys: the places, as names are made of them.
         annotations: what may stand in each place.
         label: what a message calls it.
-        late: the fields of a dataclass that its `__init__` does not take.
     """
 
     cls: type
@@ -30,7 +32,6 @@ class RecordType:
     keys: tuple[str, ...]
     annotations: tuple[Any, ...]  # Any: annotations have no type of their own
     label: str
-    late: tuple[str, ...] = ()
 
     def path(self, index: int) -> str:
         """How a message reaches a place: `.weight`, `['k']` or `[0]`."""
@@ -46,30 +47,38 @@ class RecordType:
         if self.style == "keys":
             is_same = isinstance(value, dict) and len(value) == len(self.keys)
             return tuple([value[key] for key in self.keys]) if is_same and all(k in value for k in self.keys) else None
-        if not isinstance(value, self.cls):
+        if type(value) is not self.cls or self._beside(value):
             return None
         return tuple([getattr(value, key) for key in self.keys])
 
+    def _beside(self, value: Any) -> list[str]:
+        """The attributes of an instance that are no fields, and that its class does not compute."""
+        if self.style != "dataclass" or not hasattr(value, "__dict__"):
+            return []
+        return [name for name in value.__dict__ if name not in self.keys and not hasattr(self.cls, name)]
+
+    def describe(self, value: Any) -> str:
+        """What a message calls a value that is no such container."""
+        if type(value) is self.cls and self.style == "dataclass":
+            return f"one with attributes beside its fields: {quote(self._beside(value))}"
+        if isinstance(value, self.cls) and self.style in ("fields", "dataclass"):
+            return f"{type(value).__name__}, a subclass, of which the op would see less"
+        return describe(value)
+
     def make(self, values: Sequence[Any]) -> Any:
-        """A value of the class, made as its author would make it."""
-        if self.style == "items":
-            return tuple(values)
-        if self.style == "keys":
-            return dict(zip(self.keys, values, strict=True))
-        if self.style != "dataclass":
+        """A value of the class with these in its places, as they are: `__init__` and `__post_init__` have run."""
+        if self.style in ("fields", "slice"):
             return self.cls(*values)
-        pairs = dict(zip(self.keys, values, strict=True))
-        made = self.cls(**{key: value for key, value in pairs.items() if key not in self.late})
-        for key in self.late:
-            object.__setattr__(made, key, pairs[key])
-        return made
+        return self.make_plain(values)
 
     def make_plain(self, values: Sequence[Any]) -> Any:
         """The same shape with something else in each place, such as gradients: no code of its author's runs."""
+        if self.style == "keys":
+            return dict(zip(self.keys, values, strict=True))
         if self.style == "fields":
             return tuple.__new__(self.cls, values)
         if self.style != "dataclass":
-            return tuple(values) if self.style == "slice" else self.make(values)
+            return tuple(values)
         made: Any = object.__new__(self.cls)
         for key, value in zip(self.keys, values, strict=True):
             object.__setattr__(made, key, value)
@@ -110,9 +119,8 @@ def _find_class(cls: type) -> RecordType | None:
         return RecordType(cls, "fields", keys, tuple(hints.get(key, Any) for key in keys), _label(cls, keys))
     if dataclasses.is_dataclass(cls):
         hints = typing.get_type_hints(cls)
-        fields = dataclasses.fields(cls)
-        keys, late = tuple(field.name for field in fields), tuple(field.name for field in fields if not field.init)
-        return RecordType(cls, "dataclass", keys, tuple(hints[key] for key in keys), _label(cls, keys), late)
+        keys = tuple(field.name for field in dataclasses.fields(cls))
+        return RecordType(cls, "dataclass", keys, tuple(hints[key] for key in keys), _label(cls, keys))
     return None
 
 
@@ -128,3 +136,14 @@ def _keys(keys: tuple[str, ...]) -> str:
 def is_union(annotation: Any) -> bool:
     """Whether an annotation is a union, written either way."""
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def describe(value: Any) -> str:
+    """What a message calls a value that does not fit."""
+    if isinstance(value, Tensor):
+        return "a tensor"
+    if isinstance(value, dict):
+        return f"a dict with the keys {', '.join(map(repr, value))}" if value else "an empty dict"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"{type(value).__name__}: {str(value)[:60]}"

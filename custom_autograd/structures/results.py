@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from custom_autograd.structures.nodes import Node, Record
-from custom_autograd.structures.records import RecordType
-from custom_autograd.structures.skeletons import MisfitError, describe
+from custom_autograd.structures.records import RecordType, describe
+from custom_autograd.structures.skeletons import MisfitError
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Results:
                 by_place = self.container.read_loosely(value)
                 found = None if by_place is None else tuple(by_place.get(key) for key in self.container.keys)
             if found is None:
-                raise MisfitError("the result", self.container.label, describe(value))
+                raise MisfitError("the result", self.container.label, self.container.describe(value))
             return found
         if not isinstance(value, dict) or set(value) != set(keys):
             raise MisfitError("the result", f"a dict with the keys {', '.join(map(repr, keys))}", describe(value))

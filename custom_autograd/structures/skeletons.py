@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from custom_autograd.structures.records import RecordType, find_record
+from custom_autograd.structures.records import RecordType, describe, find_record
 from custom_autograd.torch_private.trees import NodeType, find_node_type
 
 Skeleton = Any  # a nested tuple, as above
@@ -48,11 +48,13 @@ class MisfitError(Exception):
         path: where.
         expected: what is expected there.
         found: what is there.
+        advice: what to do, where that is known.
     """
 
     path = property(lambda self: self.args[0])
     expected = property(lambda self: self.args[1])
     found = property(lambda self: self.args[2])
+    advice = property(lambda self: self.args[3] if len(self.args) > 3 else None)
 
 
 def count_tensors(node: Skeleton) -> int:
@@ -120,8 +122,8 @@ def _places(node: Skeleton, value: Any, path: str) -> Sequence[Any]:
         return ()
     if tag == "d":
         keys = [key for key, _ in node[1:]]
-        if isinstance(value, Mapping) and set(value) <= set(keys):
-            return [value.get(key) for key in keys]
+        if isinstance(value, Mapping) and set(value) == set(keys):
+            return [value[key] for key in keys]
         _misfit(path, f"a dict with the keys {', '.join(map(repr, keys))}", value)
     if tag == "r":
         found = record_of(node[1]).read_loosely(value)
@@ -156,17 +158,6 @@ def labels(node: Skeleton, path: str) -> Iterator[str]:
 
 def _misfit(path: str, expected: str, value: Any) -> NoReturn:
     raise MisfitError(path, expected, describe(value))
-
-
-def describe(value: Any) -> str:
-    """What a message calls a value that does not fit."""
-    if isinstance(value, torch.Tensor):
-        return "a tensor"
-    if isinstance(value, dict):
-        return f"a dict with the keys {', '.join(map(repr, value))}" if value else "an empty dict"
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"{type(value).__name__}: {str(value)[:60]}"
 
 
 def record_of(name: str) -> RecordType:

@@ -53,7 +53,7 @@ def flat_vmap(form: Form, declaration: Declaration, function: Function) -> Funct
         try:
             return form.results.take(result[0]), form.results.take_dims(result[1])
         except MisfitError as error:
-            problem = f"the vmap rule {location_of(function)} returns something else"
+            problem = f"the vmap rule {location_of(function)} returns another container"
             raise_misfit(KernelError, str(declaration.name), problem, error)
 
     return _plain_signature(flat, ["info", "in_dims", *names], declaration.schema)
@@ -155,6 +155,6 @@ class TorchStyle:
             for node, row in zip(self.answered, rows, strict=True):
                 found.update(node.collect(row, texts.__getitem__))
         except MisfitError as error:
-            problem = f"the backward {location_of(self.user_backward)} returns something else"
+            problem = f"the backward {location_of(self.user_backward)} returns another container"
             raise_misfit(GradientError, str(self.declaration.name), problem, error)
         return tuple(found.get(name) for name in self.flat_answered)

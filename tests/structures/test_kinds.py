@@ -146,11 +146,11 @@ UNFIT = {
     "tensor for a float": (dict[str, float], {"a": torch.ones(1)}, ("v['a']", "a float", "a tensor")),
     "list for a dict": (dict[str, int], [1], ("v", "a dict", "a list of 1")),
     "tuple of two": (list[tuple[int, int]], [(1,)], ("v[0]", "a tuple of 2", "a tuple of 1")),
-    "key": (dict[str, int], {1: 2}, ("a key of v", "a str or an int", "int: 1")),
+    "key": (dict[str, int], {1: 2}, ("v, key 1", "a str", "int: 1")),
     "missing key": (Sides, {}, ("v", "a dict with the keys 'left', 'right'", "an empty dict")),
     "function": (dict[str, Any], {"f": len}, ("v['f']", None, "builtin_function_or_method: <built-in function len>")),
     "deep": (Tree, Tree(torch.ones(1), [Tree(None, [])]), ("v.children[0].value", "a tensor", "NoneType: None")),
-    "enum": (Shape, "LINE", ("v", "Shape", "str: LINE")),
+    "enum": (Shape, "LINE", ("v", "a Shape", "str: LINE")),
 }
 
 

@@ -323,6 +323,14 @@ WRONG = {
         lambda g: {"x": g, "p": None, "gains": {"c": g}},
         r"gains\n  expected   a dict with the keys 'a', 'b'\n  found      a dict with the keys 'c'",
     ),
+    "a dict without a key": (
+        lambda g: {"x": g, "p": None, "gains": {"a": None}},
+        r"gains\n  expected   a dict with the keys 'a', 'b'\n  found      a dict with the keys 'a'",
+    ),
+    "an unknown name": (
+        lambda g: {"x": g, "p": None, "gians": {"a": None}},
+        "found      a dict with the keys 'x', 'p', 'gians'\n  do         did you mean 'gains'",
+    ),
     "too few": (lambda g: (g, None), "expected   a dict or a tuple for 'x', 'p', 'gains'\n  found      a tuple of 2"),
     "a place left out": (lambda g: {"x": g, "p": {"weight": g}, "gains": None}, "the gradient of 'p_bias' is missing"),
     "another shape": (lambda g: {"x": g, "p": Affine(g[:2], g, None), "gains": None}, "'p_weight' has the wrong shape"),
