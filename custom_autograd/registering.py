@@ -211,6 +211,8 @@ def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
     schema, form = entry.declaration.schema, entry.declaration.form
     registered: Callable[..., Any] = function
     if form is not None:
+        own = [["info", "in_dims", *names] if place == 0 else names for place, names in enumerate(form.own_names())]
+        rules.check_signature(entry.declaration, "vmap rule", function, *own)
         registered = flat_vmap(form, entry.declaration, function)
     positional = ["info", "in_dims", *rules.positional_of(schema)]
     rules.check_signature(entry.declaration, "vmap rule", registered, positional, rules.keywords_of(schema))

@@ -30,7 +30,9 @@ from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.program import source_of
+from custom_autograd.structures.calls import refusal
 from custom_autograd.structures.forms import Form
+from custom_autograd.structures.skeletons import MisfitError
 from custom_autograd.torch_private import verification
 
 Function: TypeAlias = Callable[..., object]
@@ -187,7 +189,10 @@ def _with_containers(flat: Target, form: Form, schema: Schema) -> Target:
     """The target as its author sees it: what is flat inside is called with containers."""
 
     def flattened(sample: Sample) -> Sample:
-        return flat.to_dispatcher(sample.with_arguments(*form.flat_call(*sample.args, **sample.kwargs)))
+        try:
+            return flat.to_dispatcher(sample.with_arguments(*form.flat_call(*sample.args, **sample.kwargs)))
+        except MisfitError as error:
+            raise refusal(flat.name, flat.location, error) from None
 
     return replace(
         flat,

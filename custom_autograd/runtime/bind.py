@@ -9,8 +9,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from custom_autograd.core.schema import Schema
+from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.runtime.call import defaults, signature
+from custom_autograd.runtime.passing import has_list_by_default
 from custom_autograd.runtime.source import Source, compile_source
 
 
@@ -35,7 +36,8 @@ class Binder:
     def _generate(self, *, for_dispatcher: bool) -> Callable[..., dict[str, Any]]:
         source = Source()
         with source.block(f"def bind({signature(self.schema, for_dispatcher=for_dispatcher)})"):
-            source.line("return {" + ", ".join(f'"{name}": {name}' for name in self.schema.argument_names) + "}")
+            pairs = [f'"{a.name}": {_fresh(a)}' for a in self.schema.arguments]
+            source.line(f"return {{{', '.join(pairs)}}}")
         bind: Callable[..., dict[str, Any]] = compile_source(source.text, "bind", defaults(self.schema))["bind"]
         return bind
 
@@ -61,6 +63,14 @@ class Binder:
         """The same for what is called like the op itself, which takes some as `*name`."""
         positional, keywords = self.call(arguments)
         return (spread(self.schema, positional) if self._is_variadic else positional), keywords
+
+
+def _fresh(argument: Argument) -> str:
+    """Source of an argument, of which nobody else has the list that stands for it by default."""
+    if not has_list_by_default(argument):
+        return argument.name
+    copied = f"list({argument.name})"
+    return f"None if {argument.name} is None else {copied}" if argument.is_optional else copied
 
 
 def spread(schema: Schema, positional: list[Any]) -> list[Any]:  # Any: one value per positional argument

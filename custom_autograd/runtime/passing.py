@@ -40,7 +40,8 @@ def _for_kernel(argument: Argument, *, is_from_dispatcher: bool) -> str:
     if argument.is_variadic:
         has_conversion = argument.from_dispatcher is not None
         return f"*from_dispatcher_{argument.name}({argument.name})" if has_conversion else f"*{argument.name}"
-    if argument.from_dispatcher is None and (is_from_dispatcher or not _is_list(argument)):
+    is_own = is_from_dispatcher and not has_list_by_default(argument)
+    if argument.from_dispatcher is None and (is_own or not _is_list(argument)):
         return argument.name
     return _copied(argument) if argument.from_dispatcher is None else in_users_form(argument)
 
@@ -50,6 +51,11 @@ def in_users_form(argument: Argument) -> str:
     if argument.from_dispatcher is not None:
         return f"from_dispatcher_{argument.name}({argument.name})"
     return _copied(argument) if _is_list(argument) and not argument.holds_tensors else argument.name
+
+
+def has_list_by_default(argument: Argument) -> bool:
+    """Whether its default is a list: the dispatcher leaves it out, and then every call would have the same one."""
+    return argument.has_default and isinstance(argument.default, list)
 
 
 def _is_list(argument: Argument) -> bool:

@@ -59,9 +59,7 @@ def check_call(form: Form, declaration: Declaration, slot: str, function: Functi
     Raises:
         RegistrationError: it cannot.
     """
-    positional = [n for n, p in form.signature.parameters.items() if p.kind is not p.KEYWORD_ONLY]
-    keywords = [n for n, p in form.signature.parameters.items() if p.kind is p.KEYWORD_ONLY]
-    rules.check_signature(declaration, slot, function, positional, keywords)
+    rules.check_signature(declaration, slot, function, *form.own_names())
 
 
 def by_flat_name(form: Form, values: Any) -> Any:
@@ -83,8 +81,7 @@ class ByName:
         self.inputs = {node.name: node for node in form.inputs}
         outputs = () if form.results is None else form.results.nodes
         self.outputs: dict[str, Node] = {node.name: node for node in outputs}
-        structures = (name for node in form.inputs for name in node.flat() if name.endswith("_structure"))
-        self.structures = [name for name in structures if name in self.schema.argument_names]
+        self.structures = form.structures()
 
     def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...] = ()) -> Function:
         """A rule that returns gradients by input."""
@@ -205,7 +202,11 @@ class ByName:
             )
         found: dict[str, Any] = {}
         for node, value in pairs:
-            found.update(node.collect(value, given.__getitem__))
+            collected = node.collect(value, given.__getitem__)
+            twice = [name for name in collected if name in found]
+            if twice:
+                raise MisfitError("the result", "one gradient for each place", f"two for '{twice[0]}'")
+            found.update(collected)
         return {name: value for name, value in found.items() if self._is_answered(name) or isinstance(value, Tensor)}
 
     def _is_whole(self, answered: list[Node], result: Any) -> bool:

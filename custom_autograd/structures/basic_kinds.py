@@ -29,6 +29,10 @@ class Parts:
     ints: list[Any] = field(default_factory=list)
     floats: list[Any] = field(default_factory=list)
 
+    def shorten(self, tensors: int, ints: int, floats: int) -> None:
+        """Takes back what was added since."""
+        del self.tensors[tensors:], self.ints[ints:], self.floats[floats:]
+
 
 class Kind(typing.Protocol):
     """One kind of value."""
@@ -115,7 +119,10 @@ class Constant:
         if not self.accepts(value):
             refuse(path, self.label, value)
         if isinstance(value, enum.Enum):
-            return f"('e', {name_of(type(value))!r}, {value.name!r})"
+            member = value.value if isinstance(value, enum.Flag) else value.name
+            return f"('e', {name_of(type(value))!r}, {member!r})"
+        if isinstance(value, complex):
+            return f"('c', {str(value.real)!r}, {str(value.imag)!r})"
         if isinstance(value, torch.device):
             return f"('t', {'device ' + str(value)!r})"
         if isinstance(value, TORCH_CONSTANTS):
@@ -126,7 +133,8 @@ class Constant:
         """As in Kind."""
         if self.values:
             return any(type(value) is type(one) and value == one for one in self.values)
-        return isinstance(value, self.types) and (type(value) is not bool or bool in self.types)
+        is_single = isinstance(value, (enum.Enum, *TORCH_CONSTANTS))
+        return type(value) in self.types or (is_single and isinstance(value, self.types))
 
     def inner(self) -> Sequence[Kind]:
         """As in Kind."""
@@ -142,10 +150,16 @@ class Choice:
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
         """As in Kind."""
-        for kind in self.kinds:
-            if kind.accepts(value):
+        able = [kind for kind in self.kinds if kind.accepts(value)]
+        for kind in able[:-1]:
+            lengths = len(parts.tensors), len(parts.ints), len(parts.floats)
+            try:
                 return kind.encode(value, parts, path)
-        refuse(path, self.label, value)
+            except MisfitError:  # list[int] | list[Tensor]: both look like lists from outside
+                parts.shorten(*lengths)
+        if not able:
+            refuse(path, self.label, value)
+        return able[-1].encode(value, parts, path)
 
     def accepts(self, value: Any) -> bool:
         """As in Kind."""
@@ -168,11 +182,12 @@ class Many:
         if not self.accepts(value):
             refuse(path, "a tuple" if self.is_tuple else "a list", value)
         texts = [f", {self.kind.encode(item, parts, f'{path}[{index}]')}" for index, item in enumerate(value)]
-        return f"('{'u' if isinstance(value, tuple) else 'l'}',{''.join(texts)[1:]})"
+        head = "z" if type(value) is torch.Size else "u" if isinstance(value, tuple) else "l"
+        return f"('{head}',{''.join(texts)[1:]})"
 
     def accepts(self, value: Any) -> bool:
         """As in Kind."""
-        return isinstance(value, (list, tuple)) and not hasattr(value, "_fields")
+        return isinstance(value, list) or type(value) in (tuple, torch.Size)
 
     def inner(self) -> Sequence[Kind]:
         """As in Kind."""
@@ -192,7 +207,7 @@ class Table:
             refuse(path, "a dict", value)
         texts = []
         for key, item in value.items():
-            if not (isinstance(key, (str, int)) and self.key.accepts(key)):
+            if not (type(key) in (str, int, bool) and self.key.accepts(key)):
                 refuse(f"{path}, key {key!r}", self.key.label, key)
             texts.append(f"({key!r}, {self.kind.encode(item, parts, f'{path}[{key!r}]')})")
         return f"('d',{', '.join(texts)})"

@@ -58,14 +58,19 @@ def lines(form: Form, name: str, head: str, first: str) -> list[str]:
     return [*body, f"    return {call if form.results is None else f'$give({call})'}"]
 
 
+def refusal(name: str, location: str, error: MisfitError) -> KernelError:
+    """The error that says which argument, or which place in one, is not what was declared."""
+    path = error.path if "'" in error.path else f"'{error.path}'"
+    problem = f"argument {path} is not what was declared"
+    facts = {"expected": error.expected, "found": error.found, "declared": location}
+    return KernelError(format_message(name, problem, **facts))
+
+
 def values(form: Form, name: str, location: str, flat: Callable[..., Any]) -> dict[str, Any]:
     """What that source uses, by name (Any: functions and defaults)."""
 
     def refuse(error: MisfitError) -> NoReturn:
-        path = error.path if "'" in error.path else f"'{error.path}'"
-        problem = f"argument {path} is not what was declared"
-        facts = {"expected": error.expected, "found": error.found, "declared": location}
-        raise KernelError(format_message(name, problem, **facts)) from None
+        raise refusal(name, location, error) from None
 
     found: dict[str, Any] = {f"take_{node.name}": node.take for node in form.inputs}
     for parameter in form.signature.parameters.values():

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from custom_autograd.core.annotations import annotations_of
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import quote
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.signatures import find_signature
-from custom_autograd.core.types import find_argument_type, find_return_spelling
+from custom_autograd.core.types import find_argument_type
 from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.structures.basic_kinds import Kind
 from custom_autograd.structures.kinds import UnknownKindError, kind_of, letters
-from custom_autograd.structures.nodes import Free, Node, Plain, Record
-from custom_autograd.structures.records import RecordType, find_record
-from custom_autograd.structures.results import Results
+from custom_autograd.structures.nodes import Free, Node, Plain, Record, all_nodes
+from custom_autograd.structures.records import find_record
+from custom_autograd.structures.results import Results, check_hidden, results_of
 
 TENSORS = ("Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Tensor[]?")
 
@@ -46,6 +44,16 @@ class Form:
     def input(self, name: str) -> Node:
         """The parameter of that name."""
         return next(node for node in self.inputs if node.name == name)
+
+    def own_names(self) -> tuple[list[str], list[str]]:
+        """The parameters that are given by position, and the keyword-only ones."""
+        rows = self.signature.parameters.values()
+        keywords = [row.name for row in rows if row.kind is row.KEYWORD_ONLY]
+        return [row.name for row in rows if row.kind is not row.KEYWORD_ONLY], keywords
+
+    def structures(self) -> list[str]:
+        """The flat names of the texts that say how what varies is put together."""
+        return [node.text for node in all_nodes(self.inputs) if isinstance(node, Free)]
 
     def is_plain(self, place: int) -> bool:
         """Whether the parameter in a place is no container."""
@@ -102,14 +110,6 @@ class Form:
         return (name,)
 
 
-def all_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes and everything in their places."""
-    for node in nodes:
-        yield node
-        if isinstance(node, Record):
-            yield from all_nodes(node.places)
-
-
 def _holds_tensors(annotation: Any) -> bool:
     found = find_argument_type(annotation)
     return found is not None and found.spelling in TENSORS
@@ -129,10 +129,11 @@ def find_form(function: Callable[..., Any], wish: Wish) -> Form | None:
         return None  # said where the schema is inferred
     types = annotations_of(function, signature, refuse)
     inputs = tuple(_input(parameter, types, refuse) for parameter in signature.parameters.values())
-    results = _results(types.get("return"), wish, refuse)
+    results = results_of(types.get("return"), wish, refuse)
     if results is None and all(isinstance(node, Plain) for node in inputs):
         return None
     _check_distinct(inputs, refuse)
+    check_hidden(results, wish, refuse)
     return Form(signature, inputs, results, *_flattened(signature, inputs, results, types))
 
 
@@ -151,8 +152,12 @@ def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse
     annotation = resolve(annotation)
     if find_argument_type(annotation) is not None:
         return Plain(name, path, annotation, None if path == name else _kind(annotation))
-    record = _record(annotation, path, refuse)
-    if record is not None and record.cls not in above:
+    record = find_record(annotation)
+    if (
+        record is not None
+        and record.cls not in above
+        and all(key.isidentifier() or key.isdigit() for key in record.keys)
+    ):
         inside = (*above, record.cls) if record.style in ("fields", "dataclass") else above
         places = [
             _node(f"{name}_{key}", path + record.path(index), one, inside, refuse)
@@ -183,78 +188,6 @@ def _kind(annotation: Any) -> Kind | None:
         return None
 
 
-def _record(annotation: Any, path: str, refuse: Refusal) -> RecordType | None:
-    """The container of fixed places that an annotation stands for, with every place readable."""
-    record = find_record(annotation)
-    if record is not None and record.style == "dataclass":
-        fields = dataclasses.fields(record.cls)
-        lost = [
-            name for name in getattr(record.cls, "__dataclass_fields__", {}) if name not in {f.name for f in fields}
-        ]
-        if any(_is_init_only(record.cls, name) for name in lost):
-            raise refuse(
-                f"'{path}' is a dataclass with init-only variables",
-                expected="fields, which can be read again",
-                found=quote(lost),
-                do="make them fields",
-            )
-    return record
-
-
-def _is_init_only(cls: type, name: str) -> bool:
-    return isinstance(typing.get_type_hints(cls).get(name), dataclasses.InitVar)
-
-
-def _results(annotation: Any, wish: Wish, refuse: Refusal) -> Results | None:
-    """The results, where the schema cannot say them itself."""
-    record = _record(annotation, "the result", refuse)
-    parts, names = _parts(annotation, record, wish)
-    is_native = record is not None and record.style in ("fields", "items")
-    if parts is None or (is_native and all(find_return_spelling(part) is not None for part in parts)):
-        return None
-    given = names if wish.outputs is None else wish.outputs
-    if len(given) != len(parts):
-        raise refuse(
-            "outputs= does not have one name per output",
-            expected=f"{len(parts)} names",
-            found=f"{len(given)}: {quote(given)}",
-        )
-    nodes = tuple(_output(name, part, refuse) for name, part in zip(given, parts, strict=True))
-    return Results(nodes, record if record is not None and record.style != "items" else None, record, wish.hidden)
-
-
-def _parts(annotation: Any, record: RecordType | None, wish: Wish) -> tuple[Sequence[Any] | None, tuple[str, ...]]:
-    """What stands in each place of a result, and what the places are called; None where it is no container."""
-    origin, items = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is dict and items[0] is str and wish.outputs is not None:
-        return [items[1]] * len(wish.outputs), tuple(wish.outputs)
-    if record is None or record.style == "slice":
-        return None, ()
-    if record.style != "items":
-        return record.annotations, record.keys
-    return record.annotations, tuple(f"output_{index}" for index in range(len(record.keys)))
-
-
-def _output(name: str, annotation: Any, refuse: Refusal) -> Node:
-    annotation = resolve(annotation)
-    if find_return_spelling(annotation) is not None:
-        return Plain(name, name, annotation)
-    record = _record(annotation, name, refuse)
-    if record is None or record.style == "slice":
-        raise refuse(
-            f"the output '{name}' has an annotation that is not supported",
-            expected="Tensor, Tensor | None, list[Tensor], int, float, bool, and NamedTuples, dataclasses, TypedDicts "
-            "and tuples of those",
-            found=inspect.formatannotation(annotation),
-            do="return containers with a fixed number of tensors, or a list of tensors",
-        )
-    places = [
-        replace(_output(f"{name}_{key}", one, refuse), path=name + record.path(index))  # type: ignore[type-var]
-        for index, (key, one) in enumerate(zip(record.keys, record.annotations, strict=True))
-    ]
-    return Record(name, name, record, tuple(places))
-
-
 def _flattened(
     signature: inspect.Signature, inputs: tuple[Node, ...], results: Results | None, types: dict[str, Any]
 ) -> tuple[inspect.Signature, dict[str, Any]]:
@@ -274,15 +207,14 @@ def _flattened(
 
 def _check_distinct(inputs: tuple[Node, ...], refuse: Refusal) -> None:
     owners: dict[str, str] = {}
-    for node in inputs:
-        for name in node.flat():
-            other = owners.setdefault(name, node.name)
-            if other != node.name:
+    for node in all_nodes(inputs):
+        for name in () if isinstance(node, Record) else node.flat():
+            other = owners.setdefault(name, node.path)
+            if other != node.path:
                 raise refuse(
-                    f"'{node.name}' and '{other}' both travel under the name '{name}'",
+                    f"'{node.path}' and '{other}' both travel under the name '{name}'",
                     expected="one name for each tensor: of a container, its own and that of the place",
-                    found=quote(name for one in inputs for name in one.flat()),
-                    do=f"rename '{node.name}' or '{other}'",
+                    do=f"rename '{node.path}' or '{other}'",
                 )
 
 

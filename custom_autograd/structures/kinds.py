@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import inspect
+import math
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,19 +29,24 @@ from custom_autograd.structures.basic_kinds import (
 )
 from custom_autograd.structures.records import RecordType, find_record, is_union
 from custom_autograd.structures.skeletons import MisfitError, name_of
+from custom_autograd.torch_private.compiler import constant_in_graphs
 from custom_autograd.torch_private.trees import NodeType, find_node_type
 
+BY_CLASS = ("fields", "dataclass")
+"""The styles of containers that are classes."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Places:
     """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each place has a kind of its own."""
 
     record: RecordType
+    own: tuple[Kind, ...] = ()
 
-    @functools.cached_property
+    @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kind of each place: found when it is first asked for, since a class may hold itself."""
-        return tuple(kind_of(annotation) for annotation in self.record.annotations)
+        """The kind of each place: of a class found when it is first asked for, since a class may hold itself."""
+        return _kinds_of(self.record.cls) if self.record.style in BY_CLASS else self.own
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
         """As in Kind."""
@@ -72,7 +77,7 @@ class Registered:
     def encode(self, value: Any, parts: Parts, path: str) -> str:
         """As in Kind."""
         cls = self.node.cls
-        if not isinstance(value, cls):
+        if type(value) is not cls:
             refuse(path, f"a {cls.__name__}", value)
         found, context = self.node.dump(value)
         if not _is_writable(context):
@@ -82,11 +87,29 @@ class Registered:
 
     def accepts(self, value: Any) -> bool:
         """As in Kind."""
-        return isinstance(value, self.node.cls)
+        return type(value) is self.node.cls
 
     def inner(self) -> Sequence[Kind]:
         """As in Kind."""
         return (ANYTHING,)
+
+
+_KINDS: dict[type, tuple[Kind, ...]] = {}
+
+
+@constant_in_graphs
+def _kinds_of(cls: type) -> tuple[Kind, ...]:
+    """The kind of each field of a NamedTuple or dataclass."""
+    if cls not in _KINDS:
+        record = find_record(cls)
+        assert record is not None
+        _KINDS[cls] = tuple(map(kind_of, record.annotations))
+    return _KINDS[cls]
+
+
+def places_of(record: RecordType) -> Places:
+    """The kind that stands for a container of fixed places."""
+    return Places(record, () if record.style in BY_CLASS else tuple(map(kind_of, record.annotations)))
 
 
 class Anything:
@@ -108,7 +131,7 @@ class Anything:
         return tuple(map(Single, "TIF"))
 
     def _find(self, value: Any) -> Kind | None:
-        if isinstance(value, (*LITERALS, enum.Enum, *TORCH_CONSTANTS)):
+        if type(value) in LITERALS or isinstance(value, (enum.Enum, *TORCH_CONSTANTS)):
             return Constant((type(value),))
         for letter in "TIF":
             if Single(letter).accepts(value):
@@ -118,7 +141,7 @@ class Anything:
             return Registered(node)
         record = None if type(value) in (tuple, dict) else find_record(type(value))
         if record is not None:
-            return Places(record)
+            return places_of(record)
         if isinstance(value, dict):
             return Table(Constant((str, int)), self)
         return Many(self) if isinstance(value, (list, tuple)) else None
@@ -132,7 +155,9 @@ def _is_writable(context: Any) -> bool:
         return type(context) in (list, tuple) and all(_is_writable(item) for item in context)
     if isinstance(context, dict):
         return all(_is_writable(item) for row in context.items() for item in row)
-    return isinstance(context, (bool, int, float, complex, str, type(None)))
+    if isinstance(context, float):
+        return math.isfinite(context)
+    return type(context) in (bool, int, str, type(None))
 
 
 def letters(kind: Kind, seen: set[int] | None = None) -> set[str]:
@@ -140,9 +165,7 @@ def letters(kind: Kind, seen: set[int] | None = None) -> set[str]:
     seen = set() if seen is None else seen
     if isinstance(kind, Single):
         return {kind.letter}
-    name = (
-        id(kind.record.cls) if isinstance(kind, Places) and kind.record.style in ("fields", "dataclass") else id(kind)
-    )
+    name = id(kind.record.cls) if isinstance(kind, Places) and kind.record.style in BY_CLASS else id(kind)
     if name in seen:
         return set()
     seen.add(name)
@@ -192,9 +215,9 @@ def _kind_of_class(annotation: Any) -> Kind:
     record = find_record(annotation)
     if record is None:
         raise UnknownKindError(_spell(annotation))
-    if record.style in ("fields", "dataclass"):
+    if record.style in BY_CLASS:
         name_of(record.cls)
-    return Places(record)
+    return places_of(record)
 
 
 def _by_strictness(annotations: tuple[Any, ...]) -> Iterator[Any]:

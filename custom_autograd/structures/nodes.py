@@ -11,7 +11,7 @@ Free      whatever varies from call to call (dict[str, Tensor], list[tuple[Tenso
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -219,3 +219,11 @@ def plain_places(nodes: tuple[Node, ...]) -> Iterator[Plain]:
             yield node
         elif isinstance(node, Record):
             yield from plain_places(node.places)
+
+
+def all_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes and everything in their places."""
+    for node in nodes:
+        yield node
+        if isinstance(node, Record):
+            yield from all_nodes(node.places)

@@ -33,6 +33,11 @@ class RecordType:
     annotations: tuple[Any, ...]  # Any: annotations have no type of their own
     label: str
 
+    @property
+    def has_names(self) -> bool:
+        """Whether names can be made of all its places."""
+        return all(key.isidentifier() or key.isdigit() for key in self.keys)
+
     def path(self, index: int) -> str:
         """How a message reaches a place: `.weight`, `['k']` or `[0]`."""
         key = self.keys[index]
@@ -67,16 +72,14 @@ class RecordType:
 
     def make(self, values: Sequence[Any]) -> Any:
         """A value of the class with these in its places, as they are: `__init__` and `__post_init__` have run."""
-        if self.style in ("fields", "slice"):
-            return self.cls(*values)
-        return self.make_plain(values)
+        return slice(*values) if self.style == "slice" else self.make_plain(values)
 
     def make_plain(self, values: Sequence[Any]) -> Any:
         """The same shape with something else in each place, such as gradients: no code of its author's runs."""
         if self.style == "keys":
             return dict(zip(self.keys, values, strict=True))
         if self.style == "fields":
-            return tuple.__new__(self.cls, values)
+            return self.cls._make(values)  # type: ignore[attr-defined]  # a NamedTuple has it
         if self.style != "dataclass":
             return tuple(values)
         made: Any = object.__new__(self.cls)

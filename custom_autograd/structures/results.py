@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import inspect
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from custom_autograd.structures.nodes import Node, Record
-from custom_autograd.structures.records import RecordType, describe
+from custom_autograd.core.messages import quote
+from custom_autograd.core.plain_types import resolve
+from custom_autograd.core.types import find_return_spelling
+from custom_autograd.core.wish import Refusal, Wish
+from custom_autograd.structures.nodes import Node, Plain, Record, all_nodes
+from custom_autograd.structures.records import RecordType, describe, find_record
 from custom_autograd.structures.skeletons import MisfitError
 
 
@@ -110,3 +116,67 @@ def _spread(node: Node, dims: Any) -> list[Any]:
     return [
         one for key, place in zip(node.record.keys, node.places, strict=True) for one in _spread(place, found.get(key))
     ]
+
+
+def results_of(annotation: Any, wish: Wish, refuse: Refusal) -> Results | None:
+    """The results, where the schema cannot say them itself."""
+    record = find_record(annotation)
+    parts, names = _parts(annotation, record, wish)
+    is_native = record is not None and record.style in ("fields", "items")
+    if parts is None or (is_native and all(find_return_spelling(part) is not None for part in parts)):
+        return None
+    given = names if wish.outputs is None else wish.outputs
+    if len(given) != len(parts):
+        raise refuse(
+            "outputs= does not have one name per output",
+            expected=f"{len(parts)} names",
+            found=f"{len(given)}: {quote(given)}",
+        )
+    nodes = tuple(_output(name, part, refuse) for name, part in zip(given, parts, strict=True))
+    return Results(nodes, record if record is not None and record.style != "items" else None, record, wish.hidden)
+
+
+def _parts(annotation: Any, record: RecordType | None, wish: Wish) -> tuple[Sequence[Any] | None, tuple[str, ...]]:
+    """What stands in each place of a result, and what the places are called; None where it is no container."""
+    origin, items = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is dict and items[0] is str and wish.outputs is not None:
+        return [items[1]] * len(wish.outputs), tuple(wish.outputs)
+    if record is None or record.style == "slice":
+        return None, ()
+    if record.style != "items":
+        return record.annotations, record.keys
+    return record.annotations, tuple(f"output_{index}" for index in range(len(record.keys)))
+
+
+def _output(name: str, annotation: Any, refuse: Refusal) -> Node:
+    annotation = resolve(annotation)
+    if find_return_spelling(annotation) is not None:
+        return Plain(name, name, annotation)
+    record = find_record(annotation)
+    if record is None or record.style == "slice":
+        raise refuse(
+            f"the output '{name}' has an annotation that is not supported",
+            expected="Tensor, Tensor | None, list[Tensor], int, float, bool, and NamedTuples, dataclasses, TypedDicts "
+            "and tuples of those",
+            found=inspect.formatannotation(annotation),
+            do="return containers with a fixed number of tensors, or a list of tensors",
+        )
+    places = [
+        replace(_output(f"{name}_{key}", one, refuse), path=name + record.path(index))  # type: ignore[type-var]
+        for index, (key, one) in enumerate(zip(record.keys, record.annotations, strict=True))
+    ]
+    return Record(name, name, record, tuple(places))
+
+
+def check_hidden(results: Results | None, wish: Wish, refuse: Refusal) -> None:
+    """Only a whole output is hidden: what a call returns would have a hole otherwise."""
+    nodes = () if results is None else results.nodes
+    inside = [node.path for node in all_nodes(nodes) if node not in nodes]
+    for name in wish.hidden:
+        if name in inside:
+            raise refuse(
+                f"hidden= names '{name}', which is a place in an output",
+                expected=quote(node.name for node in nodes),
+                found=repr(name),
+                do="hide the whole output, or return what is hidden beside it",
+            )

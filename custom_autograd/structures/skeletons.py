@@ -1,8 +1,9 @@
 """The structure of a value as a constant text, and back: `('d', ('w', 'T'), ('n', 'I'))` for {"w": tensor, "n": 3}.
 
 T, I and F stand where a tensor, an int or a float is: those travel next to the text, so that it is the same for all
-values. Everything else is part of it: ('=', value) a bool, str, None or complex; ('t', name) one of torch's constants;
-('e', class, name) an Enum member. Containers: ('l', ...) list, ('u', ...) tuple, ('d', (key, ...), ...) dict,
+values. Everything else is part of it: ('=', value) a bool, str or None; ('t', name) one of torch's constants;
+('e', class, name) an Enum member, of a Flag its value; ('c', real, imaginary) a complex number.
+Containers: ('l', ...) list, ('u', ...) tuple, ('z', ...) torch.Size, ('d', (key, ...), ...) dict,
 ('s', ...) slice, ('r', class, ...) NamedTuple or dataclass, ('p', class, context, ...) a registered pytree node.
 The text is a Python literal: it hashes, compares and serialises, and an exported program shows it.
 """
@@ -17,27 +18,50 @@ from typing import Any, NoReturn
 
 import torch
 
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.messages import format_message
 from custom_autograd.structures.records import RecordType, describe, find_record
+from custom_autograd.torch_private.compiler import constant_in_graphs
 from custom_autograd.torch_private.trees import NodeType, find_node_type
 
 Skeleton = Any  # a nested tuple, as above
+CONSTANTS = ("=", "t", "e", "c")
 CLASSES: dict[str, type] = {}
 """The classes that texts of this process name: declared ones, and those met in a call."""
+_NAMES: dict[type, str] = {}
 _PARSED: dict[str, Skeleton] = {}
+MOST_PARSED = 4096
 
 
+@constant_in_graphs
 def name_of(cls: type) -> str:
-    """What a text calls a class: "module:qualname"."""
-    name = f"{cls.__module__}:{cls.__qualname__}"
-    CLASSES[name] = cls
-    return name
+    """What a text calls a class: "module:qualname"; a second class of that name, as a function makes it, gets "#2"."""
+    found = _NAMES.get(cls)
+    if found is None:
+        name = found = f"{cls.__module__}:{cls.__qualname__}"
+        number = 1
+        while found in CLASSES:
+            number += 1
+            found = f"{name}#{number}"
+        _NAMES[cls], CLASSES[found] = found, cls
+    return found
 
 
 def parse(text: str) -> Skeleton:
-    """The nested tuple of a text; parsed once."""
+    """The nested tuple of a text; parsed once, and forgotten where there are too many.
+
+    Raises:
+        KernelError: containers are nested too deeply for Python to read the text.
+    """
     found = _PARSED.get(text)
     if found is None:
-        found = _PARSED[text] = ast.literal_eval(text)
+        if len(_PARSED) >= MOST_PARSED:
+            _PARSED.clear()
+        try:
+            found = _PARSED[text] = ast.literal_eval(text)
+        except (MemoryError, RecursionError):
+            problem = "a container is nested too deeply to travel"
+            raise KernelError(format_message("containers", problem, do="pass what is in it as a list")) from None
     return found
 
 
@@ -67,7 +91,7 @@ def children(node: Skeleton) -> tuple[Skeleton, ...]:
     tag = node[0]
     if tag == "d":
         return tuple(child for _, child in node[1:])
-    found: tuple[Skeleton, ...] = node[{"l": 1, "u": 1, "s": 1, "r": 2, "p": 3}.get(tag, len(node)) :]
+    found: tuple[Skeleton, ...] = node[{"l": 1, "u": 1, "z": 1, "s": 1, "r": 2, "p": 3}.get(tag, len(node)) :]
     return found
 
 
@@ -78,17 +102,19 @@ def rebuild(node: Skeleton, take: Callable[[str], Any], *, is_plain: bool = Fals
         node: the structure.
         take: gives what stands where a tensor, an int or a float is, in order: "T", "I" or "F".
         is_plain: what stands there is not what was declared (a gradient, a bool): no class's own code runs, and
-            constants become None.
+            constants become None, and a registered pytree node a tuple of its children.
     """
     if isinstance(node, str):
         return take(node)
     tag = node[0]
-    if tag in ("=", "t", "e"):
+    if tag in CONSTANTS:
         return None if is_plain else _constant(node)
     values = [rebuild(child, take, is_plain=is_plain) for child in children(node)]
     if tag == "l":
         return values
-    if tag == "u":
+    if tag == "z":
+        return tuple(values) if is_plain else torch.Size(values)
+    if tag == "u" or (tag == "p" and is_plain):
         return tuple(values)
     if tag == "d":
         return dict(zip([key for key, _ in node[1:]], values, strict=True))
@@ -118,7 +144,7 @@ def collect(node: Skeleton, value: Any, path: str) -> Iterator[Any]:
 
 def _places(node: Skeleton, value: Any, path: str) -> Sequence[Any]:
     tag, count = node[0], len(children(node))
-    if tag in ("=", "t", "e"):
+    if tag in CONSTANTS:
         return ()
     if tag == "d":
         keys = [key for key, _ in node[1:]]
@@ -127,8 +153,8 @@ def _places(node: Skeleton, value: Any, path: str) -> Sequence[Any]:
         _misfit(path, f"a dict with the keys {', '.join(map(repr, keys))}", value)
     if tag == "r":
         found = record_of(node[1]).read_loosely(value)
-        if found is not None:
-            return [found.get(key) for key in record_of(node[1]).keys]
+        if found is not None and len(found) == count:
+            return [found[key] for key in record_of(node[1]).keys]
         _misfit(path, record_of(node[1]).label, value)
     if tag == "p" and isinstance(value, node_of(node[1]).cls):
         return node_of(node[1]).dump(value)[0]
@@ -187,9 +213,11 @@ def _class_of(name: str) -> type:
 def _constant(node: Skeleton) -> Any:
     if node[0] == "=":
         return node[1]
+    if node[0] == "c":
+        return complex(float(node[1]), float(node[2]))
     if node[0] == "e":
         cls = _class_of(node[1])
         assert issubclass(cls, enum.Enum)
-        return cls[node[2]]
+        return cls(node[2]) if issubclass(cls, enum.Flag) else cls[node[2]]
     kind, _, name = node[1].partition(" ")
     return torch.device(name) if kind == "device" else getattr(torch, name.removeprefix("torch."))

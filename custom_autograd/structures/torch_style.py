@@ -98,7 +98,7 @@ class TorchStyle:
         self.answered = [*self.positional, *(node for node in self.keywords if tensors & set(node.flat()))]
         keyword_only = {argument.name for argument in schema.arguments if argument.is_keyword_only}
         self.flat_answered = [n for n in _flat_names(schema) if n not in keyword_only or n in tensors]
-        self.structures = [n for n in schema.argument_names if n.endswith("_structure")]
+        self.structures = form.structures()
         self.user_backward, self.user_setup = backward, setup
         self.backward = _own_signature(functools.wraps(backward)(lambda ctx, *grads: self._run_backward(ctx, grads)))
         self.setup = _own_signature(functools.wraps(setup or backward)(self._setup_function()))

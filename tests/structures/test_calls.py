@@ -170,7 +170,7 @@ def clashes(x: Tensor, p: Affine, p_weight: Tensor) -> Tensor:
         (takes_sets, r"'pair\[1\]' has an annotation that is not supported"),
         (gives_sets, "the output 'output_1_1' has an annotation that is not supported"),
         (gives_dict, r"the return annotation is not supported(.|\n)*outputs="),
-        (clashes, "'p_weight' and 'p' both travel under the name 'p_weight'"),
+        (clashes, "'p_weight' and 'p.weight' both travel under the name 'p_weight'"),
     ],
 )
 def test_what_cannot_be_declared_is_refused(function, message):
