@@ -215,8 +215,8 @@ class Row:
 
 def flattened(value: Any) -> tuple[Tensor, ...]:
     """The tensors in a value."""
-    if isinstance(value, Tensor):
-        return (value,)
+    if value is None or isinstance(value, (int, Tensor)):
+        return (value,) if isinstance(value, Tensor) else ()
     if dataclasses.is_dataclass(value):
         value = [getattr(value, field.name) for field in dataclasses.fields(value)]
     if isinstance(value, dict):

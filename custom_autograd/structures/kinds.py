@@ -43,7 +43,6 @@ class Places:
     record: RecordType
     own: tuple[Kind, ...] = ()
 
-    @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kind of each place: of a class found when it is first asked for, since a class may hold itself."""
         return _kinds_of(self.record.cls) if self.record.style in BY_CLASS else self.own
@@ -53,7 +52,8 @@ class Places:
         record, found = self.record, self.record.read(value)
         if found is None:
             raise MisfitError(path, record.label, record.describe(value))
-        texts = [kind.encode(found[i], parts, path + record.path(i)) for i, kind in enumerate(self.kinds)]
+        kinds, count = self.kinds(), len(record.keys)
+        texts = [kinds[i].encode(found[i], parts, path + record.path(i)) for i in range(count)]
         if record.style == "keys":
             return f"('d',{', '.join([f'({key!r}, {text})' for key, text in zip(record.keys, texts, strict=False)])})"
         head = {"items": "'u'", "slice": "'s'"}.get(record.style) or f"'r', {name_of(record.cls)!r}"
@@ -65,7 +65,7 @@ class Places:
 
     def inner(self) -> Sequence[Kind]:
         """As in Kind."""
-        return self.kinds
+        return self.kinds()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from custom_autograd.core.messages import quote
-from custom_autograd.torch_private.compiler import constant_in_graphs
+from custom_autograd.torch_private.compiler import TRACES_ATTRIBUTES, constant_in_graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class RecordType:
     def _beside(self, value: Any) -> list[str]:
         """The attributes of an instance that are no fields, and that its class does not compute."""
         if self.style != "dataclass" or not hasattr(value, "__dict__"):
+            return []
+        if torch.compiler.is_dynamo_compiling() and not TRACES_ATTRIBUTES:
             return []
         return [name for name in value.__dict__ if name not in self.keys and not hasattr(self.cls, name)]
 

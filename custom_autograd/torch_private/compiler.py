@@ -12,9 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
 from torch._C._dynamo import eval_frame
 
 F = TypeVar("F", bound=Callable[..., object])
+
+TRACES_ATTRIBUTES = torch.__version__ >= "2.13"
+"""Whether Dynamo can list the attributes of an instance: torch 2.11 cannot, and 2.12 was not tried."""
 
 compiling_callback = eval_frame.get_eval_frame_callback
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
