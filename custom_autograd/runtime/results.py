@@ -27,7 +27,6 @@ Share: TypeAlias = Callable[[str, Tensor], Tensor]
 """Takes the name of an output and the input that it is."""
 
 
-
 class ResultReader:
     """Checks the results of one op's kernels and fakes against its schema."""
 
@@ -192,7 +191,7 @@ def _advise(output: Output, label: str) -> str:
 
 
 def owns_memory(value: Any) -> bool:  # Any: as below
-    """Whether a tensor has memory itself, also as a subclass: those with a `__torch_dispatch__` of their own wrap it."""
+    """Whether a tensor has memory itself, of whatever class: those with a `__torch_dispatch__` of their own wrap it."""
     return isinstance(value, Tensor) and type(value).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 

@@ -58,6 +58,12 @@ class Variant:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), *declaring.pickled(self.op))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variant:
+        return self
+
+    def __copy__(self) -> Variant:
+        return self
+
     @property
     def name(self) -> str:
         """The qualified name of the dispatcher's op: "ns::op_" or "ns::op_out"."""
