@@ -121,8 +121,9 @@ def _advice(word: str, words: Sequence[str]) -> str | None:
 
 def _has_autocast(device_type: object) -> bool:
     try:
-        is_type = isinstance(device_type, str) and torch.device(device_type).type == device_type  # "cuda:0" is none
-        return is_type and torch.amp.is_autocast_available(device_type)
+        if not isinstance(device_type, str) or torch.device(device_type).type != device_type:  # "cuda:0" is no type
+            return False
+        return torch.amp.is_autocast_available(device_type)
     except RuntimeError:  # there is no such device type
         return False
 

@@ -25,6 +25,7 @@ NUMBERS = {
 }
 Share: TypeAlias = Callable[[str, Tensor], Tensor]
 """Takes the name of an output and the input that it is."""
+DISPATCH = "__torch_dispatch__"
 
 
 class ResultReader:
@@ -192,7 +193,7 @@ def _advise(output: Output, label: str) -> str:
 
 def owns_memory(value: Any) -> bool:  # Any: as below
     """Whether a tensor has memory itself, of whatever class: those with a `__torch_dispatch__` of their own wrap it."""
-    return isinstance(value, Tensor) and type(value).__torch_dispatch__ is Tensor.__torch_dispatch__
+    return isinstance(value, Tensor) and getattr(type(value), DISPATCH) is getattr(Tensor, DISPATCH)
 
 
 def spans(value: Any) -> list[tuple[int, int]]:

@@ -137,7 +137,7 @@ UNREADABLE = {"no archive": lambda: io.BytesIO(b"no archive"), "no JSON": lambda
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_file_without_a_program_is_refused(name):
-    with pytest.raises(ValueError, match=r"There is no exported program in the file, or it is damaged: .*\. load_program"):
+    with pytest.raises(ValueError, match=r"There is no exported program in the file, or it is damaged: .*\. load"):
         load_program(UNREADABLE[name]())
 
 
