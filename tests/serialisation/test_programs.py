@@ -75,28 +75,45 @@ class Doubled(torch.nn.Module):
         return doubled.inplace.overload(x * 1)
 
 
+@custom_op("program::tripled_", mutates_args=("x",))
+def tripled_(x: Tensor) -> None:
+    x.mul_(3)
+
+
+class Tripled(torch.nn.Module):
+    def forward(self, x):
+        x = x * 1
+        tripled_(x)
+        return x
+
+
+def decomposed():
+    """A program in which the op is an argument of auto_functionalized."""
+    return torch.export.export(Tripled(), (torch.ones(3),)).run_decompositions()
+
+
+WRITING = {
+    "doubled_": lambda: torch.export.export(Doubled(), (torch.ones(3),)),
+    "tripled_": decomposed,
+}
+writing = pytest.mark.parametrize("name", WRITING)
 quiet = pytest.mark.filterwarnings("ignore:.isinstance:FutureWarning")  # torch itself, in run_decompositions
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["as exported", "decomposed"])
-def written(request):
-    """A program that writes in place; once decomposed, the op is an argument of auto_functionalized."""
-    program = torch.export.export(Doubled(), (torch.ones(3),))
-    return program.run_decompositions() if request.param else program
+@quiet
+@writing
+def test_an_op_that_writes_is_noted_with_the_module_that_declares_it(name):
+    assert {f"program::{name}": [__name__]} == modules_of(WRITING[name]())
 
 
 @quiet
-def test_an_op_that_writes_is_noted_with_the_module_that_declares_it(written):
-    assert {"program::doubled_": [__name__]} == modules_of(written)
-
-
-@quiet
-def test_an_op_that_writes_is_missed_before_the_program_is_loaded(written):
+@writing
+def test_an_op_that_writes_is_missed_before_the_program_is_loaded(name):
     file = io.BytesIO()
-    with zipfile.ZipFile(saved(save_program, written)) as old, zipfile.ZipFile(file, "w") as new:
-        for name in old.namelist():
-            content = old.read(name).replace(b"program.doubled_", b"program.missing_")
-            new.writestr(name, content.replace(b"m::doubled_", b"m::missing_"))
+    with zipfile.ZipFile(saved(save_program, WRITING[name]())) as old, zipfile.ZipFile(file, "w") as new:
+        for part in old.namelist():
+            content = old.read(part).replace(f"program.{name}".encode(), b"program.missing_")
+            new.writestr(part, content.replace(f"m::{name}".encode(), b"m::missing_"))
     file.seek(0)
 
     assert_expected_inline(message(lambda: load_program(file)).replace(__name__, "MODULE"), """\
