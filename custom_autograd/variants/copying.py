@@ -99,10 +99,11 @@ def write_out(
                 found=_shape(target),
                 do=f"give '{name}' that shape, or resize it to zero elements",
             )
-    for target, one in zip(targets.values(), results, strict=True):
-        if one.shape != target.shape:
-            target.resize_(one.shape)
-    refuse_shared_targets(entry, targets)  # empty ones may share what they now need
+    unfit = [(target, one) for target, one in zip(targets.values(), results, strict=True) if one.shape != target.shape]
+    for target, one in unfit:
+        target.resize_(one.shape)
+    if unfit:
+        refuse_shared_targets(entry, targets)  # empty ones may share what they now need
     for target, one in zip(targets.values(), results, strict=True):
         target.copy_(one)
 
@@ -126,7 +127,10 @@ def _is_kept_for_backward(entry: Entry, given: Tensor, args: Sequence[Any], kwar
     plan = program_of(entry).plan
     if plan.drop_in is not None or plan.jvp is not None or entry.declaration.form is not None:
         return True
-    named = {**dict(zip(entry.declaration.schema.argument_names, args, strict=False)), **kwargs}
+    names = entry.declaration.schema.argument_names
+    if next(iter(names)) in plan.saved:
+        return True
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
     return any(one is given for name in plan.saved if name in named for one in tensors_in([named[name]]))
 
 
