@@ -6,9 +6,11 @@ does not name it; `load_program` looks first.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, TypeAlias
 
@@ -16,7 +18,7 @@ import torch
 from torch.export import ExportedProgram
 
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import format_message, quote, show
 from custom_autograd.registration import registry
 from custom_autograd.torch_private.dispatch import OpOverload
 
@@ -34,6 +36,10 @@ def save_program(program: ExportedProgram, file: File, *, extra_files: Mapping[s
         file: a path, or a binary file to write to.
         extra_files: contents by name, which are saved with it.
 
+    Raises:
+        TypeError: the program is none, the file cannot be written to, or the extra files are no text.
+        ValueError: an extra file has the name under which the modules are saved.
+
     Example:
         >>> import io, torch
         >>> from custom_autograd import load_program, save_program
@@ -43,6 +49,10 @@ def save_program(program: ExportedProgram, file: File, *, extra_files: Mapping[s
         >>> load_program(file).module()(-torch.ones(2))
         tensor([0., 0.])
     """
+    if not isinstance(program, ExportedProgram):
+        raise TypeError(f"save_program takes what torch.export.export returns, and not {show(program)}.")
+    _check_file("save_program", file, "write")
+    _check_extra_files(extra_files)
     modules = json.dumps(modules_of(program))
     torch.export.save(program, file, extra_files={**(extra_files or {}), EXTRA_FILE: modules})
 
@@ -59,7 +69,10 @@ def load_program(file: File) -> ExportedProgram:
     Raises:
         DeclarationError: an op of the program is not declared in this process; the message names it and, for what
             `save_program` wrote, the module to import.
+        TypeError: the file cannot be read from.
+        ValueError: there is no archive in it, or a damaged one.
     """
+    _check_file("load_program", file, "read")
     ops, modules = _read(file)
     missing = [op for op in ops if not _is_declared(op)]
     if missing:
@@ -72,38 +85,74 @@ def modules_of(program: ExportedProgram) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            name = node.target.name().partition(".")[0] if isinstance(node.target, OpOverload) else ""
-            entry = registry.find_entry(name)
-            if entry is not None:
-                found[name] = list(entry.modules)
+            for op in _overloads_in((node.target, node.args, node.kwargs)):
+                name = op.name().partition(".")[0]
+                entry = registry.find_entry(name)
+                if entry is not None:
+                    found[name] = list(entry.modules)
     return found
+
+
+def _overloads_in(part: Any) -> Iterator[OpOverload]:  # Any: what a node has, as below
+    """The ops in a node: what it calls, or what it hands to an op of ops, such as auto_functionalized."""
+    if isinstance(part, OpOverload):
+        yield part
+    elif isinstance(part, (list, tuple, Mapping)):
+        for item in part.values() if isinstance(part, Mapping) else part:
+            yield from _overloads_in(item)
+
+
+def _check_file(function: str, file: object, method: str) -> None:
+    is_file = isinstance(file, (str, os.PathLike)) or callable(getattr(file, method, None))
+    if not is_file or isinstance(file, io.TextIOBase):
+        raise TypeError(f"{function} takes a path, or a binary file to {method}, and not {show(file)}.")
+
+
+def _check_extra_files(extra_files: object) -> None:
+    if extra_files is None:
+        return
+    if not isinstance(extra_files, Mapping) or not all(
+        isinstance(one, str) for pair in extra_files.items() for one in pair
+    ):
+        raise TypeError(f"save_program takes extra_files= as text by name, and not {show(extra_files)}.")
+    if EXTRA_FILE in extra_files:
+        raise ValueError(f"save_program writes {EXTRA_FILE!r} itself: give the extra file another name.")
 
 
 def _read(file: File) -> tuple[list[str], dict[str, list[str]]]:
     """The ops that the programs in an archive call, and the modules that `save_program` noted."""
-    modules: dict[str, list[str]] = {}
-    ops: dict[str, None] = {}
-    with zipfile.ZipFile(file) as archive:
-        for name in archive.namelist():
-            if name.endswith(f"/{EXTRA_FILE}"):
-                modules = json.loads(archive.read(name))
-            elif "/models/" in name and name.endswith(".json"):
-                ops.update(dict.fromkeys(_ops_in(json.loads(archive.read(name)))))
+    try:
+        with zipfile.ZipFile(file) as archive:
+            ops, modules = _read_archive(archive)
+    except (zipfile.BadZipFile, zlib.error, json.JSONDecodeError, UnicodeDecodeError) as error:
+        problem = f"There is no exported program in {_where(file)}, or it is damaged: {error}."
+        raise ValueError(f"{problem} load_program reads what save_program or torch.export.save wrote.") from error
     if not isinstance(file, (str, os.PathLike)):
         file.seek(0)
+    return ops, modules
+
+
+def _read_archive(archive: zipfile.ZipFile) -> tuple[list[str], dict[str, list[str]]]:
+    modules: dict[str, list[str]] = {}
+    ops: dict[str, None] = {}
+    for name in archive.namelist():
+        if name.endswith(f"/{EXTRA_FILE}"):
+            modules = json.loads(archive.read(name))
+        elif "/models/" in name and name.endswith(".json"):
+            ops.update(dict.fromkeys(_ops_in(json.loads(archive.read(name)))))
     return list(ops), modules
 
 
 def _ops_in(part: Any) -> Iterator[str]:  # Any: any value of a JSON document
-    """The qualified names of the ops that nodes call, at any depth."""
+    """The qualified names of the ops that nodes call, or hand to others, at any depth."""
     if isinstance(part, list):
         for item in part:
             yield from _ops_in(item)
     elif isinstance(part, dict):
-        target = part.get("target")
-        words = target.split(".") if isinstance(target, str) else []
-        if words[:2] == ["torch", "ops"] and len(words) == 5:  # others are no ops of the dispatcher
-            yield f"{words[2]}::{words[3]}"
+        for target in (part.get("target"), part.get("as_operator")):
+            words = target.split(".") if isinstance(target, str) else []
+            if words[:2] == ["torch", "ops"] and len(words) == 5:  # others are no ops of the dispatcher
+                yield f"{words[2]}::{words[3]}"
         for item in part.values():
             yield from _ops_in(item)
 
@@ -113,13 +162,16 @@ def _is_declared(op: str) -> bool:
     return hasattr(getattr(torch.ops, namespace), name)
 
 
+def _where(file: File) -> str:
+    return repr(os.fspath(file)) if isinstance(file, (str, os.PathLike)) else "the file"
+
+
 def _not_declared(file: File, missing: list[str], modules: Mapping[str, list[str]]) -> str:
-    where = repr(os.fspath(file)) if isinstance(file, (str, os.PathLike)) else "the file"
     known = list(dict.fromkeys(module for op in missing for module in modules.get(op, [])))
     do = f"import {', '.join(known)} before loading" if known else "import the module that declares it before loading"
     return format_message(
         ", ".join(missing),
-        f"the exported program in {where} calls ops that are not declared in this process",
+        f"the exported program in {_where(file)} calls ops that are not declared in this process",
         found=None if known else f"no note of the modules that declare {quote(missing)}: save_program writes one",
         do=do,
     )

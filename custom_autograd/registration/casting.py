@@ -41,7 +41,10 @@ class _Reader:
         """Refuses a device type without autocast."""
         if not _has_autocast(device_type):
             raise self._refusal(
-                "the device type has no autocast", expected="'cpu', 'cuda', ...", found=show(device_type)
+                "the device type has no autocast",
+                expected="'cpu', 'cuda', ...",
+                found=show(device_type),
+                do=_advise_device(device_type),
             )
 
     def inputs(self, casts: Any) -> dict[str, Cast]:  # Any: whatever the author wrote
@@ -118,6 +121,13 @@ def _advice(word: str, words: Sequence[str]) -> str | None:
 
 def _has_autocast(device_type: object) -> bool:
     try:
-        return isinstance(device_type, str) and torch.amp.is_autocast_available(device_type)
+        if not isinstance(device_type, str) or torch.device(device_type).type != device_type:  # "cuda:0" is no type
+            return False
+        return torch.amp.is_autocast_available(device_type)
     except RuntimeError:  # there is no such device type
         return False
+
+
+def _advise_device(device_type: object) -> str | None:
+    kind = device_type.partition(":")[0] if isinstance(device_type, str) else ""
+    return f"write {kind!r}, for every device of that type" if kind != device_type and _has_autocast(kind) else None

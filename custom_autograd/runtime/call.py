@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument, Schema
@@ -110,11 +113,20 @@ def make_public_call(entry: Entry) -> Callable[..., Any]:
         "entry": entry,
         "roads": entry.roads,
         "named_tuple": entry.declaration.schema.named_tuple,
-        "read_result": ResultReader(
-            entry.declaration, entry.kernels.describe, share=lambda _, tensor: tensor.detach()
-        ).read,
+        "read_result": ResultReader(entry.declaration, entry.kernels.describe, share=_view).read,
     }
     return _outside(entry, _compile(entry, _source(entry, write_public_call), "op", helpers), "op", "$self")
+
+
+def _view(_: str, tensor: Tensor) -> Tensor:
+    """What a call returns for an input that its kernel returned as it is, where no gradient is recorded.
+
+    Autograd knows it for a view, so that what is written to it later reaches the input, or is refused.
+    """
+    if not tensor.requires_grad:
+        return tensor.view_as(tensor)
+    with torch.no_grad():  # a view that is made so refuses to be written to; cut off, it needs no gradient either
+        return tensor.detach().view_as(tensor)
 
 
 def make_traced(entry: Entry, call: Callable[..., Any]) -> Callable[..., Any]:

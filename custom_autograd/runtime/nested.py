@@ -160,7 +160,7 @@ class OverValues:
     def _refuse_raggedness(self, name: str, value: NestedTensor, first_name: str, first: NestedTensor) -> NoReturn:
         self._fail(
             f"the nested tensors '{first_name}' and '{name}' are not ragged alike",
-            expected=f"the same offsets in both; '{first_name}' has shape {_shown(first)}",
+            expected=f"the same offsets, and as many dimensions, in both; '{first_name}' has shape {_shown(first)}",
             found=f"'{name}' of shape {_shown(value)}",
             do=f"make one from the other's offsets: "
             f"torch.nested.nested_tensor_from_jagged(values, offsets={first_name}.offsets())",
@@ -180,11 +180,13 @@ class OverValues:
 
 
 def _are_ragged_alike(one: NestedTensor, other: NestedTensor) -> bool:
-    """Whether two have their components in the same places of their values.
+    """Whether two have as many dimensions, and their components in the same places of their values.
 
     A ragged size stands for offsets or, where there are holes between the components, for lengths: then offsets of the
     same lengths may still differ.
     """
+    if one.dim() != other.dim():
+        return False
     its, others = raggedness_of(one), raggedness_of(other)
     if its.dim != others.dim or one.shape[: its.dim + 1] != other.shape[: its.dim + 1]:
         return False

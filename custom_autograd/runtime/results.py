@@ -25,8 +25,7 @@ NUMBERS = {
 }
 Share: TypeAlias = Callable[[str, Tensor], Tensor]
 """Takes the name of an output and the input that it is."""
-
-ACCESSIBLE = (Tensor, torch.nn.Parameter)
+DISPATCH = "__torch_dispatch__"
 
 
 class ResultReader:
@@ -192,11 +191,16 @@ def _advise(output: Output, label: str) -> str:
     return f"return a copy (.clone()); declare {declared} for {name} itself, or mutates_args for a write"
 
 
+def owns_memory(value: Any) -> bool:  # Any: as below
+    """Whether a tensor has memory itself, of whatever class: those with a `__torch_dispatch__` of their own wrap it."""
+    return isinstance(value, Tensor) and getattr(type(value), DISPATCH) is getattr(Tensor, DISPATCH)
+
+
 def spans(value: Any) -> list[tuple[int, int]]:
-    """The address range of each plain tensor; others (fake, wrapped, sparse) own no memory that could be compared."""
+    """The address range of each tensor; some (fake, wrapped, sparse) own no memory that could be compared."""
     if isinstance(value, (list, tuple)):
         return [span for item in value for span in spans(item)]
-    if type(value) not in ACCESSIBLE or value.layout is not torch.strided or value.device.type == "meta":
+    if not owns_memory(value) or value.layout is not torch.strided or value.device.type == "meta":
         return []
     try:
         storage = value.untyped_storage()

@@ -18,7 +18,8 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.program import program_of
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.torch_private import functions, transforms
-from custom_autograd.variants.memory import find_shared, has_several_elements_in_one_place
+from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
+from custom_autograd.variants.memory import find_same, find_shared, has_several_elements_in_one_place
 
 
 def write_in_place(
@@ -43,10 +44,10 @@ def write_in_place(
     name = next(iter(entry.declaration.schema.argument_names))
     _refuse_several_elements_in_one_place(entry, f"{entry.name}.inplace", name, given)
     _refuse_leaf(entry, name, given)
-    if _is_kept_for_backward(entry, name, [*args, *kwargs.values()]):
+    if _is_kept_for_backward(entry, given, args, kwargs):
         kept = given.clone()  # what backward saves must not be written to
-        args = [kept if value is given else value for value in args]
-        kwargs = {key: kept if value is given else value for key, value in kwargs.items()}
+        args = [_replaced(value, given, kept) for value in args]
+        kwargs = {key: _replaced(value, given, kept) for key, value in kwargs.items()}
     result = _call(entry, op, args, kwargs)
     _check(entry, f"{entry.name}.inplace", name, given, result)
     if result.shape != given.shape:
@@ -84,7 +85,7 @@ def write_out(
             _refuse(entry, label, f"'{name}' is no tensor", expected="a tensor", found=type(target).__name__)
         _refuse_several_elements_in_one_place(entry, label, name, target)
     _refuse_gradients(entry, targets, [*args, *kwargs.values()])
-    _refuse_shared_targets(entry, targets)
+    refuse_shared_targets(entry, targets)
     result = _call(entry, op, args, kwargs)
     results = result if isinstance(result, tuple) else (result,)
     for (name, target), one in zip(targets.items(), results, strict=True):
@@ -98,9 +99,12 @@ def write_out(
                 found=_shape(target),
                 do=f"give '{name}' that shape, or resize it to zero elements",
             )
+    unfit = [(target, one) for target, one in zip(targets.values(), results, strict=True) if one.shape != target.shape]
+    for target, one in unfit:
+        target.resize_(one.shape)
+    if unfit:
+        refuse_shared_targets(entry, targets)  # empty ones may share what they now need
     for target, one in zip(targets.values(), results, strict=True):
-        if one.shape != target.shape:
-            target.resize_(one.shape)
         target.copy_(one)
 
 
@@ -114,13 +118,30 @@ def _call(entry: Entry, op: Callable[..., Any], args: Sequence[Any], kwargs: dic
     return op(*args, **kwargs)
 
 
-def _is_kept_for_backward(entry: Entry, name: str, values: list[Any]) -> bool:
-    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors_in(values)):
+def _is_kept_for_backward(entry: Entry, given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether backward may save what is written to, under any of its names."""
+    if not torch.is_grad_enabled() or not any(one.requires_grad for one in tensors_in([*args, *kwargs.values()])):
         return False
     if torch.compiler.is_dynamo_compiling():
         return True  # a compiler drops a copy that nobody reads
     plan = program_of(entry).plan
-    return plan.drop_in is not None or plan.jvp is not None or name in plan.saved
+    if plan.drop_in is not None or plan.jvp is not None or entry.declaration.form is not None:
+        return True
+    names = entry.declaration.schema.argument_names
+    if next(iter(names)) in plan.saved:
+        return True
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    return any(one is given for name in plan.saved if name in named for one in tensors_in([named[name]]))
+
+
+def _replaced(value: Any, given: Tensor, kept: Tensor) -> Any:  # Any: an argument of any type
+    """An argument with one tensor in the place of another, looking into containers."""
+    if value is given:
+        return kept
+    if not isinstance(value, (list, tuple, dict)):
+        return value
+    leaves, structure = flatten_tree(value)
+    return unflatten_tree([kept if leaf is given else leaf for leaf in leaves], structure)
 
 
 def _check(entry: Entry, label: str, name: str, target: Tensor, result: Tensor) -> None:
@@ -192,10 +213,15 @@ def _refuse_gradients(entry: Entry, targets: dict[str, Tensor], values: list[Any
         )
 
 
-def _refuse_shared_targets(entry: Entry, targets: dict[str, Tensor]) -> None:
-    if len(targets) == 1 or torch.compiler.is_dynamo_compiling():
+def refuse_shared_targets(entry: Entry, targets: dict[str, Tensor]) -> None:
+    """Refuses two targets in one place; while a graph is traced there are no places, but the same tensor is seen.
+
+    Raises:
+        KernelError: two of them share memory.
+    """
+    if len(targets) == 1:
         return
-    shared = find_shared(targets)
+    shared = find_same(targets) if torch.compiler.is_dynamo_compiling() else find_shared(targets)
     if shared is not None:
         _refuse(
             entry,

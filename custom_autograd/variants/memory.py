@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.runtime.results import ACCESSIBLE
+from custom_autograd.runtime.results import owns_memory
 
 
 def has_several_elements_in_one_place(tensor: Tensor) -> bool:
@@ -15,6 +15,16 @@ def has_several_elements_in_one_place(tensor: Tensor) -> bool:
     if tensor.layout != torch.strided:
         return False
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def find_same(tensors: dict[str, Tensor]) -> tuple[str, str] | None:
+    """Two names of one and the same tensor, or None: what can be asked while a graph is traced, without addresses."""
+    names = list(tensors)
+    for index, name in enumerate(names):
+        for other in names[:index]:
+            if tensors[other] is tensors[name]:
+                return other, name
+    return None
 
 
 def find_shared(tensors: dict[str, Tensor]) -> tuple[str, str] | None:
@@ -38,7 +48,9 @@ def overlap_any(targets: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def do_overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether the addresses from the first element to the last of two tensors have some in common."""
+    """Whether the addresses from the first element to the last of two tensors have some in common, or they are one."""
+    if one is other:
+        return True
     start, end = _extent(one)
     other_start, other_end = _extent(other)
     return start < other_end and other_start < end
@@ -46,7 +58,7 @@ def do_overlap(one: Tensor, other: Tensor) -> bool:
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """The first address of a tensor, and the first behind its last element; nothing for what owns no memory."""
-    if type(tensor) not in ACCESSIBLE or tensor.layout is not torch.strided or not tensor.numel():
+    if not owns_memory(tensor) or tensor.layout is not torch.strided or not tensor.numel():
         return 0, 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     try:

@@ -7,10 +7,12 @@ import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
+
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.core.variants import OUT, out_names
-from custom_autograd.variants.copying import write_out
+from custom_autograd.variants.copying import refuse_shared_targets, write_out
 from custom_autograd.variants.fitting import fits
 from custom_autograd.variants.variant import Variant
 
@@ -46,6 +48,8 @@ class OutVariant(Variant):
             given = dict(zip(names, several, strict=True)) if len(several) == len(names) and not given else {}
         if len(given) != len(names):
             raise self._missing(names)
+        if torch.compiler.is_dynamo_compiling():  # elsewhere whatever runs can look at addresses
+            refuse_shared_targets(self.op, given)
         return self._call(args, {**kwargs, **given})
 
     def _missing(self, names: tuple[str, ...]) -> KernelError:

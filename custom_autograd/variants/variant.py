@@ -56,7 +56,13 @@ class Variant:
         return f"<{type(self).__name__} {self.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.op.name, self.op.declaration.function.__module__)
+        return _restore, (type(self), *declaring.pickled(self.op))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variant:
+        return self
+
+    def __copy__(self) -> Variant:
+        return self
 
     @property
     def name(self) -> str:
@@ -223,6 +229,7 @@ class Variant:
         )
         is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
         entry = declaring.define(declaration, replace=is_old)
+        entry.modules = self.op.modules
         entry.add(Rule("fake", composition, op.location), replace=False)
         return entry
 
@@ -237,9 +244,9 @@ def _find_container(op: Entry, kind: str) -> str | None:
     return "its first argument is a container" if kind == INPLACE and not form.is_plain(0) else None
 
 
-def _restore(cls: type[Variant], name: str, module: str) -> Variant:
+def _restore(cls: type[Variant], name: str, modules: str | tuple[str, ...]) -> Variant:
     """How a variant is unpickled: by the name of its op, after importing the module that declares it."""
-    return cls(declaring.find_or_import(name, module))
+    return cls(declaring.find_or_import(name, modules))
 
 
 _LABELS = {INPLACE: "in-place", OUT: "out"}

@@ -300,8 +300,20 @@ def test_offsets_that_differ():
 
     assert_expected_inline(shape_free(message(lambda: mul(x, y))), """\
 KernelError: nested::mul: the nested tensors 'x' and 'y' are not ragged alike
-  expected   the same offsets in both; 'x' has shape (2, j0, 3)
+  expected   the same offsets, and as many dimensions, in both; 'x' has shape (2, j0, 3)
   found      'y' of shape (2, j1, 3)
+  declared   FILE.py:LINE
+  do         make one from the other's offsets: torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())""")
+
+
+def test_ranks_that_differ():
+    x = jagged(values())
+    y = jagged(values(6), x.offsets())
+
+    assert_expected_inline(shape_free(message(lambda: mul(x, y))), """\
+KernelError: nested::mul: the nested tensors 'x' and 'y' are not ragged alike
+  expected   the same offsets, and as many dimensions, in both; 'x' has shape (2, j0, 3)
+  found      'y' of shape (2, j0)
   declared   FILE.py:LINE
   do         make one from the other's offsets: torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())""")
 

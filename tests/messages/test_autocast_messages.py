@@ -2,12 +2,13 @@
 
 # ruff: noqa: E501 - a message is as long as it is
 
+import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
 from torch import Tensor
 
-from custom_autograd import custom_op
+from custom_autograd import RegistrationError, custom_op
 
 
 @custom_op("casts::scaled", outputs=("out", "rstd"), hidden=("rstd",))
@@ -33,6 +34,25 @@ RegistrationError: casts::scaled: the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      'gpu'
   declared   FILE.py:LINE""")
+
+
+def test_one_device_of_a_type():
+    assert_expected_inline(message(lambda: scaled.register_autocast("cpu:0", torch.bfloat16)), """\
+RegistrationError: casts::scaled: the device type has no autocast
+  expected   'cpu', 'cuda', ...
+  found      'cpu:0'
+  declared   FILE.py:LINE
+  do         write 'cpu', for every device of that type""")
+
+
+def test_what_is_refused_for_one_device_leaves_the_op_as_it_was():
+    op = custom_op("casts::left", lambda x: x + 1, schema="(Tensor x) -> Tensor", replace=True)
+    with pytest.raises(RegistrationError):
+        op.register_autocast("cuda:0", torch.bfloat16)
+    op.register_autocast("cpu", torch.bfloat16)
+
+    with torch.autocast("cpu"):
+        assert torch.bfloat16 == op(torch.ones(1)).dtype
 
 
 def test_unknown_argument():

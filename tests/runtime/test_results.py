@@ -151,6 +151,43 @@ def test_without_grad_mode_the_result_needs_no_gradient():
     assert y.data_ptr() == x.data_ptr()
 
 
+def test_a_write_to_the_result_of_a_call_without_gradients_reaches_the_argument():
+    x, factor = rand(), rand(requires_grad=True)
+    y = floored(x, 0.0)
+    y.mul_(factor)
+
+    assert torch.equal(2 * rand(), torch.autograd.grad((x + y).sum(), factor)[0])
+
+
+def test_a_write_to_the_argument_of_a_call_without_gradients_reaches_the_result():
+    x, factor = rand(), rand(requires_grad=True)
+    y = floored(x, 0.0)
+    x.mul_(factor)
+
+    assert torch.equal(2 * rand(), torch.autograd.grad((x + y).sum(), factor)[0])
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "with a gradient"])
+def test_a_write_to_the_result_of_a_call_without_grad_mode_is_refused(requires_grad):
+    x = rand(requires_grad=requires_grad) * 1
+    with torch.no_grad():
+        y = floored(x, 0.0)
+
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode and is being modified"):
+        y.mul_(rand(requires_grad=True))
+
+
+def test_a_result_without_gradient_of_its_own_refuses_to_be_written_to():
+    op = custom_op(
+        "aliases::cut", lambda x: x, schema="(Tensor x) -> Tensor", aliases={"output": "x"}, non_differentiable="output"
+    )
+    y = op(rand(requires_grad=True))
+
+    assert not y.requires_grad
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+        y.mul_(rand(requires_grad=True))
+
+
 def test_the_first_call_is_like_all_others():
     op = custom_op("aliases::first", lambda x: x, schema="(Tensor x) -> Tensor", aliases={"output": "x"})
     x = rand()

@@ -60,6 +60,67 @@ def test_ops_within_branches_are_noted(program):
     assert {"program::cube": [__name__]} == modules_of(program)
 
 
+@custom_op("program::doubled", reference=True)
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@doubled.inplace.register_kernel("cpu")
+def _(x):
+    x.mul_(2)
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, x):
+        return doubled.inplace.overload(x * 1)
+
+
+@custom_op("program::tripled_", mutates_args=("x",))
+def tripled_(x: Tensor) -> None:
+    x.mul_(3)
+
+
+class Tripled(torch.nn.Module):
+    def forward(self, x):
+        x = x * 1
+        tripled_(x)
+        return x
+
+
+def decomposed():
+    """A program in which the op is an argument of auto_functionalized."""
+    return torch.export.export(Tripled(), (torch.ones(3),)).run_decompositions()
+
+
+WRITING = {
+    "doubled_": lambda: torch.export.export(Doubled(), (torch.ones(3),)),
+    "tripled_": decomposed,
+}
+writing = pytest.mark.parametrize("name", WRITING)
+quiet = pytest.mark.filterwarnings("ignore:.isinstance:FutureWarning")  # torch itself, in run_decompositions
+
+
+@quiet
+@writing
+def test_an_op_that_writes_is_noted_with_the_module_that_declares_it(name):
+    assert {f"program::{name}": [__name__]} == modules_of(WRITING[name]())
+
+
+@quiet
+@writing
+def test_an_op_that_writes_is_missed_before_the_program_is_loaded(name):
+    file = io.BytesIO()
+    with zipfile.ZipFile(saved(save_program, WRITING[name]())) as old, zipfile.ZipFile(file, "w") as new:
+        for part in old.namelist():
+            content = old.read(part).replace(f"program.{name}".encode(), b"program.missing_")
+            new.writestr(part, content.replace(f"m::{name}".encode(), b"m::missing_"))
+    file.seek(0)
+
+    assert_expected_inline(message(lambda: load_program(file)).replace(__name__, "MODULE"), """\
+DeclarationError: program::missing_: the exported program in the file calls ops that are not declared in this process
+  do         import MODULE before loading""")
+
+
 def absent(file):
     """The same archive, which calls an op that is declared nowhere."""
     changed = io.BytesIO()
@@ -75,6 +136,59 @@ def test_without_a_note_the_op_is_named(program):
 DeclarationError: absent::cube: the exported program in the file calls ops that are not declared in this process
   found      no note of the modules that declare 'absent::cube': save_program writes one
   do         import the module that declares it before loading""")
+
+
+# ------------------------------------------------------------------------------------------------------ bad arguments
+
+
+def archive(content):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as new:
+        new.writestr("p/models/model.json", content)
+    file.seek(0)
+    return file
+
+
+UNREADABLE = {"no archive": lambda: io.BytesIO(b"no archive"), "no JSON": lambda: archive("{")}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_file_without_a_program_is_refused(name):
+    with pytest.raises(ValueError, match=r"There is no exported program in the file, or it is damaged: .*\. load"):
+        load_program(UNREADABLE[name]())
+
+
+def test_a_path_without_a_program_is_named(tmp_path):
+    (tmp_path / "program.pt2").write_text("no archive")
+    with pytest.raises(ValueError, match=r"There is no exported program in '.*program\.pt2'"):
+        load_program(tmp_path / "program.pt2")
+
+
+@pytest.mark.parametrize("file", [None, 3, io.StringIO()], ids=["None", "number", "text"])
+def test_what_is_no_binary_file_is_refused(file, program):
+    with pytest.raises(TypeError, match="load_program takes a path, or a binary file to read, and not"):
+        load_program(file)
+    with pytest.raises(TypeError, match="save_program takes a path, or a binary file to write, and not"):
+        save_program(program, file)
+
+
+def test_what_is_no_program_is_refused():
+    with pytest.raises(TypeError, match=r"save_program takes what torch\.export\.export returns, and not Linear"):
+        save_program(torch.nn.Linear(1, 1), io.BytesIO())
+
+
+@pytest.mark.parametrize("extra_files", [["more.txt"], {"more.txt": b"bytes"}, {1: "text"}])
+def test_extra_files_that_are_no_text_are_refused(extra_files, program):
+    with pytest.raises(TypeError, match="save_program takes extra_files= as text by name, and not"):
+        save_program(program, io.BytesIO(), extra_files=extra_files)
+
+
+def test_an_extra_file_of_the_name_that_is_taken_is_refused(program):
+    with pytest.raises(ValueError, match=r"save_program writes 'custom_autograd\.json' itself"):
+        save_program(program, io.BytesIO(), extra_files={"custom_autograd.json": "text"})
+
+
+# ---------------------------------------------------------------------------------------------------- other processes
 
 
 DECLARING = """

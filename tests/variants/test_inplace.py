@@ -323,6 +323,34 @@ def test_it_can_be_pickled_and_copied():
     assert "<InplaceVariant inplace::cube_>" == repr(copy.copy(cube.inplace))
 
 
+def replaced_variant():
+    old = custom_op("inplace::superseded", lambda x: x + 1, schema="(Tensor x) -> Tensor", replace=True)
+    custom_op("inplace::superseded", lambda x: x + 2, schema="(Tensor x) -> Tensor", replace=True)
+    return old.inplace
+
+
+def test_a_variant_of_an_op_that_was_replaced_does_not_pickle_as_its_successor():
+    with pytest.raises(DeclarationError, match="inplace::superseded: the op was replaced by another one of its name"):
+        pickle.dumps(replaced_variant())
+
+
+def test_a_variant_of_an_op_that_was_replaced_can_be_copied():
+    old = replaced_variant()
+
+    assert copy.deepcopy(old) is old
+
+
+def test_a_variant_of_a_function_of_another_module_pickles_with_the_modules_of_its_op():
+    op = custom_op("inplace::relu", torch.nn.functional.relu, schema="(Tensor x) -> Tensor", replace=True)
+    _, (_, *found) = op.inplace.__reduce__()
+
+    assert ["inplace::relu", ("torch.nn.functional", __name__)] == found
+
+
+def test_the_dispatchers_op_is_declared_by_the_modules_of_its_op():
+    assert cube.entry.modules == cube.inplace.entry.modules
+
+
 DECLARING = """
 import torch
 from torch import Tensor
@@ -422,6 +450,34 @@ def test_a_kernel_does_not_run_where_it_would_read_what_it_writes(make, no_calls
 
     assert [5.0, 4.0, 5.0] == x.tolist()
     assert [] == CALLS
+
+
+class Plain(Tensor):
+    """A subclass that holds its own data."""
+
+
+def test_a_kernel_does_not_run_where_it_would_read_what_it_writes_through_a_subclass(no_calls):
+    x = torch.tensor([1.0, 2.0, 4.0])
+    added.inplace(x, x.as_subclass(Plain))
+
+    assert [5.0, 4.0, 5.0] == x.tolist()
+    assert [] == CALLS
+
+
+def test_a_kernel_does_not_run_where_it_would_read_what_it_writes_to_a_subclass(no_calls):
+    x = torch.tensor([1.0, 2.0, 4.0])
+    added.inplace(x.as_subclass(Plain), x)
+
+    assert [5.0, 4.0, 5.0] == x.tolist()
+    assert [] == CALLS
+
+
+def test_a_kernel_runs_where_a_subclass_has_memory_of_its_own(no_calls):
+    x = torch.tensor([1.0, 2.0, 4.0])
+    added.inplace(x, torch.ones(3).as_subclass(Plain))
+
+    assert [2.0, 3.0, 5.0] == x.tolist()
+    assert ["added"] == CALLS
 
 
 def test_a_kernel_does_not_run_where_the_result_has_another_shape(no_calls):
@@ -581,6 +637,72 @@ def test_lists_enums_and_keywords_are_right_in_every_mode(fresh_compiler):
     assert gradcheck(multiply_all, (rand(requires_grad=True),), check_forward_ad=True)
     assert torch.allclose(expected, torch.compile(multiply_all, backend="aot_eager", fullgraph=True)(x))
     assert torch.allclose(expected[None], torch.vmap(multiply_all)(x[None]))
+
+
+@custom_op("inplace::product")
+def product(x: Tensor, others: list[Tensor]) -> Tensor:
+    return x * others[0]
+
+
+product.register_fake(lambda x, others: torch.empty_like(x))
+
+
+@product.register_backward
+def _(grad, x, others):
+    return {"x": grad * others[0], "others": [grad * x]}
+
+
+@custom_op("inplace::weighted")
+def weighted(x: Tensor, weights: dict[str, Tensor]) -> Tensor:
+    return x * weights["w"]
+
+
+weighted.register_fake(lambda x, weights: torch.empty_like(x))
+
+
+@weighted.register_backward
+def _(grad, x, weights):
+    return {"x": grad * weights["w"], "weights": {"w": grad * x}}
+
+
+@custom_op("inplace::one_sided")
+def one_sided(x: Tensor, y: Tensor) -> Tensor:
+    return x + y * y
+
+
+one_sided.register_fake(lambda x, y: torch.empty_like(x))
+
+
+@one_sided.register_backward
+def _(grad, y):
+    """Saves `y`, and not `x`."""
+    return {"x": grad, "y": 2 * grad * y}
+
+
+TWICE = {
+    "list": lambda y: product.inplace(y, [y]),
+    "dict": lambda y: weighted.inplace(y, {"w": y}),
+    "other name": lambda y: one_sided.inplace(y, y),
+}
+TWICE_PLAIN = {"list": lambda y: y * y, "dict": lambda y: y * y, "other name": lambda y: y + y * y}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_the_argument_may_be_a_part_of_another_one(name):
+    def f(x):
+        return TWICE[name](x * 1)
+
+    assert torch.allclose(TWICE_PLAIN[name](rand()), f(rand()))
+    assert gradcheck(f, (rand(requires_grad=True),))
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_the_argument_may_be_a_part_of_another_one_in_a_graph(name, fresh_compiler):
+    compiled = torch.compile(lambda x: TWICE[name](x * 1), backend="aot_eager", fullgraph=True)
+    x = rand(requires_grad=True)
+    (expected,) = torch.autograd.grad(TWICE_PLAIN[name](x).sum(), x)
+
+    assert torch.allclose(expected, torch.autograd.grad(compiled(x).sum(), x)[0])
 
 
 @pytest.mark.parametrize("variant", [lambda x: cube.inplace(x * 1, x), lambda x: doubled.inplace(x * 1)])

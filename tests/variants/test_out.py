@@ -399,6 +399,32 @@ out::split.out: 'whole' and 'rest' share memory
   do         give each output a tensor of its own""")
 
 
+@pytest.mark.parametrize("size", [0, 3])
+@pytest.mark.parametrize("second", [lambda out: out, lambda out: out[:]], ids=["same", "view"])
+def test_outputs_in_one_memory_are_refused_whatever_its_size(size, second):
+    out = torch.empty(size)
+    with pytest.raises(KernelError, match="'whole' and 'rest' share memory"):
+        split.out(x(), out=(out, second(out)))
+
+
+class Plain(Tensor):
+    """A subclass that holds its own data."""
+
+
+def test_outputs_in_the_memory_of_a_subclass_are_refused():
+    out = torch.empty(3)
+    with pytest.raises(KernelError, match="'whole' and 'rest' share memory"):
+        split.out(x(), out=(out, out.as_subclass(Plain)))
+
+
+@pytest.mark.parametrize("op", [split, normed], ids=["derived", "kernel"])
+def test_outputs_that_are_one_tensor_are_refused_in_a_graph_too(op, fresh_compiler):
+    compiled = torch.compile(lambda x, a, b: op.out(x, out=(a, b)), backend="aot_eager", fullgraph=True)
+    out = torch.empty(3)
+    with pytest.raises((KernelError, torch._dynamo.exc.Unsupported), match="share memory"):
+        compiled(x(), out, out)
+
+
 def test_no_place_for_the_result():
     assert_expected_inline(message(lambda: scaled.out(x())), """\
 out::scaled.out: the call does not say where each output is to be written
