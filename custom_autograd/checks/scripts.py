@@ -127,7 +127,7 @@ def _classes_in(value: object) -> list[type]:
 def _fields_of(value: object) -> dict[str, object] | None:
     """What a NamedTuple or a dataclass is made of."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
+        return dict(zip(getattr(value, "_fields", ()), value, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
     return None

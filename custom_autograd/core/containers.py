@@ -14,7 +14,7 @@ def children_of(value: object) -> list[tuple[str, object]]:
     if isinstance(value, dict):
         return [(f"[{key!r}]", item) for key, item in value.items()]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [(f".{name}", item) for name, item in zip(value._fields, value, strict=True)]
+        return [(f".{name}", item) for name, item in zip(getattr(value, "_fields", ()), value, strict=True)]
     if isinstance(value, (list, tuple)):
         return [(f"[{index}]", item) for index, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import typing
+import types as types_module
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -143,8 +143,8 @@ def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal)
         return Plain(name, name, parameter.empty)
     annotation = types[name]
     if parameter.kind is parameter.VAR_POSITIONAL:
-        several: Any = list[annotation]  # type: ignore[valid-type]  # built from a value, not written
-        annotation = several if find_argument_type(several) else typing.Tuple.__getitem__((annotation, ...))  # noqa: UP006 - from a value
+        several: Any = types_module.GenericAlias(list, (annotation,))
+        annotation = several if find_argument_type(several) else types_module.GenericAlias(tuple, (annotation, ...))
     return _node(name, name, annotation, (), refuse)
 
 

@@ -175,9 +175,9 @@ class Free:
 
     def flat(self) -> dict[str, Any]:
         """As in Node."""
-        parts = {"T": (self.name, list[Tensor]), "I": (f"{self.name}_ints", list[int])}
-        parts["F"] = (f"{self.name}_floats", list[float])
-        return {**dict(part for letter, part in parts.items() if letter in self.inside), self.text: str}
+        types: dict[str, Any] = {"T": list[Tensor], "I": list[int], "F": list[float]}
+        names = {"T": self.name, "I": f"{self.name}_ints", "F": f"{self.name}_floats"}
+        return {**{names[letter]: kind for letter, kind in types.items() if letter in self.inside}, self.text: str}
 
     def take(self, value: Any) -> list[Any]:
         """As in Node."""

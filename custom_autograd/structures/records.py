@@ -121,7 +121,7 @@ def find_record(annotation: Any) -> RecordType | None:
 def _find_class(cls: type) -> RecordType | None:
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         hints = typing.get_type_hints(cls)
-        keys: tuple[str, ...] = cls._fields
+        keys: tuple[str, ...] = getattr(cls, "_fields", ())
         return RecordType(cls, "fields", keys, tuple(hints.get(key, Any) for key in keys), _label(cls, keys))
     if dataclasses.is_dataclass(cls):
         hints = typing.get_type_hints(cls)
