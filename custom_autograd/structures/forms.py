@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import types as types_module
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import GenericAlias
 from typing import Any
 
 from custom_autograd.core.annotations import annotations_of
@@ -143,8 +143,8 @@ def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal)
         return Plain(name, name, parameter.empty)
     annotation = types[name]
     if parameter.kind is parameter.VAR_POSITIONAL:
-        several: Any = types_module.GenericAlias(list, (annotation,))
-        annotation = several if find_argument_type(several) else types_module.GenericAlias(tuple, (annotation, ...))
+        several: Any = GenericAlias(list, (annotation,))
+        annotation = several if find_argument_type(several) else GenericAlias(tuple, (annotation, ...))
     return _node(name, name, annotation, (), refuse)
 
 
