@@ -405,7 +405,8 @@ class CustomOp(Generic[P, R]):
 
         Args:
             fn: its parameters may be names of inputs and outputs, `tangent_<input>` (None where an input has none),
-                `needs` and `meta`. An input whose tangent is not named must not have one. It returns the tangents of the visible outputs by name, as a tuple, or one tensor.
+                `needs` and `meta`. An input whose tangent is not named must not have one. It returns the tangents of
+                the visible outputs by name, as a tuple, or one tensor.
             replace: a jvp may be registered.
 
         Raises:
