@@ -103,7 +103,7 @@ def test_result_that_is_an_input():
 KernelError: words::called: the default kernel, FILE.py:LINE, returns an output 'output' that shares memory with input 'x'
   expected   new memory
   declared   FILE.py:LINE
-  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, or mutates_args for a write""")
+  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, schema= with 'Tensor(a) x' and '-> Tensor(a)' for a view of it, or mutates_args for a write""")
 
 
 def test_results_that_are_one():
