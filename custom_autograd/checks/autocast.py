@@ -27,7 +27,9 @@ from custom_autograd.checks.passes import entry_of, same_randomness, why_not_own
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.casting import Cast, CastPolicy
 from custom_autograd.core.samples import Sample
+from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.bind import gather
 from custom_autograd.structures.forms import Form
 from custom_autograd.torch_private import verification
 
@@ -152,8 +154,11 @@ def _cast_by_hand(target: Target, entry: Entry, policy: CastPolicy) -> Function:
     outputs = [output.name for output in schema.visible_outputs]
 
     def call(*args: object, **kwargs: object) -> object:
-        positional, keywords = (args, kwargs) if form is None else form.flat_call(*args, **kwargs)
-        given = {**dict(zip(schema.argument_names, positional, strict=False)), **keywords}
+        if form is None:
+            given = {**dict(gather(schema, args)), **kwargs}
+        else:
+            positional, keywords = form.flat_call(*args, **kwargs)
+            given = {**dict(zip(schema.argument_names, positional, strict=False)), **keywords}
         first = [x.dtype for name in schema.argument_names for x in _floating(given.get(name))]
         promoting = [
             x for name in given for x in Sample(given[name]).tensors() if policy.arguments.get(name) == "promote"
@@ -161,7 +166,7 @@ def _cast_by_hand(target: Target, entry: Entry, policy: CastPolicy) -> Function:
         widest = policy.promoted(x.dtype for x in promoting if policy.is_castable(x))
         values = {name: _to(given[name], policy, policy.arguments.get(name, "keep"), widest) for name in given}
         if form is None:
-            places = [values[name] for name in schema.argument_names[: len(args)]]
+            places = [one for name, _ in gather(schema, args) for one in _spread(schema, name, values[name])]
             result = target.call(*places, **{name: values[name] for name in kwargs})
         else:
             inside, named = form.arguments(values)
@@ -173,6 +178,10 @@ def _cast_by_hand(target: Target, entry: Entry, policy: CastPolicy) -> Function:
         ]
 
     return call
+
+
+def _spread(schema: Schema, name: str, value: object) -> Sequence[object]:
+    return cast(Sequence[object], value) if schema.argument(name).is_variadic else [value]
 
 
 def _floating(value: object) -> list[Tensor]:

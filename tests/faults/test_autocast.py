@@ -84,6 +84,14 @@ def hidden_from_containers(x: Tensor, p: Weights) -> Sums:
 hidden_from_containers.register_autocast("cpu", "lower", output="float32")
 
 
+@custom_op("faults_autocast::behind_a_star", reference=True)
+def behind_a_star(x: Tensor, *xs: Tensor, scale: float = 1.0) -> Tensor:
+    return torch.stack(xs).sum(0) * x * scale
+
+
+behind_a_star.register_autocast("cpu", {"xs": "lower"})
+
+
 @custom_op("faults_autocast::ignored_in_containers", reference=True)
 def ignored_in_containers(x: Tensor, p: Weights) -> Tensor:
     return x * p.w.mT + p.bias.sum()
@@ -178,6 +186,13 @@ def _from_containers(make):
 )
 def test_policy_of_an_op_with_containers_passes(op, samples):
     (result,) = check(op, samples, checks=["autocast"], raise_on_failure=False).results
+
+    assert "passed" == result.status
+
+
+def test_policy_of_arguments_behind_a_star_passes():
+    sample = Sample(torch.rand(4), torch.rand(4), torch.rand(4), scale=2.0)
+    (result,) = check(behind_a_star, [sample], checks=["autocast"], raise_on_failure=False).results
 
     assert "passed" == result.status
 
