@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import typing
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -161,6 +162,8 @@ class CustomOp(Generic[P, R]):
         self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
         self.__signature__ = declaring.signature_of(entry)
         entry.uncalled.add(self)
+        if entry.handle is None or entry.handle() is None:
+            entry.handle = weakref.ref(self)
         self._inplace = InplaceVariant(entry)
         self._out = OutVariant(entry)
 
@@ -405,7 +408,8 @@ class CustomOp(Generic[P, R]):
 
         Args:
             fn: its parameters may be names of inputs and outputs, `tangent_<input>` (None where an input has none),
-                `needs` and `meta`. It returns the tangents of the visible outputs by name, as a tuple, or one tensor.
+                `needs` and `meta`. An input whose tangent is not named must not have one. It returns the tangents of
+                the visible outputs by name, as a tuple, or one tensor.
             replace: a jvp may be registered.
 
         Raises:
@@ -548,5 +552,7 @@ def _decorator(
 
 
 def _restore(name: str, modules: str | tuple[str, ...]) -> CustomOp[..., Any]:
-    """How an op is unpickled: by name, after importing the module that declares it."""
-    return CustomOp(declaring.find_or_import(name, modules))
+    """How an op is unpickled: by name, after importing the module that declares it; the one that lives here."""
+    entry = declaring.find_or_import(name, modules)
+    alive = None if entry.handle is None else entry.handle()
+    return CustomOp(entry) if alive is None else alive

@@ -500,6 +500,14 @@ def test_symbolic_sizes_say_what_they_were_asked():
     assert (True, False) == (sizes.holds_for({4: 5}), sizes.holds_for({3: 6}))
 
 
+def test_symbolic_sizes_reach_decompositions_in_python():
+    real = torch.ones(4, 3)
+    with symbols.symbolic_mode() as sizes:
+        padded = torch.constant_pad_nd(sizes.fake(real, 0, {4, 3}), (0, 2))
+
+    assert (5, 8) == tuple(sizes.size_at(size, {4: 5, 3: 6}) for size in padded.shape)
+
+
 def test_a_size_that_depends_on_data_has_no_value_at_other_sizes():
     real = torch.ones(4)
     with symbols.symbolic_mode() as sizes:

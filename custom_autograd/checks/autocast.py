@@ -27,7 +27,10 @@ from custom_autograd.checks.passes import entry_of, same_randomness, why_not_own
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.casting import Cast, CastPolicy
 from custom_autograd.core.samples import Sample
+from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.bind import gather
+from custom_autograd.structures.forms import Form
 from custom_autograd.torch_private import verification
 
 LOW = torch.bfloat16
@@ -147,26 +150,56 @@ def _against_policy(target: Target, sample: Sample, plain: Results, found: Resul
 
 def _cast_by_hand(target: Target, entry: Entry, policy: CastPolicy) -> Function:
     """The call without autocast, between the casts that autocast should make; written without dispatch keys."""
-    names = [row.name for row in target.arguments]
-    outputs = [output.name for output in entry.declaration.schema.visible_outputs]
+    schema, form = entry.declaration.schema, entry.declaration.form
+    outputs = [output.name for output in schema.visible_outputs]
 
     def call(*args: object, **kwargs: object) -> object:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        first = [x.dtype for name in names for x in Sample(given.get(name)).tensors() if x.is_floating_point()]
+        if form is None:
+            given = {**dict(gather(schema, args)), **kwargs}
+        else:
+            positional, keywords = form.flat_call(*args, **kwargs)
+            given = {**dict(zip(schema.argument_names, positional, strict=False)), **keywords}
+        first = [x.dtype for name in schema.argument_names for x in _floating(given.get(name))]
         promoting = [
             x for name in given for x in Sample(given[name]).tensors() if policy.arguments.get(name) == "promote"
         ]
         widest = policy.promoted(x.dtype for x in promoting if policy.is_castable(x))
         values = {name: _to(given[name], policy, policy.arguments.get(name, "keep"), widest) for name in given}
-        result = target.call(*[values[name] for name in names[: len(args)]], **{name: values[name] for name in kwargs})
-        results = [result] if len(outputs) == 1 else cast(Sequence[object], result or ())
+        if form is None:
+            places = [one for name, _ in gather(schema, args) for one in _spread(schema, name, values[name])]
+            result = target.call(*places, **{name: values[name] for name in kwargs})
+        else:
+            inside, named = form.arguments(values)
+            result = target.call(*inside, **named)
         before = next(iter(first), None)
         return [
             _to(value, policy, policy.outputs.get(name, "keep"), before)
-            for name, value in zip(outputs, results, strict=True)
+            for name, value in zip(outputs, _flat_results(form, result, len(outputs)), strict=True)
         ]
 
     return call
+
+
+def _spread(schema: Schema, name: str, value: object) -> Sequence[object]:
+    return cast(Sequence[object], value) if schema.argument(name).is_variadic else [value]
+
+
+def _floating(value: object) -> list[Tensor]:
+    return [x for x in Sample(value).tensors() if x.is_floating_point()]
+
+
+def _flat_results(form: Form | None, result: object, count: int) -> Sequence[object]:
+    """One value per visible output of the schema, from what a call returned."""
+    results = None if form is None else form.results
+    if results is None:
+        found = result
+    elif not results.hidden:
+        found = results.take(result)
+    else:
+        items = (result,) if len(results.visible) == 1 else cast(Sequence[object], result)
+        taken = [one for node, item in zip(results.visible, items, strict=True) for one in node.take(item)]
+        found = taken if len(taken) != 1 else taken[0]
+    return [found] if count == 1 else cast(Sequence[object], found or ())
 
 
 def _to(value: object, policy: CastPolicy, wanted: Cast, other: torch.dtype | None) -> object:

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, skipped
+from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.checks.differentiable import TensorFunction, function_of, push_forward, signed_like
 from custom_autograd.checks.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.checks.precision import Precision, precision_of
 from custom_autograd.checks.targets import Target
+from custom_autograd.core.errors import GradientError
 from custom_autograd.core.samples import Sample
 
 
@@ -40,7 +41,7 @@ class ForwardMode(Check):
             try:
                 tangents = push_forward(part, v)
             except (RuntimeError, TypeError, NotImplementedError) as error:
-                yield skipped(f"the op has no forward mode and says so: {_refusal(error)}")
+                yield _raised(error)
                 return
             finding = _compare(part, v, tangents, precision)
             yield finding
@@ -48,11 +49,14 @@ class ForwardMode(Check):
                 return
 
 
-def _refusal(error: Exception) -> str:
+def _raised(error: Exception) -> Finding:
+    """An op may have no forward mode; a jvp rule that does not fit its op is wrong."""
     refusal = find_refusal(error)
-    if refusal is None:
-        raise error
-    return refusal
+    if refusal is not None:
+        return skipped(f"the op has no forward mode and says so: {refusal}")
+    if isinstance(error, GradientError):
+        return failed(f"the op raises {first_line(error)}", cause="the jvp rule does not fit the op")
+    raise error
 
 
 def _compare(

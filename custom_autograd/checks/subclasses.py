@@ -9,9 +9,10 @@ from torch.overrides import TorchFunctionMode
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import TensorFunction, function_of
-from custom_autograd.checks.passes import cotangents_of, same_randomness, why_not_own_op
+from custom_autograd.checks.passes import cotangents_of, entry_of, same_randomness, why_not_own_op
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
+from custom_autograd.runtime.composition import find_composition
 from custom_autograd.torch_private.observers import Watch, Wrapped, is_taken_apart
 from custom_autograd.torch_private.verification import name_of_overload
 
@@ -59,9 +60,13 @@ def _refused(target: Target, label: str, error: Exception) -> Finding:
 
 
 def _seen(target: Target, label: str, seen: Sequence[str] | None) -> Iterator[Finding]:
-    """Whether an op came by under its own name, once."""
-    overload = target.overload
-    if seen is None or overload is None or why_not_own_op(target) is not None or is_taken_apart(overload):
+    """Whether an op came by under its own name, once; what is taken apart by design never does."""
+    overload, entry = target.overload, entry_of(target)
+    is_made_of_others = entry is not None and find_composition(entry) is not None
+    if seen is None or overload is None or why_not_own_op(target) is not None:
+        yield PASSED
+        return
+    if is_made_of_others or is_taken_apart(overload):
         yield PASSED
         return
     name = name_of_overload(overload)

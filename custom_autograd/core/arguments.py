@@ -79,7 +79,7 @@ def _type(parameter: inspect.Parameter, annotation: Any, wish: Wish, refuse: Ref
         raise refuse(
             f"argument '{parameter.name}' has no type annotation",
             expected=describe_supported(),
-            do="annotate it, or pass schema=",
+            do=f"annotate it, or pass schema=; a function or a class takes static=('{parameter.name}',)",
         )
     found = find_argument_type(annotation)
     if found is not None and parameter.kind is parameter.VAR_POSITIONAL:

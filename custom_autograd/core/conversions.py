@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 
-from custom_autograd.core.messages import show
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.messages import format_message, show
 
 Conversion: TypeAlias = Callable[[Any], Any]
 """Turns one value of a call into the dispatcher's, or back (Any: of the argument's type), or raises a ValueError."""
@@ -30,19 +31,38 @@ class ArgumentType:
     from_dispatcher: Conversion | None = None
 
 
+class Travelling(dict[str, Any]):  # Any: a member of an Enum, or another value of a `Literal`
+    """Values by the text that they travel as. Only a call by way of `torch.ops` can bring another text."""
+
+    def __init__(self, values: Mapping[str, Any], label: str) -> None:
+        super().__init__(values)
+        self.label = label
+
+    def __missing__(self, text: str) -> NoReturn:
+        """Refuses a text that stands for nothing.
+
+        Raises:
+            KernelError: always.
+        """
+        problem = f"{text!r} stands for no value of an argument that travels as text"
+        do = "give torch.ops one of the texts above, or call the op itself, which takes the values"
+        raise KernelError(format_message(self.label, problem, expected=f"one of {', '.join(map(repr, self))}", do=do))
+
+
 def literal(values: tuple[Any, ...]) -> ArgumentType | None:  # Any: what `Literal` takes
     """One of a few values: as their common type; members of one Enum as such; of several types, as their repr."""
     plain = tuple(value for value in values if value is not None)
+    others = tuple(value for value in values if value is None)
     kinds = {type(value) for value in plain}
     if len(kinds) == 1 and issubclass(next(iter(kinds)), enum.Enum):
-        found = _members(plain)
+        found = _members(plain, others)
     elif not plain or not kinds <= {str, int, bool}:
         return None
     elif len(kinds) == 1:
-        found = ArgumentType({str: "str", int: "SymInt", bool: "bool"}[kinds.pop()], _choice(plain))
+        found = ArgumentType({str: "str", int: "SymInt", bool: "bool"}[kinds.pop()], _choice(plain, others))
     else:
-        found = _of_several_types(plain)
-    return found if len(plain) == len(values) else optional(found)
+        found = _of_several_types(plain, others)
+    return optional(found) if others else found
 
 
 def enumeration(annotation: type[enum.Enum]) -> ArgumentType:
@@ -58,7 +78,7 @@ def enumeration(annotation: type[enum.Enum]) -> ArgumentType:
             raise ValueError(f"expected one of {members}, found {value!r}")
         return value.name
 
-    by_name = dict(annotation.__members__)  # an Enum of strings has the __getitem__ of str
+    by_name = Travelling(annotation.__members__, annotation.__name__)  # an Enum of strings has the __getitem__ of str
     return ArgumentType("str", to_dispatcher=to_name, from_dispatcher=by_name.__getitem__)
 
 
@@ -97,14 +117,14 @@ def generator(value: Any) -> Any:  # Any: a torch.Generator, or wrongly somethin
     return value
 
 
-def _members(members: tuple[enum.Enum, ...]) -> ArgumentType:
-    """A `Literal` of members of one Enum."""
+def _members(members: tuple[enum.Enum, ...], others: tuple[None, ...]) -> ArgumentType:
+    """A `Literal` of members of one Enum, beside which None may stand."""
     whole = enumeration(type(members[0]))
     names = {member.name for member in members}
 
     def to_name(value: Any) -> Any:  # Any: a member, or wrongly something else
         if value not in members and value not in names:
-            raise ValueError(f"expected one of {', '.join(map(str, members))}, found {value!r}")
+            raise ValueError(f"expected one of {', '.join(map(str, (*members, *others)))}, found {value!r}")
         return whole.to_dispatcher(value) if whole.to_dispatcher is not None else value
 
     return ArgumentType(whole.spelling, to_name, whole.from_dispatcher)
@@ -121,22 +141,22 @@ def _flag(annotation: type[enum.Flag]) -> ArgumentType:
     return ArgumentType("int", to_dispatcher=to_bits, from_dispatcher=annotation)
 
 
-def _choice(values: tuple[Any, ...]) -> Conversion:
-    """The value among `values` that is meant: True is not 1, and 1.0 is not either."""
+def _choice(values: tuple[Any, ...], others: tuple[None, ...]) -> Conversion:
+    """The value among `values` that is meant: True is not 1, and 1.0 is not either; `others` are taken as well."""
 
     def choose(value: Any) -> Any:
         if isinstance(value, (str, int, torch.SymInt)):
             for candidate in values:
                 if isinstance(candidate, bool) == isinstance(value, bool) and candidate == value:
                     return candidate
-        raise ValueError(f"expected one of {', '.join(map(repr, values))}, found {value!r}")
+        raise ValueError(f"expected one of {', '.join(map(repr, (*values, *others)))}, found {value!r}")
 
     return choose
 
 
-def _of_several_types(values: tuple[Any, ...]) -> ArgumentType:
-    choose = _choice(values)
-    by_repr = {repr(value): value for value in values}
+def _of_several_types(values: tuple[Any, ...], others: tuple[None, ...]) -> ArgumentType:
+    choose = _choice(values, others)
+    by_repr = Travelling({repr(value): value for value in values}, f"Literal[{', '.join(map(repr, values))}]")
     return ArgumentType("str", lambda value: repr(choose(value)), by_repr.__getitem__)
 
 

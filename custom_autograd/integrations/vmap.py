@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
@@ -124,7 +126,43 @@ def _by_rule(
                 do="return the output, and for each output the dimension that is batched, or None",
             )
         )
+    _check_sizes(entry, rule, *found, level.info.batch_size)
     return found
+
+
+def _check_sizes(entry: Entry, rule: Rule, result: Any, out_dims: Any, size: int) -> None:
+    """Refuses an output that is not batched where the rule says that it is: it would be taken apart elsewhere."""
+    outputs = entry.declaration.schema.outputs
+    values, dims = ((result,), (out_dims,)) if len(outputs) == 1 else (result, out_dims)
+    if not isinstance(values, (list, tuple)):
+        return  # refused where results are wrapped
+    if not isinstance(dims, (list, tuple)):
+        dims = (dims,) * len(outputs)
+    for output, value, dim in zip(outputs, values, dims, strict=False):
+        for tensor, its in _pairs(value, dim):
+            if -tensor.dim() <= its < tensor.dim() and tensor.shape[its] == size:
+                continue
+            raise KernelError(
+                format_message(
+                    entry.name,
+                    f"the vmap rule says that output '{output.name}' is batched over dimension {its}, and it is not",
+                    expected=f"{size} samples there",
+                    found=f"shape {tuple(tensor.shape)}",
+                    rule=rule.location,
+                    declared=entry.declaration.location,
+                    do="return as out_dims the dimension of each output that has the batch, or None",
+                )
+            )
+
+
+def _pairs(value: Any, dim: Any) -> Iterator[tuple[Tensor, int]]:
+    """Each tensor with the dimension that it is said to be batched over; torch refuses what is no dimension."""
+    if isinstance(value, (list, tuple)):
+        dims = dim if isinstance(dim, (list, tuple)) else [dim] * len(value)
+        for one, its in zip(value, dims, strict=False):
+            yield from _pairs(one, its)
+    elif isinstance(value, Tensor) and isinstance(dim, int) and not value.is_nested:
+        yield value, dim
 
 
 def _handed_back(entry: Entry, arguments: dict[str, Any], result: Any) -> Any:

@@ -35,6 +35,7 @@ class Entry:
         library: the handle through which everything was registered with the dispatcher.
         call: calls the op by way of the dispatcher, generated from the schema; None until it is defined.
         traced: what `op(...)` runs while Dynamo traces it: `call`, behind what takes containers apart.
+        handle: the op as its author holds it, as long as anybody does; what unpickling gives.
         uncalled: the handles whose classes have no generated `__call__` yet.
         roads: the calls that are known to need no dispatcher.
         programs: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
@@ -55,7 +56,8 @@ class Entry:
         self.library: torch.library.Library | None = None
         self.call: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
         self.traced: Callable[..., Any] | None = None  # Any: as above
-        self.uncalled: weakref.WeakSet[Any] = weakref.WeakSet()  # Any: CustomOp, some layers above
+        self.handle: weakref.ref[Any] | None = None  # Any: CustomOp, some layers above
+        self.uncalled: weakref.WeakSet[Any] = weakref.WeakSet()  # Any: as above
         self.roads: Any = None  # Any: runtime's Roads, a layer above
         self.programs: dict[str, Any] = {}  # Any: runtime's Program, a layer above
         self.validation: str | None = None

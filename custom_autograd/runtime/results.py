@@ -188,7 +188,8 @@ def _advise(output: Output, label: str) -> str:
     if output.may_be is not None and repr(output.may_be) == name:
         return f"return {name} itself, which aliases= allows, or a copy (.clone()); a part of it is neither"
     declared = f"aliases={{'{output.name}': {name}}}"
-    return f"return a copy (.clone()); declare {declared} for {name} itself, or mutates_args for a write"
+    view = f"schema= with 'Tensor(a) {name[1:-1]}' and '-> Tensor(a)' for a view of it"
+    return f"return a copy (.clone()); declare {declared} for {name} itself, {view}, or mutates_args for a write"
 
 
 def owns_memory(value: Any) -> bool:  # Any: as below

@@ -124,6 +124,7 @@ class Jvp:
         return products
 
     def _from_rule(self, rule: Rule, tangents: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
+        self._check_named(rule, tangents)
         arguments: dict[str, Any] = {}
         for name in rule.names:
             if name == "needs":
@@ -136,6 +137,18 @@ class Jvp:
                 arguments[name] = plain(values[name])
         result = noted(str(self.plan.declaration.name), rule)(**arguments)
         return self._read(rule, result, metadata)
+
+    def _check_named(self, rule: Rule, tangents: ByName) -> None:
+        """Refuses a tangent that the rule does not ask for: left out, it would silently count as zero."""
+        for name, tangent in tangents.items():
+            if f"tangent_{name}" not in rule.names and _flat(tangent):
+                self._fail(
+                    f"'{name}' has a tangent, and the jvp does not take it",
+                    rule,
+                    expected=f"a parameter 'tangent_{name}'",
+                    found=quote(rule.names),
+                    do=f"name 'tangent_{name}'; where '{name}' has no derivative, declare it non_differentiable",
+                )
 
     def _read(self, rule: Rule, result: Any, metadata: ByName) -> dict[str, Any]:
         """The jvp rule's result by name (Any: whatever the user's code returned)."""

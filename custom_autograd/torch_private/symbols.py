@@ -4,6 +4,9 @@ FakeTensorMode, ShapeEnv, StatelessSymbolicContext, DimDynamic, ConstantSource
                         torch.compile makes its fake tensors so; torch.export.Dim reaches only whole programs
 ShapeEnv.guards         the conditions under which what was traced holds
 ShapeEnv.replacements   which symbol was found to be a number
+enable_python_dispatcher
+                        torch.compile traces so: ops such as constant_pad_nd have kernels in C++ that make numbers of
+                        sizes, and decompositions in Python that do not
 SymInt.node.expr        a size as an expression, to compute it for other sizes
 """
 
@@ -60,12 +63,13 @@ class Symbols:
 @contextlib.contextmanager
 def symbolic_mode() -> Iterator[Symbols]:
     """Everything within runs on metadata; gives what makes fake tensors with symbols for sizes."""
+    from torch._dispatch.python import enable_python_dispatcher  # loads functorch, which only this needs
     from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    with mode:
+    with enable_python_dispatcher(), mode:
         yield Symbols(environment, mode)
 
 

@@ -173,4 +173,4 @@ def test_partial_whose_rest_has_no_annotation():
 DeclarationError: callables::bare: argument 'x' has no type annotation
   expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, and dicts, NamedTuples, dataclasses and slices of all these
   declared   FILE.py:LINE
-  do         annotate it, or pass schema=""")
+  do         annotate it, or pass schema=; a function or a class takes static=('x',)""")

@@ -2,6 +2,7 @@
 
 import io
 import re
+from typing import Literal
 
 import pytest
 import torch
@@ -16,6 +17,18 @@ from custom_autograd.core.types import find_argument_type
 
 ROWS = pytest.mark.parametrize("name", LEAVES)
 X = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+
+
+def mixed(x: Tensor, value: Literal["auto", 3]) -> Tensor:
+    return x * 1
+
+
+def literal_or_none(x: Tensor, value: Literal["a", "b", None]) -> Tensor:
+    return x * 1
+
+
+def member_or_none(x: Tensor, value: Literal[Side.LEFT, None]) -> Tensor:
+    return x * 1
 
 
 def call_of(name):
@@ -162,6 +175,38 @@ KernelError: leaves::enum_of_strings: argument 'value': expected one of Padding.
 def test_number_for_flags():
     assert_expected_inline(refused("flags", 3), """\
 KernelError: leaves::flags: argument 'value': expected Access.READ, Access.WRITE, or several joined by |, found 3
+  declared   FILE.py:LINE""")
+
+
+def test_name_of_no_member_by_way_of_torch_ops():
+    assert_expected_inline(message(lambda: torch.ops.leaves.enum(X, "UP")), """\
+KernelError: Side: 'UP' stands for no value of an argument that travels as text
+  expected   one of 'LEFT', 'RIGHT', 'SINISTER'
+  do         give torch.ops one of the texts above, or call the op itself, which takes the values""")
+
+
+def test_text_of_no_value_by_way_of_torch_ops():
+    custom_op("leaves::mixed", mixed, replace=True)
+
+    assert_expected_inline(message(lambda: torch.ops.leaves.mixed(X, "'low'")), """\
+KernelError: Literal['auto', 3]: "'low'" stands for no value of an argument that travels as text
+  expected   one of "'auto'", '3'
+  do         give torch.ops one of the texts above, or call the op itself, which takes the values""")
+
+
+def test_literal_with_none():
+    op = custom_op("leaves::literal_or_none", literal_or_none, replace=True)
+
+    assert_expected_inline(message(lambda: op(X, "z")), """\
+KernelError: leaves::literal_or_none: argument 'value': expected one of 'a', 'b', None, found 'z'
+  declared   FILE.py:LINE""")
+
+
+def test_literal_of_members_with_none():
+    op = custom_op("leaves::member_or_none", member_or_none, replace=True)
+
+    assert_expected_inline(message(lambda: op(X, Side.RIGHT)), """\
+KernelError: leaves::member_or_none: argument 'value': expected one of Side.LEFT, None, found <Side.RIGHT: 2>
   declared   FILE.py:LINE""")
 
 

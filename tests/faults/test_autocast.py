@@ -1,5 +1,7 @@
 """The check `autocast` fails an op whose fake does not know what autocast or mixed dtypes do to the kernel."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import Tensor
@@ -47,6 +49,54 @@ def output_not_followed(x: Tensor, w: Tensor) -> Tensor:
     return x * w.mT
 
 
+class Weights(NamedTuple):
+    w: Tensor
+    bias: Tensor
+
+
+class Sums(NamedTuple):
+    out: Tensor
+    total: Tensor
+
+
+@custom_op("faults_autocast::in_containers", reference=True)
+def in_containers(x: Tensor, p: Weights) -> Tensor:
+    return x @ p.w + p.bias
+
+
+in_containers.register_autocast("cpu", "lower")
+
+
+@custom_op("faults_autocast::from_containers", reference=True)
+def from_containers(p: Weights, xs: dict[str, Tensor]) -> tuple[Sums, Tensor]:
+    out = p.w @ xs["a"]
+    return Sums(out, out.sum() + p.bias.sum()), xs["a"] * 2
+
+
+from_containers.register_autocast("cpu", {"p_w": "lower", "p_bias": "float32", "xs": "lower"}, output="float32")
+
+
+@custom_op("faults_autocast::hidden_from_containers", hidden=("total",), reference=True)
+def hidden_from_containers(x: Tensor, p: Weights) -> Sums:
+    return Sums(x @ p.w, p.bias.sum())
+
+
+hidden_from_containers.register_autocast("cpu", "lower", output="float32")
+
+
+@custom_op("faults_autocast::behind_a_star", reference=True)
+def behind_a_star(x: Tensor, *xs: Tensor, scale: float = 1.0) -> Tensor:
+    return torch.stack(xs).sum(0) * x * scale
+
+
+behind_a_star.register_autocast("cpu", {"xs": "lower"})
+
+
+@custom_op("faults_autocast::ignored_in_containers", reference=True)
+def ignored_in_containers(x: Tensor, p: Weights) -> Tensor:
+    return x * p.w.mT + p.bias.sum()
+
+
 def _known_but_not_attached(op, casts, output=None):
     """A policy of which the dispatcher knows nothing."""
     policy = parse_policy(op.entry.declaration, "cpu", casts, output)
@@ -54,6 +104,7 @@ def _known_but_not_attached(op, casts, output=None):
 
 
 _known_but_not_attached(not_followed, "lower")
+_known_but_not_attached(ignored_in_containers, {"p_w": "lower"})
 _known_but_not_attached(output_not_followed, "keep", output="lower")
 
 
@@ -115,6 +166,41 @@ def test_a_policy_that_is_not_followed_fails(op, policy):
 
     assert ("failed", "the policy is not applied") == (result.status, result.cause)
     assert f"under autocast, not what casts by hand give, as the policy {policy} says: output 0" in result.message
+
+
+def _containers(make):
+    yield Sample(make(4, 3), Weights(make(3, 4), make(4)))
+
+
+def _from_containers(make):
+    yield Sample(Weights(make(4, 3), make(4)), {"a": make(3, 4)})
+
+
+@pytest.mark.parametrize(
+    ("op", "samples"),
+    [
+        (in_containers, _containers),
+        (hidden_from_containers, _containers),
+        (from_containers, _from_containers),
+    ],
+)
+def test_policy_of_an_op_with_containers_passes(op, samples):
+    (result,) = check(op, samples, checks=["autocast"], raise_on_failure=False).results
+
+    assert "passed" == result.status
+
+
+def test_policy_of_arguments_behind_a_star_passes():
+    sample = Sample(torch.rand(4), torch.rand(4), torch.rand(4), scale=2.0)
+    (result,) = check(behind_a_star, [sample], checks=["autocast"], raise_on_failure=False).results
+
+    assert "passed" == result.status
+
+
+def test_policy_that_is_not_followed_in_a_container_fails():
+    (result,) = check(ignored_in_containers, _containers, checks=["autocast"], raise_on_failure=False).results
+
+    assert ("failed", "the policy is not applied") == (result.status, result.cause)
 
 
 def test_refusal_of_mixed_dtypes_is_told():

@@ -3,6 +3,7 @@
 import torch
 from torch.autograd import Function
 
+from custom_autograd import custom_op
 from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
 
@@ -57,6 +58,15 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 doubled.register_autograd(lambda ctx, grad: 2 * grad)
 
 
+@custom_op("faults_forward_mode::scaled", reference=True)
+def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x * y
+
+
+scaled.register_jvp(lambda y, tangent_x: tangent_x * y)
+scaled.register_samples(lambda make: [Sample(make(4), make(4))])
+
+
 def test_right_tangent_passes():
     assert "passed" == result_of(Squared).status
 
@@ -72,6 +82,13 @@ def test_tangent_that_torch_library_drops_fails_as_silently_zero():
     result = result_of(doubled)
 
     assert ("failed", "the tangent of output 0 along 'x' is silently zero") == (result.status, result.message)
+
+
+def test_rule_that_does_not_take_a_tangent_fails():
+    (result,) = scaled.check(checks=["forward_mode"], raise_on_failure=False).results
+
+    assert "failed" == result.status
+    assert "'y' has a tangent, and the jvp does not take it" in result.message
 
 
 def test_refusal_is_skipped_with_its_reason():

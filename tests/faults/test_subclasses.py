@@ -28,6 +28,11 @@ def _(grad, x):
     return 2 * grad * x
 
 
+@custom_op("faults_subclasses::row", schema="(Tensor(a) x, int n=1) -> Tensor(a)", reference=True)
+def row(x, n=1):
+    return x[n]
+
+
 @torch.library.custom_op("faults_subclasses::plain_only", mutates_args=())
 def plain_only(x: Tensor) -> Tensor:
     return x * x
@@ -69,6 +74,10 @@ def name_of(op):
 @pytest.mark.parametrize("op", [squared, Squared, torch.sin, torch.nn.functional.dropout], ids=name_of)
 def test_op_that_is_one_for_all_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+
+
+def test_view_that_is_taken_apart_by_design_passes():
+    assert ["passed"] * 5 == [result_of(row, seed).status for seed in range(5)]
 
 
 def test_call_that_goes_round_the_dispatcher_fails():

@@ -40,6 +40,16 @@ def _(x):
     return x.new_empty(x.shape[0])
 
 
+@custom_op("faults_symbolic::padded", reference=True)
+def padded(x: Tensor, n: int) -> Tensor:
+    return torch.nn.functional.pad(x, (0, n))
+
+
+@custom_op("faults_symbolic::padded_to_a_multiple", reference=True)
+def padded_to_a_multiple(x: Tensor, n: int) -> Tensor:
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % n))
+
+
 def result_of(op, sample=None):
     (result,) = check(op, [sample or Sample(torch.ones(4, 3))], checks=["symbolic"]).results
     return result
@@ -110,3 +120,8 @@ def test_plain_function_is_skipped_with_the_reason():
 
     assert "skipped" == result.status
     assert "only an op of the dispatcher" in result.message
+
+
+@pytest.mark.parametrize("op", [padded, padded_to_a_multiple], ids=lambda op: op.entry.name)
+def test_reference_that_pads_passes(op):
+    assert "passed" == result_of(op, Sample(torch.ones(3, 4), 5)).status

@@ -103,7 +103,7 @@ def test_result_that_is_an_input():
 KernelError: words::called: the default kernel, FILE.py:LINE, returns an output 'output' that shares memory with input 'x'
   expected   new memory
   declared   FILE.py:LINE
-  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, or mutates_args for a write""")
+  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, schema= with 'Tensor(a) x' and '-> Tensor(a)' for a view of it, or mutates_args for a write""")
 
 
 def test_results_that_are_one():
@@ -193,6 +193,37 @@ KernelError: words::batched: the vmap rule returns no pair
   rule       FILE.py:LINE
   declared   FILE.py:LINE
   do         return the output, and for each output the dimension that is batched, or None""")
+
+
+def test_vmap_rule_with_a_dimension_that_is_not_the_batch():
+    assert_expected_inline(batched(lambda info, in_dims, x: (x * 2, 1), args=(torch.ones(4, 3),)), """\
+KernelError: words::batched: the vmap rule says that output 'output' is batched over dimension 1, and it is not
+  expected   4 samples there
+  found      shape (4, 3)
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         return as out_dims the dimension of each output that has the batch, or None""")
+
+
+def test_vmap_rule_with_a_dimension_that_does_not_exist():
+    assert_expected_inline(batched(lambda info, in_dims, x: (x * 2, 5), args=(torch.ones(4, 3),)), """\
+KernelError: words::batched: the vmap rule says that output 'output' is batched over dimension 5, and it is not
+  expected   4 samples there
+  found      shape (4, 3)
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         return as out_dims the dimension of each output that has the batch, or None""")
+
+
+def test_vmap_rule_with_a_dimension_that_is_not_the_batch_in_a_list():
+    rule = lambda info, in_dims, x: ([x, x * 2], [0, 1])  # noqa: E731
+    assert_expected_inline(batched(rule, "(Tensor x) -> Tensor[]", lambda x: [x, x * 2], (torch.ones(4, 3),)), """\
+KernelError: words::batched: the vmap rule says that output 'output' is batched over dimension 1, and it is not
+  expected   4 samples there
+  found      shape (4, 3)
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         return as out_dims the dimension of each output that has the batch, or None""")
 
 
 def test_vmap_of_numbers_that_differ():

@@ -133,7 +133,7 @@ def test_argument_without_an_annotation():
 DeclarationError: words::op: argument 'x' has no type annotation
   expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, and dicts, NamedTuples, dataclasses and slices of all these
   declared   FILE.py:LINE
-  do         annotate it, or pass schema=""")
+  do         annotate it, or pass schema=; a function or a class takes static=('x',)""")
 
 
 def test_argument_of_an_unsupported_type():

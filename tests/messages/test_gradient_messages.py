@@ -375,6 +375,20 @@ def test_drop_in_saving_a_number():
     assert_expected_inline(message(lambda: dropped_in(lambda ctx, grad: grad, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(3)), TypeError), """TypeError: save_for_backward can only save tensors, but argument 0 is of type int: keep other values as attributes of ctx""")
 
 
+def test_jvp_that_does_not_name_a_tangent():
+    op = custom_op("words::dropped", lambda x, y: x * y, schema="(Tensor x, Tensor y) -> Tensor", replace=True)
+    op.register_jvp(lambda y, tangent_x: tangent_x * y)
+
+    one = torch.ones(2)
+    assert_expected_inline(message(lambda: torch.func.jvp(op, (one, one), (one, one))), """\
+GradientError: words::dropped: 'y' has a tangent, and the jvp does not take it
+  expected   a parameter 'tangent_y'
+  found      'y', 'tangent_x'
+  rule       FILE.py:LINE, jvp
+  declared   FILE.py:LINE
+  do         name 'tangent_y'; where 'y' has no derivative, declare it non_differentiable""")
+
+
 def test_jvp_of_a_wrong_number():
     assert_expected_inline(pushed(lambda tangent_x: (tangent_x,)), """\
 GradientError: words::pushed: the jvp returns the wrong number of tangents

@@ -1,5 +1,7 @@
 """Kernels that return an input as it is: declared, eager calls share it and all others get a copy; or it is refused."""
 
+# ruff: noqa: E501 - a message is as long as it is
+
 import re
 
 import numpy as np
@@ -281,7 +283,7 @@ def test_an_input_that_is_not_declared():
     assert_expected_inline(message(lambda: op(rand()), KernelError), """\
 aliases::undeclared: the default kernel, FILE:LINE, returns an output 'output' that shares memory with input 'x'
   expected   new memory
-  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, or mutates_args for a write""")
+  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, schema= with 'Tensor(a) x' and '-> Tensor(a)' for a view of it, or mutates_args for a write""")
 
 
 def test_a_part_of_the_declared_input():

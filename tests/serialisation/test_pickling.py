@@ -46,7 +46,13 @@ def again(value):
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_an_op_pickles_with_every_protocol(protocol):
-    assert pickle.loads(pickle.dumps(cube, protocol)).entry is cube.entry
+    assert pickle.loads(pickle.dumps(cube, protocol)) is cube
+
+
+def test_an_op_that_nobody_holds_is_made_again():
+    data = pickle.dumps(custom_op("stored::dropped", lambda x: x * 1, schema="(Tensor x) -> Tensor"))
+
+    assert "stored::dropped" == pickle.loads(data).name
 
 
 def test_an_op_within_a_partial_pickles():

@@ -136,3 +136,38 @@ def test_an_output_that_setup_context_marks_has_no_tangent():
 
     _, (cube, square) = jvp(half_fixed, (x,), (torch.ones_like(x),))
     assert_close((cube, square), (3 * x**2, torch.zeros_like(x)))
+
+
+@custom_op("jvp::weighted", non_differentiable=["weight"])
+def weighted(x: Tensor, weight: Tensor) -> Tensor:
+    return x * weight
+
+
+weighted.register_jvp(lambda weight, tangent_x: tangent_x * weight)
+
+
+@custom_op("jvp::product")
+def product(x: Tensor, y: Tensor) -> Tensor:
+    return x * y
+
+
+product.register_jvp(lambda y, tangent_x: tangent_x * y)
+
+
+def test_a_tangent_that_the_rule_does_not_name_is_refused():
+    inputs = (torch.rand(2), torch.rand(2))
+
+    with pytest.raises(GradientError, match="'y' has a tangent, and the jvp does not take it"):
+        jvp(product, inputs, inputs)
+
+
+def test_a_rule_need_not_name_a_tangent_that_no_input_has():
+    x, y = torch.rand(2), torch.rand(2)
+
+    assert_close(jvp(lambda x: product(x, y), (x,), (x,))[1], x * y)
+
+
+def test_a_rule_need_not_name_the_tangent_of_a_constant_input():
+    inputs = (torch.rand(2), torch.rand(2))
+
+    assert_close(jvp(weighted, inputs, inputs)[1], inputs[0] * inputs[1])
