@@ -8,6 +8,7 @@ from torch import Tensor
 
 from custom_autograd.checks.agreement import accepted_sizes
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, first_line, skipped
+from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.sweeps import copy, layouts
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.checks.variants import VARIED
@@ -22,7 +23,7 @@ class Schema(Check):
     code = "F02"
     group = "values"
     is_quick = True
-    purpose = "undeclared writes, unwritten declared arguments and shared memory do not occur"
+    purpose = "there are no undeclared writes, unwritten declared arguments, shared memory, or pointwise tags that do not hold"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per layout and size, then one per argument declared as written to."""
@@ -32,6 +33,35 @@ class Schema(Check):
             if finding.status != "skipped" or not label.startswith(VARIED):
                 yield finding
         yield from _check_declared(target, sample)
+        yield from _check_pointwise(target, sample)
+
+
+def _check_pointwise(target: Target, sample: Sample) -> Iterator[Finding]:
+    """An op that is tagged as pointwise gives for the first row what it gives there for the whole."""
+    tags = set(getattr(target.overload, "tags", ()))
+    if torch.Tag.pointwise not in tags or torch.Tag.nondeterministic_seeded in tags:
+        return
+    plain = sample.map(Tensor.detach)
+    try:
+        shape = torch.broadcast_shapes(*(tensor.shape for tensor in plain.tensors()))
+    except RuntimeError:  # lists of tensors, each of a shape of its own
+        return
+
+    def first_row(tensor: Tensor) -> Tensor:
+        is_cut = tensor.dim() == len(shape) and tensor.shape[0] == shape[0]
+        return tensor.narrow(0, 0, 1).clone() if is_cut else tensor.clone()
+
+    if shape and shape[0] > 1:
+        with torch.no_grad():
+            whole, row = call_on(target.call, plain.map(Tensor.clone)), call_on(target.call, plain.map(first_row))
+        expected = [first_row(output) for output in whole]
+        names = [f"output {place}" for place in range(len(row))]
+        difference = find_difference(row, expected, names=names)
+        if difference is not None:
+            problem = f"tagged pointwise, called with the first row alone: {difference} there with the others"
+            yield failed(problem, cause="a result depends on more than the elements in its place: take the tag off")
+        else:
+            yield PASSED
 
 
 def _check_variant(target: Target, sample: Sample, label: str) -> Finding:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
+from custom_autograd.op import custom_op
 
 LIBRARY = torch.library.Library("faults_schema", "DEF")
 BUFFER = torch.zeros(4, 3)
@@ -90,3 +91,28 @@ def test_views_of_plain_functions_are_no_fault():
     (result,) = check(lambda x: x.t(), lambda make: [Sample(make(4, 3))], checks=["schema"]).results
 
     assert "passed" == result.status
+
+
+@custom_op("schema_faults::centred", tags=torch.Tag.pointwise, reference=True)
+def centred(x: Tensor) -> Tensor:
+    return x - x.mean(0)
+
+
+@custom_op("schema_faults::scaled", tags=torch.Tag.pointwise, reference=True)
+def scaled(x: Tensor, weight: Tensor) -> Tensor:
+    return x * weight
+
+
+def test_op_that_is_tagged_pointwise_and_mixes_rows_fails():
+    (result,) = check(centred, lambda make: [Sample(make(3, 2))], checks=["schema"]).results
+
+    assert "failed" == result.status
+    assert result.message.startswith("tagged pointwise, called with the first row alone: output 0[0, 0] = 0, expected ")
+
+
+def test_op_that_is_tagged_pointwise_and_broadcasts_passes():
+    samples = [(torch.ones(3, 2), torch.ones(2)), (torch.ones(3, 1), torch.ones(3, 4)), (torch.ones(()), torch.ones(2))]
+
+    report = check(scaled, [Sample(*values) for values in samples], checks=["schema"])
+
+    assert report.ok, str(report)

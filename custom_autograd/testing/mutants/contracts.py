@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import fit
+from custom_autograd.testing.mutants.bases import CUBE, fit
 from custom_autograd.testing.mutants.more_bases import (
     BROADCAST_PRODUCT,
     PRODUCT,
@@ -160,6 +160,18 @@ CONTRACTS: tuple[Mutant, ...] = (
                 if not ctx.needs_input_grad[0]
                 else fit(grad * ctx.saved_tensors[0], ctx.saved_tensors[1]),
             )
+        ),
+    ),
+    plant(
+        "pointwise_centred",
+        "tag that does not hold",
+        "schema",
+        "The op subtracts a mean over rows, and is tagged pointwise.",
+        CUBE.but(
+            default=lambda x: x - x.mean(0),
+            kernel=None,
+            backward=lambda grad, x: grad - grad.mean(0),
+            tags=(torch.Tag.pointwise,),
         ),
     ),
 )
