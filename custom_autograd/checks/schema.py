@@ -23,7 +23,9 @@ class Schema(Check):
     code = "F02"
     group = "values"
     is_quick = True
-    purpose = "there are no undeclared writes, unwritten declared arguments, shared memory, or pointwise tags that do not hold"
+    purpose = (
+        "no undeclared writes, no unwritten declared arguments, no shared memory, no pointwise tag that does not hold"
+    )
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per layout and size, then one per argument declared as written to."""
