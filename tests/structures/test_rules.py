@@ -261,7 +261,7 @@ def test_kernels_fakes_and_samples_have_containers():
     op.register_backward(expected_gradients)
     op.register_samples(sampled)
 
-    report = check(op)
+    report = check(op, checks="quick")
     assert report.ok, str(report)
 
 
