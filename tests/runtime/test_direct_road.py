@@ -16,7 +16,7 @@ from torch import Tensor
 from custom_autograd.runtime import roads
 from custom_autograd.runtime.roads import through_dispatcher
 
-SLOW = ("compile", "export", "linearize")  # these trace the call: neither tensor kinds nor runs teach them anything new
+SLOW = ("compile", "export", "linearize")  # these trace the call, which takes no direct road: a third of the kinds, once
 
 
 def shown(value: Any) -> Any:
@@ -94,7 +94,7 @@ def gradients(result: Any, x: Any, y: Any) -> list[Any]:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_cell_is_the_same_on_both_roads(mode, op):
     differences = []
-    for kind in KINDS:
+    for kind in list(KINDS)[::3] if mode in SLOW else KINDS:
         for _ in range(2):
             OPS[op].call(*numbers(3, 2))  # a road for plain tensors is known: no other tensor may pass for one
         runs = [outcome(mode, OPS[op], kind) for _ in range(1 if mode in SLOW else 3)]
