@@ -16,7 +16,7 @@ from torch import Tensor
 from custom_autograd.runtime import roads
 from custom_autograd.runtime.roads import through_dispatcher
 
-SLOW = ("compile", "export", "linearize")  # these trace the call, which takes no direct road: a third of the kinds, once
+SLOW = ("compile", "export", "linearize")  # these trace the call, which takes no direct road: a third of the kinds
 
 
 def shown(value: Any) -> Any:
