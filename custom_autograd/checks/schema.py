@@ -40,7 +40,7 @@ class Schema(Check):
 
 def _check_pointwise(target: Target, sample: Sample) -> Iterator[Finding]:
     """An op that is tagged as pointwise gives for the first row what it gives there for the whole."""
-    tags = set(getattr(target.overload, "tags", ()))
+    tags: Sequence[torch.Tag] = () if target.overload is None else target.overload.tags
     if torch.Tag.pointwise not in tags or torch.Tag.nondeterministic_seeded in tags:
         return
     plain = sample.map(Tensor.detach)
