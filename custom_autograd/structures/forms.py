@@ -11,6 +11,7 @@ from typing import Any
 from custom_autograd.core.annotations import annotations_of
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.plain_types import resolve
+from custom_autograd.core.schema import TENSOR_TYPES
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.core.types import find_argument_type
 from custom_autograd.core.wish import Refusal, Wish
@@ -19,8 +20,6 @@ from custom_autograd.structures.kinds import UnknownKindError, kind_of, letters
 from custom_autograd.structures.nodes import Free, Node, Plain, Record, all_nodes
 from custom_autograd.structures.records import find_record
 from custom_autograd.structures.results import Results, check_hidden, results_of
-
-TENSORS = ("Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Tensor[]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +40,16 @@ class Form:
     flat_signature: inspect.Signature
     annotations: dict[str, Any]
 
-    def input(self, name: str) -> Node:
-        """The parameter of that name."""
-        return next(node for node in self.inputs if node.name == name)
+    def ordered(self) -> tuple[list[Node], list[Node]]:
+        """The parameters that are given by position, and the keyword-only ones."""
+        rows = list(zip(self.inputs, self.signature.parameters.values(), strict=True))
+        positional = [node for node, parameter in rows if parameter.kind is not parameter.KEYWORD_ONLY]
+        return positional, [node for node, parameter in rows if parameter.kind is parameter.KEYWORD_ONLY]
 
     def own_names(self) -> tuple[list[str], list[str]]:
-        """The parameters that are given by position, and the keyword-only ones."""
-        rows = self.signature.parameters.values()
-        keywords = [row.name for row in rows if row.kind is row.KEYWORD_ONLY]
-        return [row.name for row in rows if row.kind is not row.KEYWORD_ONLY], keywords
+        """The names of both."""
+        positional, keywords = self.ordered()
+        return [node.name for node in positional], [node.name for node in keywords]
 
     def structures(self) -> list[str]:
         """The flat names of the texts that say how what varies is put together."""
@@ -112,7 +112,7 @@ class Form:
 
 def _holds_tensors(annotation: Any) -> bool:
     found = find_argument_type(annotation)
-    return found is not None and found.spelling in TENSORS
+    return found is not None and found.spelling in TENSOR_TYPES
 
 
 def find_form(function: Callable[..., Any], wish: Wish) -> Form | None:

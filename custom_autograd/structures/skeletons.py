@@ -173,15 +173,6 @@ def _labelled(node: Skeleton) -> list[tuple[str, Skeleton]]:
     return [(f"[{index}]", child) for index, child in enumerate(children(node))]
 
 
-def labels(node: Skeleton, path: str) -> Iterator[str]:
-    """How a message reaches each tensor of a structure, in order."""
-    if node == "T":
-        yield path
-    elif not isinstance(node, str):
-        for label, child in _labelled(node):
-            yield from labels(child, path + label)
-
-
 def _misfit(path: str, expected: str, value: Any) -> NoReturn:
     raise MisfitError(path, expected, describe(value))
 

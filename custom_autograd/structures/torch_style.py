@@ -13,7 +13,6 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.structures.adapters import raise_misfit
 from custom_autograd.structures.forms import Form
-from custom_autograd.structures.nodes import Node
 from custom_autograd.structures.skeletons import MisfitError
 
 Function = Callable[..., Any]  # Any: a user's function
@@ -21,24 +20,11 @@ TEXTS = "custom_autograd_structures"
 """Where ctx keeps the texts of a call's structures."""
 
 
-def _ordered(form: Form) -> tuple[list[Node], list[Node]]:
-    """The parameters that are given by position, and the keyword-only ones."""
-    rows = list(zip(form.inputs, form.signature.parameters.values(), strict=True))
-    positional = [node for node, parameter in rows if parameter.kind is not parameter.KEYWORD_ONLY]
-    return positional, [node for node, parameter in rows if parameter.kind is parameter.KEYWORD_ONLY]
-
-
-def _flat_names(schema: Schema) -> list[str]:
-    """The flat arguments in the order in which rules by position see them."""
-    positional = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
-    return positional + [argument.name for argument in schema.arguments if argument.is_keyword_only]
-
-
 def flat_vmap(form: Form, declaration: Declaration, function: Function) -> Function:
     """A vmap rule: `in_dims`, arguments, output and `out_dims` are containers where the op's are."""
-    positional, keywords = _ordered(form)
+    positional, keywords = form.ordered()
     has_keyword_tensors = any(a.is_keyword_only and a.holds_tensors for a in declaration.schema.arguments)
-    names = _flat_names(declaration.schema)
+    names = declaration.schema.argument_names
 
     @functools.wraps(function)
     def flat(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,11 +79,11 @@ class TorchStyle:
         self.form = form
         self.declaration = declaration
         schema = declaration.schema
-        self.positional, self.keywords = _ordered(form)
+        positional, keywords = form.ordered()
         tensors = {argument.name for argument in schema.tensor_arguments}
-        self.answered = [*self.positional, *(node for node in self.keywords if tensors & set(node.flat()))]
+        self.answered = [*positional, *(node for node in keywords if tensors & set(node.flat()))]
         keyword_only = {argument.name for argument in schema.arguments if argument.is_keyword_only}
-        self.flat_answered = [n for n in _flat_names(schema) if n not in keyword_only or n in tensors]
+        self.flat_answered = [n for n in schema.argument_names if n not in keyword_only or n in tensors]
         self.structures = form.structures()
         self.user_backward, self.user_setup = backward, setup
         self.backward = _own_signature(functools.wraps(backward)(lambda ctx, *grads: self._run_backward(ctx, grads)))
@@ -110,7 +96,7 @@ class TorchStyle:
         return setup
 
     def _run_setup(self, ctx: Any, inputs: Any, output: Any, keywords: Mapping[str, Any]) -> None:
-        given = {**dict(zip(_flat_names(self.declaration.schema), inputs, strict=False)), **keywords}
+        given = {**dict(zip(self.declaration.schema.argument_names, inputs, strict=False)), **keywords}
         texts = {name: given[name] for name in self.structures}
         if texts:
             setattr(ctx, TEXTS, tuple(texts.items()))
