@@ -1,5 +1,6 @@
 """What every test gets: one thread, and no compiled code of the test before."""
 
+import os
 import signal
 import sys
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton kernels run on CPU tensors, in this process
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 
 

@@ -1,15 +1,11 @@
 """The gallery's kernels and gradients, by value, against PyTorch in float64: every dtype, layout and size."""
 
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -17,64 +13,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from custom_autograd.kernels import KernelWarning
-
-GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
-
-# What one rounding of the result allows: half a unit in the last place, and twice that for the sums inside.
-BUDGETS = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
-
-needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-dtypes = pytest.mark.parametrize("dtype", BUDGETS, ids=str)
-
-
-def load(name: str) -> ModuleType:
-    """A file of the gallery, once for this process: ops are declared once."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, GALLERY / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-norm, entropy, rotary = load("rms_norm"), load("softmax_cross_entropy"), load("rope")
-
-
-def transposed(tensor: Tensor) -> Tensor:
-    """The same values, the strides in reverse order."""
-    dims = tuple(reversed(range(tensor.dim())))
-    return tensor.permute(dims).contiguous().permute(dims)
-
-
-def strided(tensor: Tensor) -> Tensor:
-    """The same values, every second element of a wider tensor, from its second on."""
-    wide = torch.zeros(*tensor.shape[:-1], 2 * tensor.shape[-1] + 1, dtype=tensor.dtype)[..., 1::2]
-    return wide.copy_(tensor)
-
-
-def expanded(tensor: Tensor) -> Tensor:
-    """The first of the leading dimension, everywhere."""
-    return tensor[:1].expand(tensor.shape) if tensor.dim() > 1 else tensor
-
-
-layouts = pytest.mark.parametrize(
-    "layout", [Tensor.contiguous, transposed, strided, expanded], ids=lambda f: f.__name__
+from gallery_values import (
+    BUDGETS,
+    GALLERY,
+    assert_near,
+    dtypes,
+    interpreted,
+    layouts,
+    load,
+    needs_compiler,
+    random,
+    statistic,
+    strided,
+    transposed,
 )
 
-
-def assert_near(found: Tensor, exact: Tensor, dtype: torch.dtype, budget: float | None = None) -> None:
-    """Compares with the float64 result, as far as one rounding to dtype allows."""
-    tolerance = BUDGETS[dtype] if budget is None else budget
-    torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=tolerance, equal_nan=True)
-
-
-def statistic(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
-
-
-def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+norm, entropy, rotary = load("rms_norm"), load("softmax_cross_entropy"), load("rope")
 
 
 NORM_SHAPES = [(4, 8), (2, 3, 19), (5,), (3, 1), (0, 8), (4, 0), (300, 257)]
@@ -309,18 +263,9 @@ def test_gallery_without_a_compiler_runs_in_pytorch(name: str, tmp_path: Path) -
     assert f"{KernelWarning.__name__}: {name}.cpp: no C++ compiler" in result.stderr
 
 
+@interpreted
 def test_triton_kernels_interpreted() -> None:
-    """The CUDA kernels, run by Triton's interpreter on CPU tensors."""
-    pytest.importorskip("triton", reason="Triton is not installed")
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(GALLERY.parents[1])}
-    command = [sys.executable, "-W", "ignore", __file__]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-    assert 0 == result.returncode, result.stdout + result.stderr
-
-
-def interpreted() -> None:
-    """Every Triton kernel against float64; the interpreter truncates bfloat16, hence two roundings."""
+    """The CUDA kernels on CPU tensors, against float64; the interpreter truncates bfloat16, hence two roundings."""
     for dtype, budget in BUDGETS.items():
         near = partial(assert_near, dtype=dtype, budget=max(2 * budget, 1e-9))
         for shape in NORM_SHAPES[:-1]:
@@ -361,7 +306,3 @@ expected = op.__wrapped__(*inputs)
 torch.testing.assert_close(op(*inputs), expected[0] if isinstance(expected, tuple) else expected)
 print("same")
 """
-
-if __name__ == "__main__":
-    with warnings.catch_warnings():
-        interpreted()
