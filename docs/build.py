@@ -1,0 +1,50 @@
+"""Builds the site: copies these pages, adds those that are made from the code, and runs Sphinx on both.
+
+    python docs/build.py build/docs --checks build/gallery-checks.json
+
+The pages that are made (the gallery, the API, the command line, the errors) are never in the source tree, so they
+cannot be out of date. Sphinx reads from the folder `source` beside the output, and warnings are errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from generate import api, errors, gallery, verification
+from sphinx.cmd.build import main as build
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+TOOLS = ("generate", "build.py", "__pycache__")
+
+
+def main() -> int:
+    """Writes the pages and builds them; the exit code is that of Sphinx."""
+    parser = argparse.ArgumentParser(description="Builds the site.")
+    parser.add_argument("output", type=Path, help="the folder of the site")
+    parser.add_argument("--checks", type=Path, help="what custom-autograd check --json wrote about the gallery")
+    arguments = parser.parse_args()
+    output = arguments.output.resolve()
+    source = output.parent / f"{output.name}-source"
+    stage(source, arguments.checks)
+    options = ["-W", "--keep-going", "--nitpicky", "--fresh-env", "--quiet", "-b", "html"]
+    return int(build([*options, str(source), str(output)]))
+
+
+def stage(source: Path, checks: Path | None) -> None:
+    """Fills a folder with everything that Sphinx reads."""
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(DOCS, source, ignore=shutil.ignore_patterns(*TOOLS))
+    report = verification.read_report(checks) if checks is not None else None
+    pages = {**gallery.pages(ROOT, report), **api.pages(), "reference/errors.md": errors.page(ROOT)}
+    for name, text in pages.items():
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

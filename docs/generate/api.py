@@ -1,0 +1,105 @@
+"""The reference of the public names, read from their docstrings, and of the command line, read from its own help."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import types
+from types import ModuleType
+
+from custom_autograd.cli.main import COMMANDS, EPILOG, build_parser
+from generate.markup import block
+
+MODULES = {
+    "custom_autograd": ("api", "custom_autograd"),
+    "custom_autograd.kernels": ("api-kernels", "custom_autograd.kernels"),
+    "custom_autograd.testing": ("api-testing", "custom_autograd.testing"),
+}
+"""The page and the title of each module whose public names are documented."""
+
+OBJECTS = (
+    ("custom_autograd.op.CustomOp", "CustomOp"),
+    ("custom_autograd.variants.InplaceVariant", "op.inplace"),
+    ("custom_autograd.variants.OutVariant", "op.out"),
+)
+"""The classes whose members have a page of their own, and what a reader calls an instance."""
+
+
+def pages() -> dict[str, str]:
+    """The Markdown of each page, by its path below docs/."""
+    found = {f"reference/{page}.md": _module(name, title) for name, (page, title) in MODULES.items()}
+    return {**found, "reference/api-custom-op.md": _objects(), "reference/command-line.md": _commands()}
+
+
+def directive(module: ModuleType, name: str) -> str:
+    """What autodoc is asked to write about a public name."""
+    value = getattr(module, name)
+    place = f"{module.__name__}.{name}"
+    if isinstance(value, type) and issubclass(value, BaseException):
+        return f".. autoexception:: {place}"
+    if isinstance(value, type):
+        members = "" if name == "CustomOp" else "\n   :members:"
+        return f".. autoclass:: {place}{members}"
+    if inspect.isroutine(value):
+        return f".. autofunction:: {place}"
+    return f".. autodata:: {place}\n   :no-value:"
+
+
+def _module(name: str, title: str) -> str:
+    module = importlib.import_module(name)
+    parts = [f"# {title}", (module.__doc__ or "").strip()]
+    for public in module.__all__:
+        parts += [f"## {public}", f"```{{eval-rst}}\n{directive(module, public)}\n```"]
+        if public == "CustomOp":
+            parts.append("Its members are on [a page of their own](api-custom-op.md).")
+    return "\n\n".join(parts) + "\n"
+
+
+def _objects() -> str:
+    parts = ["# The members of an op", "What `custom_op` returns, and the two variants that stand beside it."]
+    for place, title in OBJECTS:
+        module, _, name = place.rpartition(".")
+        kind = getattr(importlib.import_module(module), name)
+        parts.append(f"## {title}")
+        for member in members(kind):
+            is_value = isinstance(inspect.getattr_static(kind, member), property)
+            what = "autoproperty" if is_value else "automethod"
+            parts.append(f"```{{eval-rst}}\n.. {what}:: {place}.{member}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def members(kind: type) -> list[str]:
+    """The public members in the order of the source; `__call__` counts, for an op is called."""
+    found = [name for row in kind.__mro__ for name, value in vars(row).items() if _is_member(name, value)]
+    return list(dict.fromkeys(found))
+
+
+def _is_member(name: str, value: object) -> bool:
+    is_public = not name.startswith("_") or name == "__call__"
+    return is_public and isinstance(value, property | types.FunctionType) and bool(value.__doc__)
+
+
+def _commands() -> str:
+    parts = ["# The command line", "What `custom-autograd` and each of its commands say of themselves."]
+    parts.append(block(_help(build_parser())))
+    for command in COMMANDS:
+        parser = argparse.ArgumentParser(
+            prog=f"custom-autograd {command.name}",
+            description=command.purpose,
+            epilog=EPILOG if command.takes_targets else None,
+        )
+        if command.takes_targets:
+            parser.add_argument("targets", nargs="+", metavar="TARGET", help="what to look at")
+        command.configure(parser)
+        parts += [f"## {command.name}", block(_help(parser))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _help(parser: argparse.ArgumentParser) -> str:
+    """Its help, as wide as a page."""
+    parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=WIDTH)  # type: ignore[assignment]
+    return parser.format_help()
+
+
+WIDTH = 88

@@ -1,0 +1,165 @@
+"""The pages of the gallery: one for each file of examples/gallery that declares ops, and a card for each page."""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from custom_autograd import CustomOp, Report
+from custom_autograd.checks.loading import load
+from generate import measurements, verification
+from generate.markup import block, cell, escape, folded, paragraphs, prose, table
+
+LANGUAGES = {".py": "python", ".cpp": "cpp", ".cu": "cuda", ".h": "cpp", ".cuh": "cuda"}
+NAMES = {".cpp": "C++", ".cu": "CUDA C++", ".h": "C++ header", ".cuh": "CUDA C++ header"}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One file of the gallery: its ops, and what the table of examples/README.md says of it."""
+
+    path: Path
+    ops: tuple[CustomOp, ...]  # type: ignore[type-arg]  # whatever they take
+    teaches: str
+    kernels: str
+    formula: str
+
+    @property
+    def name(self) -> str:
+        """The name of the page."""
+        return self.path.stem
+
+    @property
+    def docstring(self) -> str:
+        """What the file answers, its formula, shapes and sources."""
+        return ast.get_docstring(ast.parse(self.path.read_text(encoding="utf-8"))) or ""
+
+    @property
+    def sources(self) -> list[Path]:
+        """The files that the example is made of, its own first."""
+        beside = sorted(self.path.parent.glob(f"{self.name}*"))
+        inside = sorted((self.path.parent / self.name).glob("*")) if self.path.with_suffix("").is_dir() else []
+        same = [file for file in beside if file.stem == self.name and file.suffix in LANGUAGES and file != self.path]
+        return [self.path, *same, *(file for file in inside if file.suffix in LANGUAGES)]
+
+
+def examples(root: Path) -> list[Example]:
+    """Every file of the gallery that declares ops, in the order of the table, then by name."""
+    rows = _rows(root / "examples" / "README.md")
+    files = [file for file in sorted((root / "examples" / "gallery").glob("*.py")) if "custom_op(" in file.read_text()]
+    order = list(rows)
+    files.sort(key=lambda file: (order.index(file.stem) if file.stem in rows else len(order), file.stem))
+    return [Example(file, _ops(file), *rows.get(file.stem, ("", "", ""))) for file in files]
+
+
+def pages(root: Path, report: Report | None) -> dict[str, str]:
+    """The Markdown of each page, by its path below docs/."""
+    found = examples(root)
+    written = {f"gallery/{example.name}.md": _page(root, example, report) for example in found}
+    return {"gallery/index.md": _index(found, report), **written}
+
+
+def _rows(readme: Path) -> dict[str, tuple[str, str, str]]:
+    """What the table of examples says of each file: what it teaches, its kernels, its formula's source."""
+    rows = {}
+    for line in readme.read_text(encoding="utf-8").splitlines():
+        columns = [column.strip() for column in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+        linked = re.search(r"\]\(gallery/([\w/]+)\.py\)", columns[0])
+        if linked and len(columns) >= 4:
+            rows[linked[1]] = (columns[1], columns[2], columns[3])
+    return rows
+
+
+def _ops(file: Path) -> tuple[CustomOp, ...]:  # type: ignore[type-arg]  # whatever they take
+    """The ops that a file declares, the one of its own name first; what it imports from another file is not its own."""
+    found = [loaded.value for loaded in load(str(file)) if isinstance(loaded.value, CustomOp)]
+    own = [op for op in found if file.stem in (op.__wrapped__.__module__ or "").split(".")] or found
+    return tuple(sorted(own, key=lambda op: op.name.partition("::")[2] != file.stem))
+
+
+def _page(root: Path, example: Example, report: Report | None) -> str:
+    first, *rest = paragraphs(example.docstring)
+    parts = [f"# {example.name}", first, *rest]
+    if example.teaches:
+        parts += ["## What it teaches", f"{example.teaches[:1].upper()}{example.teaches[1:]}."]
+    parts += ["## The code", *_code(root, example)]
+    for op in example.ops:
+        parts += _op(op, verification.results_of(report, op.name))
+    folder = root / "benchmarks" / "results" / "gallery"
+    parts += ["## What it costs", measurements.section(folder, example.name)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _code(root: Path, example: Example) -> list[str]:
+    """Every source file; the Python is what one reads first."""
+    parts = []
+    for file in example.sources:
+        text = file.read_text(encoding="utf-8")
+        shown = file.relative_to(root).as_posix()
+        if file.suffix == ".py" and file == example.path:
+            parts += [f"`{shown}`:", block(text, "python")]
+        else:
+            number = len(text.splitlines())
+            title = f"{NAMES.get(file.suffix, 'Python')}: {shown}, {number} lines"
+            parts.append(folded(title, block(text, LANGUAGES[file.suffix])))
+    return parts
+
+
+def _op(op: CustomOp, results: list[verification.Result]) -> list[str]:  # type: ignore[type-arg]  # whatever it takes
+    coverage = [[f"`{name}`", cell(escape(text))] for name, text in op.coverage().items()]
+    kernels = [[f"`{device}`", cell(escape(_kernel(text)))] for device, text in op.kernels.items()]
+    return [
+        f"## {escape(op.name)}",
+        block(f"{op.name}{op.schema.text}"),
+        prose((op.__doc__ or "").strip().split("\n\n")[0]),
+        "**Where each capability comes from**",
+        table(("capability", "source"), coverage),
+        "**Kernels**" if kernels else "",
+        table(("device", "kernel"), kernels) if kernels else "",
+        f"**Verified by `custom-autograd check`**: {verification.verdict(results)}.",
+        verification.findings(results),
+        folded("Every check, and the reason where one was skipped", verification.matrix(results)),
+        folded("The Python that custom_autograd generates for it", block(op.source, "python")),
+    ]
+
+
+def _kernel(value: object) -> str:
+    """Where the kernels of a device type are, however many there are."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_kernel(place)}" for name, place in value.items())
+    return ", ".join(map(_kernel, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _index(found: list[Example], report: Report | None) -> str:
+    number = sum(len(example.ops) for example in found)
+    names = "\n".join(example.name for example in found)
+    return "\n\n".join(
+        [
+            "# The gallery",
+            f"Complete ops to copy: {len(found)} files with {number} ops, each with kernels, rules and samples.\n"
+            "Each page is made from the code: formula, sources, what is registered and what is derived, "
+            "what every check found, and what was measured.",
+            '<div class="cards">\n' + "\n".join(_card(example, report) for example in found) + "\n</div>",
+            "Each file runs as a script from any folder, and its last lines verify its ops:",
+            block("$ python examples/gallery/rms_norm.py\n$ custom-autograd check examples/gallery", "console"),
+            f"```{{toctree}}\n:hidden:\n\n{names}\n```",
+        ]
+    ) + "\n"
+
+
+def _card(example: Example, report: Report | None) -> str:
+    results = [result for op in example.ops for result in verification.results_of(report, op.name)]
+    title = example.docstring.strip().split("\n\n")[0]
+    is_bad = any(result.is_finding for result in results)
+    status = "skipped" if not results else "failed" if is_bad else "passed"
+    ops = ", ".join(op.name.partition("::")[2] for op in example.ops)
+    return (
+        f'<a class="card" href="{example.name}.html"><strong>{html.escape(example.name)}</strong>'
+        f"<span>{html.escape(' '.join(title.split()))}</span>"
+        f"<small>Ops: {html.escape(ops)}</small>"
+        f"<small>Kernels: {html.escape(example.kernels or 'PyTorch operations')}</small>"
+        f'<small><span class="badge {status}">{html.escape(verification.verdict(results))}</span></small></a>'
+    )

@@ -1,0 +1,122 @@
+"""What calls of a gallery op take beside what they replace: a plot and a table, from benchmarks/results/gallery/."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from generate.markup import code, escape, table
+
+INK = "#010203"
+"""What the plot is drawn with, replaced by the colour of the text around it: it is read in light and in dark."""
+COLOURS = {"op": "#2b7de9", "eager": "#b0862f", "compiled": "#8a63d2"}
+OTHER = "#3a9d7a"
+UNITS = {"memory": ("MiB", 1 << 20), "forward": ("ms", 1000.0), "backward": ("ms", 1000.0)}
+"""What a figure is shown in, and how many bytes or microseconds that is."""
+
+Row = dict[str, Any]  # Any: names and numbers of a JSON document
+
+
+def results(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
+    """The device type and the document of each file that was recorded for a gallery file."""
+    files = sorted(folder.glob(f"{name}-*.json")) if folder.is_dir() else []
+    return [(file.stem.removeprefix(f"{name}-"), json.loads(file.read_text(encoding="utf-8"))) for file in files]
+
+
+def section(folder: Path, name: str) -> str:
+    """The part of the page on what was measured; that nothing was, where nothing was."""
+    found = results(folder, name)
+    if not any(document.get("rows") for _, document in found):
+        return "Not measured: no figures of this op are recorded."
+    parts = [_device(device, document) for device, document in found if document.get("rows")]
+    if "cuda" not in [device for device, _ in found]:
+        parts.append("Not measured on a GPU.")
+    return "\n\n".join(parts)
+
+
+def _device(device: str, document: dict[str, Any]) -> str:
+    rows = document["rows"]
+    machine = document.get("machine", {})
+    facts = [f"{key} {escape(str(value))}" for key, value in machine.items() if value is not None]
+    head = ("case", "mode", "callable", "minimum", "median", "op / callable")
+    lines = [[escape(row["case"]), row["mode"], code(row["callable"]), *_figures(row)] for row in rows]
+    missing = [f"- Not measured: {escape(_missing(entry))}" for entry in document.get("not measured", [])]
+    parts = [
+        f"On {device}: {', '.join(facts)}.",
+        "A bar is the time or the memory of a call in units of this op's, in one interleaved run: shorter is better.",
+        figure(rows),
+        table(head, lines),
+        "\n".join(missing),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _missing(entry: object) -> str:
+    """What was not measured, and why."""
+    return ", ".join(str(value) for value in entry.values()) if isinstance(entry, dict) else str(entry)
+
+
+def _figures(row: Row) -> list[str]:
+    unit, size = UNITS.get(row["mode"], ("ms", 1000.0))
+    ratio = row.get("op / callable")
+    shown = [f"{row[key] / size:.3g} {unit}" if row.get(key) is not None else "-" for key in ("minimum", "median")]
+    return [*shown, "-" if ratio is None else f"{ratio:.2f}"]
+
+
+def figure(rows: list[Row]) -> str:
+    """One group of bars per case and mode, as SVG that takes the colours of the page."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["case"], row["mode"]), []).append(row)
+    drawn = {place: found for place, found in groups.items() if any(row["callable"] == "op" for row in found)}
+    return f'<div class="plot">\n{_svg(drawn)}\n</div>' if drawn else ""
+
+
+def _svg(groups: dict[tuple[str, str], list[Row]]) -> str:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    bars = sum(len(rows) + 1.6 for rows in groups.values())
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gallery", "font.size": 10}):
+        chart = Figure(figsize=(6.4, 0.6 + 0.23 * bars), layout="constrained")
+        axes = chart.add_subplot()
+        _draw(axes, groups)
+        text = io.StringIO()
+        chart.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r'\1 role="img" aria-label="Ratios of the table below"', svg, count=1)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    return "\n".join(line for line in svg.splitlines() if line.strip())
+
+
+def _draw(axes: Any, groups: dict[tuple[str, str], list[Row]]) -> None:  # Any: matplotlib is optional
+    place, ticks, labels = 0.0, [], []
+    longest = max(_ratio(row, rows) for rows in groups.values() for row in rows)
+    for (case, mode), rows in groups.items():
+        axes.text(0, place + 0.1, f"{case}: {mode}", color=INK, fontweight="bold", va="bottom")
+        for row in rows:
+            place -= 1
+            ratio = _ratio(row, rows)
+            axes.barh(place + 0.5, ratio, height=0.8, color=COLOURS.get(row["callable"], OTHER))
+            axes.text(ratio + longest / 80, place + 0.5, f"{ratio:.2f}", color=INK, va="center")
+            ticks.append(place + 0.5)
+            labels.append(row["callable"])
+        place -= 1.6
+    axes.set_yticks(ticks, labels, color=INK)
+    axes.set_xlim(0, longest * 1.12)
+    axes.set_ylim(place + 1.2, 1.2)
+    axes.tick_params(colors=INK, left=False)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(INK)
+
+
+def _ratio(row: Row, rows: list[Row]) -> float:
+    """The figure of a callable in units of the op's own."""
+    own = next(found["minimum"] for found in rows if found["callable"] == "op")
+    return float(row["minimum"] / own) if own else 0.0

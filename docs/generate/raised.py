@@ -1,0 +1,283 @@
+"""Every message that the package can raise, read from its source: the text, with names in braces where values stand.
+
+A message begins as the argument `problem` of `format_message`, or as the text of an exception. Where a function makes
+the message from a text that it is given, each call of that function is a message; `_follow` goes through those calls.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ERRORS = ("DeclarationError", "RegistrationError", "KernelError", "GradientError", "CheckError", "CustomAutogradError")
+OTHERS = {"KernelUnavailable": "KernelUnavailable", "MisfitError": "KernelError"}
+"""Exceptions that derive from those above, and one that is turned into one of them."""
+
+FACTS = ("expected", "do")
+SHOWING = ("quote", "show", "repr", "str", "sorted", "list", "len", "first_line", "map", "join")
+DEPTH = 5
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: its class, its text, what else it says, and the file that raises it."""
+
+    error: str
+    text: str
+    facts: tuple[tuple[str, str], ...]
+    path: Path
+    line: int
+
+
+@dataclass(slots=True)
+class Source:
+    """The package as trees, with the parent of each node and every call by the name of what it calls."""
+
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    paths: dict[ast.AST, Path] = field(default_factory=dict)
+    calls: dict[str, list[ast.Call]] = field(default_factory=dict)
+    functions: dict[str, list[ast.FunctionDef]] = field(default_factory=dict)
+    imported: dict[Path, set[str]] = field(default_factory=dict)
+    typed: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, path: Path) -> None:
+        """Reads one file."""
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        self.paths[tree] = path
+        for node in ast.walk(tree):
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+            if isinstance(node, ast.Call):
+                self.calls.setdefault(_name(node.func), []).append(node)
+            if isinstance(node, ast.FunctionDef):
+                self.functions.setdefault(node.name, []).append(node)
+            if isinstance(node, ast.ImportFrom):
+                self.imported.setdefault(path, set()).update(alias.name for alias in node.names)
+            if isinstance(node, ast.arg) and isinstance(node.annotation, ast.Name):
+                self.typed.setdefault(node.annotation.id, set()).add(node.arg)
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around a node, the nearest first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def function_of(self, node: ast.AST) -> Function | None:
+        """The function whose body a node is in."""
+        return next((row for row in self.above(node) if isinstance(row, ast.FunctionDef | ast.AsyncFunctionDef)), None)
+
+    def callers_of(self, function: ast.FunctionDef) -> list[ast.Call]:
+        """The calls of a function: those in its file, and elsewhere those that can mean no other of its name."""
+        owner = self.parents[function]
+        if function.name == "__call__" and isinstance(owner, ast.ClassDef):
+            return [call for name in self.typed.get(owner.name, ()) for call in self.calls.get(name, [])]
+        return [call for call in self.calls.get(function.name, []) if self._means(call, function)]
+
+    def _means(self, call: ast.Call, function: ast.FunctionDef) -> bool:
+        here, there = self.path_of(call), self.path_of(function)
+        if here == there:
+            return True
+        if isinstance(call.func, ast.Name):
+            return function.name in self.imported.get(here, ())
+        is_method = isinstance(self.parents[function], ast.ClassDef)
+        is_only_one = len(self.functions[function.name]) == 1
+        receiver = _name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        return (is_method and is_only_one) or receiver == there.stem
+
+    def path_of(self, node: ast.AST) -> Path:
+        """The file a node is in."""
+        return self.paths[list(self.above(node))[-1]]
+
+
+def messages(package: Path) -> list[Message]:
+    """Every message of a package, in the order of its files."""
+    source = Source()
+    for path in sorted(package.rglob("*.py")):
+        if "mutants" not in path.parts:
+            source.add(path)
+    found: dict[tuple[str, str], Message] = {}
+    for call in source.calls.get("format_message", []):
+        problem = _argument(call, 1, "problem")
+        if problem is not None:
+            _collect(found, source, call, problem, _facts(source, call))
+    for name in (*ERRORS, *OTHERS):
+        for call in source.calls.get(name, []):
+            if call.args and not _makes_message(call.args[0]):
+                _collect(found, source, call, call.args[0], ())
+    return sorted(found.values(), key=lambda row: (row.path, row.line))
+
+
+def _collect(
+    found: dict[tuple[str, str], Message],
+    source: Source,
+    call: ast.Call,
+    problem: ast.expr,
+    facts: tuple[tuple[str, str], ...],
+) -> None:
+    for text, place, own in _follow(source, call, problem, facts, DEPTH):
+        around = (_errors(source, node, depth) for depth in (0, DEPTH) for node in (call, place))
+        for error in next((errors for errors in around if errors), []):
+            if _says_something(text):
+                row = Message(OTHERS.get(error, error), text, own, source.path_of(place), place.lineno)
+                found.setdefault((row.error, text), row)
+
+
+def _follow(
+    source: Source, call: ast.Call, problem: ast.expr, facts: tuple[tuple[str, str], ...], depth: int
+) -> Iterator[tuple[str, ast.Call, tuple[tuple[str, str], ...]]]:
+    """Each text that an expression can be, where it is written, and the facts beside it."""
+    function = source.function_of(call)
+    for text in _texts(problem, function):
+        given = _parameter_in(text, function)
+        callers = source.callers_of(function) if given and isinstance(function, ast.FunctionDef) else []
+        if not callers or not depth or not isinstance(function, ast.FunctionDef):
+            yield text, call, facts
+            continue
+        names = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
+        place = names.index(given) - (names[0] in ("self", "cls"))
+        for caller in callers:
+            value = _argument(caller, place, given)
+            if value is not None:
+                for inner, where, own in _follow(source, caller, value, _facts(source, caller) or facts, depth - 1):
+                    yield text.replace("{" + given + "}", inner), where, own
+
+
+def _errors(source: Source, node: ast.AST, depth: int) -> list[str]:
+    """The classes that a text made at a node is raised as: the exception around it, else those around its callers."""
+    for above in source.above(node) if not _is_error(node) else [node]:
+        if _is_error(above) and isinstance(above, ast.Call):
+            return [_name(above.func)]
+        if isinstance(above, ast.Assign):
+            named = _raised_later(source, above.targets[0])
+            if named:
+                return named
+        if isinstance(above, ast.FunctionDef):
+            callers = source.callers_of(above) if depth else []
+            return list(dict.fromkeys(error for caller in callers for error in _errors(source, caller, depth - 1)))
+    return []
+
+
+def _raised_later(source: Source, kept: ast.expr) -> list[str]:
+    """The exceptions whose text is what a name of the function, or an attribute, was set to."""
+    found = {}
+    for name in (*ERRORS, *OTHERS):
+        for call in source.calls.get(name, []):
+            is_same = bool(call.args) and type(call.args[0]) is type(kept) and _name(call.args[0]) == _name(kept) != ""
+            is_here = isinstance(kept, ast.Attribute) or source.function_of(call) is source.function_of(kept)
+            if is_same and is_here:
+                found[name] = True
+    return list(found)
+
+
+def _texts(node: ast.expr | None, function: Function | None, depth: int = DEPTH) -> list[str]:
+    """Every text that an expression can be; values stand as names in braces."""
+    if isinstance(node, ast.Constant):
+        return [str(node.value)]
+    if isinstance(node, ast.JoinedStr):
+        return _joined([_texts(part, function, depth) for part in node.values])
+    if isinstance(node, ast.FormattedValue):
+        return _texts(node.value, function, depth - 1) if _is_text(node.value, function) else [_shown(node.value)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _joined([_texts(node.left, function, depth), _texts(node.right, function, depth)])
+    if isinstance(node, ast.IfExp):
+        return [*_texts(node.body, function, depth), *_texts(node.orelse, function, depth)]
+    if isinstance(node, ast.BoolOp):
+        return [text for value in node.values for text in _texts(value, function, depth)]
+    if isinstance(node, ast.Name) and depth and _assigned(node.id, function):
+        return [text for value in _assigned(node.id, function) for text in _texts(value, function, depth - 1)]
+    return [] if node is None else [_shown(node)]
+
+
+def _is_text(node: ast.expr, function: Function | None) -> bool:
+    """Whether an expression inside an f-string is text with alternatives rather than a value."""
+    if isinstance(node, ast.IfExp):
+        return True
+    values = _assigned(node.id, function) if isinstance(node, ast.Name) else []
+    return bool(values) and all(isinstance(value, ast.JoinedStr | ast.Constant | ast.IfExp) for value in values)
+
+
+def _joined(parts: list[list[str]]) -> list[str]:
+    texts = [""]
+    for part in parts:
+        texts = [text + more for text in texts for more in part or ["{...}"]]
+    return texts
+
+
+def _assigned(name: str, function: Function | None) -> list[ast.expr]:
+    """What a local name is set to."""
+    if function is None:
+        return []
+    nodes = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and len(node.targets) == 1]
+    return [node.value for node in nodes if isinstance(node.targets[0], ast.Name) and node.targets[0].id == name]
+
+
+def _shown(node: ast.expr) -> str:
+    """The name that stands for a value."""
+    while True:
+        if isinstance(node, ast.Call) and _name(node.func) in SHOWING and node.args:
+            node = node.args[-1]
+        elif isinstance(node, ast.Call):
+            node = node.func
+        elif isinstance(node, ast.Subscript | ast.Starred):
+            node = node.value
+        elif isinstance(node, ast.GeneratorExp | ast.ListComp):
+            node = node.elt
+        else:
+            break
+    name = _name(node)
+    return "{" + (name or "...") + "}"
+
+
+def _name(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
+    by_name = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    if by_name is not None:
+        return by_name
+    return call.args[place] if 0 <= place < len(call.args) else None
+
+
+def _facts(source: Source, call: ast.Call) -> tuple[tuple[str, str], ...]:
+    """What a call says is expected and to be done; what was found is a value."""
+    function = source.function_of(call)
+    found = []
+    for keyword in call.keywords:
+        texts = _texts(keyword.value, function) if keyword.arg in FACTS else []
+        said = [text for text in dict.fromkeys(texts) if _says_something(text) and text != "None"]
+        if said:
+            found.append((keyword.arg or "", ", or: ".join(said)))
+    return tuple(found)
+
+
+def _parameter_in(text: str, function: Function | None) -> str:
+    """The parameter of the function around it that a text stands for, or has a part of."""
+    if not isinstance(function, ast.FunctionDef):
+        return ""
+    names = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
+    return next((name for name in names if "{" + name + "}" in text and name in TEXTS), "")
+
+
+def _makes_message(node: ast.expr) -> bool:
+    """Whether the text of an exception is made elsewhere: by format_message, or by a function that is followed."""
+    return isinstance(node, ast.Call) or _name(node) == "message"
+
+
+def _is_error(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _name(node.func) in (*ERRORS, *OTHERS)
+
+
+def _says_something(text: str) -> bool:
+    """Whether there are words besides the names of values."""
+    outside = "".join(part.partition("}")[2] if index else part for index, part in enumerate(text.split("{")))
+    return any(character.isalpha() for character in outside)
+
+
+TEXTS = ("problem", "reason", "refusal", "message", "what", "why")
+"""The names of parameters that take a part of a message which is a sentence, not a value."""

@@ -1,0 +1,74 @@
+"""What the checks found on the ops of the gallery, from the report that `custom-autograd check --json` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from custom_autograd import Report, Result
+from custom_autograd.report.results import summarise
+from generate.markup import cell, escape, folded, table
+
+BADGES = {"passed": "passed", "failed": "FAILED", "error": "ERROR", "skipped": "skipped", "accepted": "known"}
+
+
+def read_report(path: Path) -> Report | None:
+    """The report, or None where none was written."""
+    return Report.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def results_of(report: Report | None, op: str) -> list[Result]:
+    """What was found on one op; a sample's part of it counts too."""
+    return [] if report is None else [result for result in report.results if result.op == op]
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """One line: how many checks passed, and whether one did not."""
+    statuses = [summary.status for summary in summarise(results)]
+    if not statuses:
+        return "not verified in this build"
+    counts = {status: statuses.count(status) for status in ("failed", "error", "passed", "skipped")}
+    return ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+
+
+def matrix(results: Sequence[Result]) -> str:
+    """A row per check: what it found, on how many samples, and why nothing was checked where nothing was."""
+    if not results:
+        return "The report of the checks was not there when this page was built."
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.group or "other", []).append(result)
+    rows = [row for group, found in groups.items() for row in _rows(group, found)]
+    return table(("group", "check", "result", "samples", "reason"), rows)
+
+
+def findings(results: Sequence[Result]) -> str:
+    """The messages of what failed, each with its program; empty where nothing did."""
+    bad = [result for result in results if result.is_finding]
+    parts = [f"**{result.check}**, on {escape(result.sample)}:\n\n```text\n{result.message}\n```" for result in bad]
+    return folded("What was found", "\n\n".join(parts)) if parts else ""
+
+
+def _rows(group: str, results: Sequence[Result]) -> list[list[str]]:
+    rows = []
+    for summary in summarise(results):
+        own = [result for result in results if result.check == summary.check]
+        is_known = any(result.accepted for result in own)
+        status = "accepted" if is_known and summary.status in ("passed", "skipped") else summary.status
+        badge = f'<span class="badge {status}">{BADGES[status]}</span>'
+        number = f"{summary.passed} of {len(own)}"
+        rows.append([group, f"`{summary.check}`", badge, number, cell(_reason(own))])
+    return rows
+
+
+def _reason(results: Sequence[Result]) -> str:
+    """Why nothing was checked, or what failed; several samples of one reason say it once."""
+    texts = [result.accepted or result.message for result in results if result.status != "passed"]
+    lines = dict.fromkeys(_without_folders(text) for text in texts)
+    return "; ".join(escape(line) for line in lines)
+
+
+def _without_folders(text: str) -> str:
+    """The first line of a message; of paths of the machine only the file's name stays."""
+    words = (text.splitlines() or [""])[0].split(" ")
+    return " ".join(word.rpartition("/")[2] if word.startswith("/") and word.count("/") > 1 else word for word in words)
