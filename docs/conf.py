@@ -34,7 +34,6 @@ autodoc_preserve_defaults = True
 # The reference documents the public names; classes of PyTorch and the standard library are not pages of this site, and
 # nothing is fetched from theirs.
 nitpick_ignore_regex = [("py:.*", r".*")]
-suppress_warnings = ["toc.empty_glob"]  # a guide may be named before it is written
 
 
 def setup(app: Sphinx) -> None:

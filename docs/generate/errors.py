@@ -1,4 +1,4 @@
-"""The index of errors: every message of the package, by class and by what raises it, as it is shown where a test pins it."""
+"""The index of errors: every message of the package, by class and origin, as it is shown where a test pins it."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ def find(found: list[Message], text: str) -> Message | None:
     parts = PINNED.match(text)
     if parts is None:
         return None
-    fitting = [row for row in found if row.error == parts["error"] and pattern(row.text).fullmatch(_line(parts["text"]))]
-    fitting = [row for row in fitting if _letters(row.text) >= FEWEST_LETTERS]
+    said = _line(parts["text"])
+    candidates = [row for row in found if row.error == parts["error"] and _letters(row.text) >= FEWEST_LETTERS]
+    fitting = [row for row in candidates if pattern(row.text).fullmatch(said)]
     return max(fitting, key=lambda row: _letters(row.text), default=None)
 
 
