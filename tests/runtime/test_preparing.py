@@ -53,7 +53,7 @@ def test_the_device_of_the_first_tensor_is_made_current(entered, values, expecte
 
 
 def schema_of(name: str, text: str) -> Schema:
-    return custom_op(f"preparing::{name}", lambda *args: None, schema=text, replace=True).schema
+    return custom_op(f"preparing::{name}", lambda *args, **kwargs: None, schema=text, replace=True).schema
 
 
 def test_a_kernel_for_an_accelerator_runs_on_the_device_of_its_tensors(entered):
