@@ -12,6 +12,7 @@ BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check docs
+.DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
 	mkdir -p $(BUILD)/demo
@@ -28,14 +29,15 @@ check: $(VENV)/installed
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --cache-dir $(BUILD)/import_linter
 
-docs: $(VENV)/installed-docs
-	$(BIN)/sphinx-build -W --keep-going -b html docs $(BUILD)/docs
+docs: $(VENV)/installed $(BUILD)/gallery-checks.json
+	$(BIN)/python docs/build.py $(BUILD)/docs --checks $(BUILD)/gallery-checks.json
+
+# What every check says of the gallery: its pages show it. Verified anew after any change of the gallery or the package.
+$(BUILD)/gallery-checks.json: $(VENV)/installed $(shell find examples/gallery custom_autograd -type f -not -path '*/__pycache__/*')
+	mkdir -p $(BUILD)
+	$(BIN)/custom-autograd check examples/gallery --quiet --json $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) -e ".[lint]"
-	touch $@
-
-$(VENV)/installed-docs: $(VENV)/installed
-	$(INSTALL) -e ".[docs]"
 	touch $@

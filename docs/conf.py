@@ -3,13 +3,14 @@
 import re
 
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, GoogleDocstring
 
 import custom_autograd
 
 project = "custom_autograd"
 copyright = "2026, the custom_autograd authors"
 version = release = custom_autograd.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
@@ -19,32 +20,42 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
 pygments_style = "friendly"
-pygments_dark_style = "github-dark"
+pygments_dark_style = "native"
+smartquotes = False  # quotes in messages and code are what they are
 
 myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 4
 
 # Docstrings say `x` for code, as Markdown does.
 default_role = "code"
-napoleon_google_docstring = True
-napoleon_numpy_docstring = False
 autodoc_typehints = "none"  # the docstrings say what arguments are, in words
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 # The reference documents the public names; classes of PyTorch and the standard library are not pages of this site, and
 # nothing is fetched from theirs.
-nitpick_ignore_regex = [("py:.*", r".*")]
+nitpick_ignore_regex = [("py:.*", r"(?!custom_autograd).*")]
 
 
 def setup(app: Sphinx) -> None:
-    """Docstrings are Markdown more than reStructuredText: a word that ends in an underscore is no link."""
-    app.connect("autodoc-process-docstring", escape_underscores)
+    """Docstrings are those of Google, with Markdown's backticks for code."""
+    app.connect("autodoc-process-docstring", read_docstring)
 
 
-def escape_underscores(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
+def read_docstring(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
+    """Makes reStructuredText of a docstring.
+
+    To Napoleon the first line of a property's docstring is "type: text", and ours are sentences, so that a property is
+    read as a method. A word that ends in an underscore is a link in reStructuredText, and none in a docstring of ours.
+    """
+    kind = "method" if what == "property" else what
+    lines[:] = [escape_underscores(line) for line in lines]
+    lines[:] = GoogleDocstring(lines, Config(), app, kind, name, value, options).lines()
+
+
+def escape_underscores(line: str) -> str:
     """Escapes each underscore that ends a word outside code."""
-    del app, what, name, value, options
-    for place, line in enumerate(lines):
-        parts = line.split("`")
-        parts[::2] = [re.sub(r"(?<=\w)_(?!\w)", r"\\_", part) for part in parts[::2]]
-        lines[place] = "`".join(parts) if not line.lstrip().startswith((">>>", "...")) else line
+    if line.lstrip().startswith((">>>", "...")):
+        return line
+    parts = line.split("`")
+    parts[::2] = [re.sub(r"(?<=\w)_(?!\w)", r"\\_", part) for part in parts[::2]]
+    return "`".join(parts)

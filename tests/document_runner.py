@@ -35,7 +35,7 @@ def run(path: str, blocks: list[tuple[int, str]]) -> list[str]:
     """What each block prints; line numbers are those of the document."""
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")  # torch's own, at the first forward mode
-    warnings.filterwarnings("ignore", ".*should not be instantiated")  # torch's own: Dynamo makes a Function to trace it
+    warnings.filterwarnings("ignore", ".*should not be instantiated")  # torch's own, when Dynamo traces a Function
     names: dict[str, object] = {"__name__": "__main__"}
     printed = []
     for line, code in blocks:

@@ -98,7 +98,7 @@ def _commands() -> str:
 
 def _help(parser: argparse.ArgumentParser) -> str:
     """Its help, as wide as a page."""
-    parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=WIDTH)  # type: ignore[assignment]
+    parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=WIDTH)
     return parser.format_help()
 
 

@@ -26,7 +26,7 @@ def page(root: Path) -> str:
         "Where a test pins a message, it is shown as a reader sees it.",
         "The classes are these:",
         block((errors.__doc__ or "").split("\n\n", 1)[1]),
-        f"`KernelUnavailable` is a `KernelError`.\nThere are {len(found)} messages.",
+        f"There are {len(found)} messages.",
     ]
     for error in (*ERRORS, *OTHERS):
         own = [message for message in found if message.error == error]

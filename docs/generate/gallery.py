@@ -22,7 +22,7 @@ class Example:
     """One file of the gallery: its ops, and what the table of examples/README.md says of it."""
 
     path: Path
-    ops: tuple[CustomOp, ...]  # type: ignore[type-arg]  # whatever they take
+    ops: tuple[CustomOp, ...]
     teaches: str
     kernels: str
     formula: str
@@ -73,7 +73,7 @@ def _rows(readme: Path) -> dict[str, tuple[str, str, str]]:
     return rows
 
 
-def _ops(file: Path) -> tuple[CustomOp, ...]:  # type: ignore[type-arg]  # whatever they take
+def _ops(file: Path) -> tuple[CustomOp, ...]:
     """The ops that a file declares, the one of its own name first; what it imports from another file is not its own."""
     found = [loaded.value for loaded in load(str(file)) if isinstance(loaded.value, CustomOp)]
     own = [op for op in found if file.stem in (op.__wrapped__.__module__ or "").split(".")] or found
@@ -108,7 +108,7 @@ def _code(root: Path, example: Example) -> list[str]:
     return parts
 
 
-def _op(op: CustomOp, results: list[verification.Result]) -> list[str]:  # type: ignore[type-arg]  # whatever it takes
+def _op(op: CustomOp, results: list[verification.Result]) -> list[str]:
     coverage = [[f"`{name}`", cell(escape(text))] for name, text in op.coverage().items()]
     kernels = [[f"`{device}`", cell(escape(_kernel(text)))] for device, text in op.kernels.items()]
     return [

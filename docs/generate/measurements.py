@@ -42,16 +42,23 @@ def _device(device: str, document: dict[str, Any]) -> str:
     machine = document.get("machine", {})
     facts = [f"{key} {escape(str(value))}" for key, value in machine.items() if value is not None]
     head = ("case", "mode", "callable", "minimum", "median", "op / callable")
-    lines = [[escape(row["case"]), row["mode"], code(row["callable"]), *_figures(row)] for row in rows]
+    pairs = zip(rows, [{}, *rows[:-1]], strict=True)
+    lines = [[*_place(row, before), code(row["callable"]), *_figures(row)] for row, before in pairs]
     missing = [f"- Not measured: {escape(_missing(entry))}" for entry in document.get("not measured", [])]
     parts = [
-        f"On {device}: {', '.join(facts)}.",
+        f"Measured on a {device.upper() if device == 'cpu' else 'GPU'}: {', '.join(facts)}.",
         "A bar is the time or the memory of a call in units of this op's, in one interleaved run: shorter is better.",
         figure(rows),
         table(head, lines),
         "\n".join(missing),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _place(row: Row, before: Row) -> tuple[str, str]:
+    """Case and mode, each where it begins: a phone has no room to repeat them."""
+    is_same = row["case"] == before.get("case")
+    return ("" if is_same else escape(row["case"]), "" if is_same and row["mode"] == before["mode"] else row["mode"])
 
 
 def _missing(entry: object) -> str:

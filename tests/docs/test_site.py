@@ -1,0 +1,258 @@
+"""The site as it is built: no warning, no dead link, nothing from elsewhere, readable in a browser everywhere."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from filelock import FileLock
+
+ROOT = Path(__file__).parents[2]
+CHECKS = ROOT / "build" / "gallery-checks.json"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+DRIVER = shutil.which("chromedriver")
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--allow-file-access-from-files",
+)
+PAGES = (
+    "index.html",
+    "first-op.html",
+    "gallery/index.html",
+    "gallery/rms_norm.html",
+    "how-to/write-a-backward.html",
+    "explanation/what-catches-what.html",
+    "reference/api.html",
+    "reference/errors.html",
+    "reference/checks.html",
+)
+ELSEWHERE = re.compile(r"(url\(|@import)\s*[\"']?(https?:)?//")
+REPORT = {
+    "format": 1,
+    "sources": {},
+    "results": [
+        {"op": "gallery::rms_norm", "check": "gradcheck", "sample": "small", "status": "passed", "measures": {}},
+        {
+            "op": "gallery::rms_norm",
+            "check": "streams",
+            "sample": "small",
+            "status": "skipped",
+            "message": "there is no <CUDA> device | here",
+            "measures": {},
+        },
+    ],
+}
+"""A report for where the real one has not been written: `.ci/run` and `make docs` write it."""
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, and the names of its places."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.anchors.update(value for name in ("id", "name") if (value := values.get(name)))
+        if tag == "a" and values.get("href"):
+            self.links.append(values["href"])
+        if tag in ("script", "img", "iframe", "source") and values.get("src"):
+            self.loaded.append(values["src"])
+        if tag == "link" and values.get("rel") not in ("index", "search", "next", "prev", "canonical"):
+            self.loaded.append(values.get("href") or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built once for all workers, with warnings as errors."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with FileLock(folder / "site.lock"):
+        if not (folder / "site" / "index.html").is_file():
+            build(folder)
+    return folder / "site"
+
+
+def build(folder: Path) -> None:
+    checks = CHECKS
+    if not checks.is_file():
+        checks = folder / "checks.json"
+        checks.write_text(json.dumps(REPORT), encoding="utf-8")
+    command = [sys.executable, str(ROOT / "docs" / "build.py"), str(folder / "site"), "--checks", str(checks)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert finished.returncode == 0, finished.stderr
+
+
+@cache
+def parsed(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def pages_of(site: Path) -> list[Path]:
+    return sorted(path for path in site.rglob("*.html") if "_static" not in path.parts)
+
+
+def is_elsewhere(address: str) -> bool:
+    return bool(urlsplit(address).scheme or urlsplit(address).netloc)
+
+
+def dead_links(site: Path, path: Path) -> list[str]:
+    """The links of a page to files and places that are not there."""
+    found = []
+    for link in parsed(path).links:
+        parts = urlsplit(link)
+        target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+        if is_elsewhere(link):
+            continue
+        place = unquote(parts.fragment)
+        if not target.is_file() or (place and target.suffix == ".html" and place not in parsed(target).anchors):
+            found.append(f"{path.relative_to(site)} -> {link}")
+    return found
+
+
+def test_no_link_is_dead(site):
+    assert [] == [link for path in pages_of(site) for link in dead_links(site, path)]
+
+
+def test_a_dead_link_and_a_dead_place_are_noticed(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text('<a href="gone.html">a</a><a href="#nowhere">b</a><a href="#here">c</a><p id="here"></p>')
+
+    assert ["page.html -> gone.html", "page.html -> #nowhere"] == dead_links(tmp_path, page)
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    loaded = [address for path in pages_of(site) for address in parsed(path).loaded if is_elsewhere(address)]
+    styles = [file for file in site.rglob("*.css") if ELSEWHERE.search(file.read_text(encoding="utf-8"))]
+
+    assert ([], []) == (loaded, styles)
+
+
+def test_every_file_of_the_gallery_with_ops_has_a_page(site):
+    files = [file for file in (ROOT / "examples" / "gallery").glob("*.py") if "@custom_op(" in file.read_text()]
+
+    assert {file.stem for file in files} == {path.stem for path in (site / "gallery").glob("*.html")} - {"index"}
+
+
+@pytest.mark.parametrize("part", ["What it teaches", "The code", "Where each capability comes from", "What it costs"])
+def test_a_page_of_the_gallery_has_each_part(site, part):
+    assert part in (site / "gallery" / "rms_norm.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("chromium and its driver are not installed")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for option in (*OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(option)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def show(driver, site, page, width=1280, scheme="light"):
+    """Loads a page, `width` pixels wide, where the reader prefers light or dark."""
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    driver.get((site / page).as_uri())
+
+
+def wait_for(driver, script):
+    """What a script returns as soon as it is true."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(driver, 20).until(lambda found: found.execute_script(f"return {script}"))
+
+
+def test_pages_load_without_errors_in_the_console(chromium, site):
+    chromium.get_log("browser")
+    for page in PAGES:
+        show(chromium, site, page)
+
+    assert [] == chromium.get_log("browser")
+
+
+def test_the_navigation_leads_from_the_front_page_to_an_op_of_the_gallery(chromium, site):
+    show(chromium, site, "index.html")
+    wait_for(chromium, "[...document.querySelectorAll('.sidebar-tree a')].find(a => a.textContent == 'The gallery')")
+    chromium.execute_script(
+        "[...document.querySelectorAll('.sidebar-tree a')].find(a => a.textContent == 'The gallery').click()"
+    )
+    wait_for(chromium, "document.querySelector('a.card')")
+    chromium.execute_script("[...document.querySelectorAll('a.card')].find(a => a.href.includes('rms_norm')).click()")
+
+    assert wait_for(chromium, "document.querySelector('h1') && document.querySelector('h1').textContent").startswith(
+        "rms_norm"
+    )
+
+
+def test_the_navigation_has_the_five_parts(chromium, site):
+    show(chromium, site, "index.html")
+    captions = [element.text for element in chromium.find_elements("css selector", ".sidebar-tree .caption-text")]
+
+    assert ["START", "GUIDES", "GALLERY", "REFERENCE", "EXPLANATION"] == [text.upper() for text in captions]
+
+
+def test_the_search_finds_an_op_of_the_gallery(chromium, site):
+    chromium.get((site / "search.html").as_uri() + "?q=rms_norm")
+
+    found = wait_for(chromium, "[...document.querySelectorAll('#search-results li a')].map(a => a.href).join(' ')")
+
+    assert "gallery/rms_norm.html" in found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_is_wider_than_a_phone(chromium, site, scheme):
+    wide = []
+    for page in PAGES:
+        show(chromium, site, page, width=390, scheme=scheme)
+        if chromium.execute_script("return document.documentElement.scrollWidth > window.innerWidth"):
+            wide.append(page)
+
+    assert [] == wide
+
+
+def luminance(colour):
+    """The relative luminance of WCAG 2."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("selector", ["article p", "a.card span", "a.card small", "article h1"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_in_light_and_dark(chromium, site, scheme, selector):
+    show(chromium, site, "gallery/index.html", scheme=scheme)
+    ground = luminance(chromium.find_element("css selector", "body").value_of_css_property("background-color"))
+    text = luminance(chromium.find_element("css selector", selector).value_of_css_property("color"))
+
+    assert (scheme == "dark") == (ground < 0.5)
+    assert (max(ground, text) + 0.05) / (min(ground, text) + 0.05) >= 4.5
