@@ -1,6 +1,7 @@
 """Kernels in another language than Python: built on first use, kept, and replaced where they cannot be built."""
 
 from custom_autograd.kernels.cpp import CppKernel, KernelWarning, cpp_kernel
+from custom_autograd.kernels.cuda import CudaKernel, cuda_kernel
 from custom_autograd.kernels.lazy import KernelUnavailable
 from custom_autograd.kernels.numba import NumbaKernel, numba_kernel
 from custom_autograd.kernels.numpy import NumpyKernel, numpy_kernel
@@ -8,12 +9,14 @@ from custom_autograd.kernels.triton import TritonKernel, tl, triton_kernel
 
 __all__ = [
     "CppKernel",
+    "CudaKernel",
     "KernelUnavailable",
     "KernelWarning",
     "NumbaKernel",
     "NumpyKernel",
     "TritonKernel",
     "cpp_kernel",
+    "cuda_kernel",
     "numba_kernel",
     "numpy_kernel",
     "tl",
