@@ -1,8 +1,8 @@
 """Kernels in another language than Python: built on first use, kept, and replaced where they cannot be built."""
 
-from custom_autograd.kernels.cpp import CppKernel, KernelWarning, cpp_kernel
+from custom_autograd.core.errors import KernelUnavailable, KernelWarning
+from custom_autograd.kernels.cpp import CppKernel, cpp_kernel
 from custom_autograd.kernels.cuda import CudaKernel, cuda_kernel
-from custom_autograd.kernels.lazy import KernelUnavailable
 from custom_autograd.kernels.numba import NumbaKernel, numba_kernel
 from custom_autograd.kernels.numpy import NumpyKernel, numpy_kernel
 from custom_autograd.kernels.triton import TritonKernel, tl, triton_kernel

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import KernelError
+from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import format_message
-from custom_autograd.kernels.lazy import KernelUnavailable
 
 
 def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

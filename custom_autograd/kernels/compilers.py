@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
-from custom_autograd.kernels.lazy import KernelUnavailable
 
 
 class Compiler(ABC):

@@ -16,12 +16,10 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.errors import KernelWarning
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
-from custom_autograd.kernels.lazy import KernelUnavailable, LazyKernel
+from custom_autograd.kernels.lazy import LazyKernel
 from custom_autograd.kernels.library import find_or_build
-
-__all__ = ["CppKernel", "KernelUnavailable", "KernelWarning", "cpp_kernel"]
 
 
 def cpp_kernel(

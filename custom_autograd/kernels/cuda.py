@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
 from custom_autograd.kernels.compilers import CudaCompiler
 from custom_autograd.kernels.cpp import CppKernel
-from custom_autograd.kernels.lazy import KernelUnavailable
 from custom_autograd.kernels.library import find_or_build
 
 

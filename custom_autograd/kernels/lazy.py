@@ -14,11 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from custom_autograd.core.errors import KernelError, KernelWarning
-
-
-class KernelUnavailable(KernelError):  # noqa: N818 - a state, not a mistake
-    """A kernel cannot be built or loaded here."""
+from custom_autograd.core.errors import KernelUnavailable, KernelWarning
 
 
 class LazyKernel(ABC):

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import torch
 
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
 from custom_autograd.kernels.compilers import TORCH, Compiler, CppCompiler, run
-from custom_autograd.kernels.lazy import KernelUnavailable
 
 
 def find_or_build(source: Path, flags: Sequence[str], compiler: Compiler | None = None) -> tuple[str, Path]:

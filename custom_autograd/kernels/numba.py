@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from custom_autograd.core.errors import KernelError
+from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import format_message
 from custom_autograd.kernels.arrays import kernel_name, to_arrays, to_tensors
-from custom_autograd.kernels.lazy import KernelUnavailable, LazyKernel, ThreadLock
+from custom_autograd.kernels.lazy import LazyKernel, ThreadLock
 
 PARALLEL = ThreadLock()
 
