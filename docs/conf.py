@@ -21,7 +21,7 @@ html_show_sourcelink = False
 html_copy_source = False
 pygments_style = "friendly"
 pygments_dark_style = "native"
-smartquotes = False  # quotes in messages and code are what they are
+smartquotes_action = "D"  # dashes only: quotes in messages are what they are
 
 myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 4

@@ -49,11 +49,18 @@ def directive(module: ModuleType, name: str) -> str:
 def _module(name: str, title: str) -> str:
     module = importlib.import_module(name)
     parts = [f"# {title}", (module.__doc__ or "").strip()]
-    for public in module.__all__:
+    for public in sorted(module.__all__, key=lambda public: _kind(getattr(module, public))):
         parts += [f"## {public}", f"```{{eval-rst}}\n{directive(module, public)}\n```"]
         if public == "CustomOp":
             parts.append("Its members are on [a page of their own](api-custom-op.md).")
     return "\n\n".join(parts) + "\n"
+
+
+def _kind(value: object) -> int:
+    """Functions come first, then classes and values, then exceptions; names are in order already."""
+    if isinstance(value, type):
+        return 2 if issubclass(value, BaseException) else 1
+    return 0 if inspect.isroutine(value) else 1
 
 
 def _objects() -> str:
