@@ -11,7 +11,7 @@ from pathlib import Path
 from custom_autograd import CustomOp, Report
 from custom_autograd.checks.loading import load
 from generate import measurements, verification
-from generate.markup import block, cell, escape, folded, paragraphs, prose, table
+from generate.markup import block, cell, escape, folded, paragraphs, prose, table, without_links
 
 LANGUAGES = {".py": "python", ".cpp": "cpp", ".cu": "cuda", ".h": "cpp", ".cuh": "cuda"}
 NAMES = {".cpp": "C++", ".cu": "CUDA C++", ".h": "C++ header", ".cuh": "CUDA C++ header"}
@@ -69,7 +69,8 @@ def _rows(readme: Path) -> dict[str, tuple[str, str, str]]:
         columns = [column.strip() for column in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
         linked = re.search(r"\]\(gallery/([\w/]+)\.py\)", columns[0])
         if linked and len(columns) >= 4:
-            rows[linked[1]] = (columns[1], columns[2], columns[3])
+            teaches, kernels, formula = map(without_links, columns[1:4])
+            rows[linked[1]] = (teaches, kernels, formula)
     return rows
 
 
@@ -160,6 +161,12 @@ def _card(example: Example, report: Report | None) -> str:
         f'<a class="card" href="{example.name}.html"><strong>{html.escape(example.name)}</strong>'
         f"<span>{html.escape(' '.join(title.split()))}</span>"
         f"<small>Ops: {html.escape(ops)}</small>"
-        f"<small>Kernels: {html.escape(example.kernels or 'PyTorch operations')}</small>"
+        f"<small>Kernels: {html.escape(example.kernels.replace('`', '') or _devices(example))}</small>"
         f'<small><span class="badge {status}">{html.escape(verification.verdict(results))}</span></small></a>'
     )
+
+
+def _devices(example: Example) -> str:
+    """The device types that have kernels, where the table of examples does not say what they are."""
+    found = dict.fromkeys(device for op in example.ops for device in op.kernels if device != "default")
+    return ", ".join(found) or "PyTorch operations"

@@ -58,20 +58,26 @@ def paragraphs(docstring: str) -> list[str]:
     return found
 
 
+def without_links(text: str) -> str:
+    """Markdown with the text of each link in its place: where it leads to is no page."""
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+
+
 def _plain(part: str) -> str:
-    """A paragraph; each of its lines that begins with a known name is an item of a list."""
+    """A paragraph; each of its lines that begins with a known name is an item of a list, and so is what follows one."""
     items: list[str] = []
     for line in part.splitlines():
-        if FIELD.match(line) or not items:
+        is_sentence = bool(items) and FIELD.match(items[0]) and items[-1].endswith(".") and line[:1].isupper()
+        if FIELD.match(line) or not items or is_sentence:
             items.append(line.strip())
         else:
             items[-1] += " " + line.strip()
-    return "\n".join(_item(item) for item in items)
+    return "\n".join(map(_item, items)) if len(items) > 1 or FIELD.match(items[0]) else prose(items[0])
 
 
 def _item(text: str) -> str:
     field = FIELD.match(text)
-    return f"- **{field[1]}**: {prose(field[2])}" if field else prose(text) + "\n"
+    return f"- **{field[1]}**: {prose(field[2])}" if field else f"- {prose(text)}"
 
 
 def prose(text: str) -> str:

@@ -16,6 +16,11 @@ def found():
     return messages(ROOT / "custom_autograd")
 
 
+@pytest.fixture(scope="module")
+def page():
+    return errors.page(ROOT)
+
+
 def read(tmp_path, **files):
     """The messages of a package of these files."""
     for name, text in files.items():
@@ -43,8 +48,8 @@ def test_a_message_that_is_not_in_the_package_is_not_found(found):
         "GradientError: words::linear: the gradient of 'weight' has the wrong shape\n  expected ",
     ],
 )
-def test_the_page_shows_text_advice_and_the_pinned_message(part):
-    assert part in errors.page(ROOT)
+def test_the_page_shows_text_advice_and_the_pinned_message(page, part):
+    assert part in page
 
 
 def test_a_message_that_is_raised_where_it_is_written(tmp_path):

@@ -32,6 +32,10 @@ def test_text_is_escaped():
     assert r"\*a\_b\* \| \<c\> \$d\$" == markup.escape("*a_b*  |\n<c> $d$")
 
 
+def test_links_become_their_text():
+    assert "C++, a and `b`" == markup.without_links("[C++](x.cpp), [a](b.md) and `b`")
+
+
 def test_code_with_a_backtick_and_a_bar():
     assert r"`` `a` \| b ``" == markup.code("`a` | b")
 
@@ -41,19 +45,19 @@ def test_a_block_with_a_fence_in_it():
 
 
 def test_a_docstring_of_the_gallery():
-    docstring = "The square.\n\n    out = x²\n\nShapes: x: (n,);\n    out: (n,).\nSource: nobody_1 2019."
+    docstring = "The square.\n\n    out = x²\n\nShapes: x: (n,);\nout: (n,).\nIt is even.\nSource: nobody_1 2019."
 
     assert_expected_inline(
         "\n--\n".join(markup.paragraphs(docstring)),
         """\
 The square.
-
 --
 ```text
 out = x²
 ```
 --
 - **Shapes**: x: (n,); out: (n,).
+- It is even.
 - **Source**: nobody\\_1 2019.""",
     )
 
