@@ -8,6 +8,10 @@ import pytest
 from test_documents import ROOT, blocks_of
 
 SAMPLES = {
+    "batch-with-vmap": {
+        "outer": "[Sample(make(3), make(2))]",
+        "matvec": "[Sample(make(3, 2), make(2))]",
+    },
     "choose-argument-types": {
         "norm": "[Sample(make(4)), Sample(make(4), 2.0, Reduction.MEAN)]",
         "activate": "[Sample(make(4), torch.tanh, 2.0)]",
@@ -17,12 +21,24 @@ SAMPLES = {
         "first": "[Sample(make(4), 2)]",
         "scaled": "[Sample(make(4), make())]",
     },
+    "compile-and-export": {"row_sums": "[Sample(make(2, 3))]"},
+    "make-calls-fast": {"double": "[Sample(make(3))]"},
+    "migrate-from-autograd-function": {"swish": "[Sample(make(3), 2.0)]"},
+    "migrate-from-torch-library": {"cube": "[Sample(make(3))]", "scaled_square": "[Sample(make(3), 2.0)]"},
+    "mutate-inputs": {"accumulate_": "[Sample(make(3), make(3))]"},
     "save-and-load": {"cube": "[Sample(make(4))]"},
+    "save-what-a-rule-needs": {
+        "exponential": "[Sample(make(3))]",
+        "normalise": "[Sample(make(2, 3, low=0.5, high=2.0))]",
+        "total": "[Sample(make(2, 3))]",
+        "scale": "[Sample(make(5, 3), make(3))]",
+    },
     "set-an-autocast-policy": {
         "scaled_product": "[Sample(make(2, 3), make(3, 4), make(4))]",
         "add_": "[Sample(make(3), make(3))]",
         "variance": "[Sample(make(2, 3), make(3))]",
     },
+    "use-forward-mode": {"cube": "[Sample(make(3))]", "product": "[Sample(make(3), make(3))]"},
     "use-tensor-subclasses": {
         "absolute": "[Sample(make(4, 3))]",
         "damp": "[Sample(make(4, 3), make(3))]",
@@ -32,6 +48,11 @@ SAMPLES = {
         "scaled": "[Sample(make(3, 4), 2.0)]",
         "row": "[Sample(make(3, 4), 1)]",
         "padded": "[Sample(make(3, 4), 2), Sample(make(3, 4), 3)]",
+    },
+    "write-a-backward": {
+        "product": "[Sample(make(3), make(3))]",
+        "sum_and_mean": "[Sample(make(4))]",
+        "cube": "[Sample(make(3))]",
     },
     "pass-containers": {"step": None},  # the page registers samples
 }
