@@ -8,7 +8,7 @@ from pathlib import Path
 
 from custom_autograd.core import errors
 from generate.markup import block, code, escape, folded, prose
-from generate.raised import ERRORS, OTHERS, Message, messages
+from generate.raised import BUILT_IN, ERRORS, OTHERS, SKIPS, Message, messages
 
 PINNED = re.compile(r"(?P<error>\w+): (?:\S+: )?(?P<text>.*)", re.S)
 FEWEST_LETTERS = 12
@@ -21,17 +21,24 @@ def page(root: Path) -> str:
     shown = {key: example for key, example in examples(found, root / "tests" / "messages").items() if example}
     parts = [
         "# Errors",
-        "Every message that the package raises on purpose, read from its source when this page is built.\n"
+        "Every message that the package raises, read from its source when this page is built.\n"
         "What stands in braces is a name or a value of the call.\n"
         "Where a test pins a message, it is shown as a reader sees it.",
         "The classes are these:",
         block((errors.__doc__ or "").split("\n\n", 1)[1]),
         f"There are {len(found)} messages.",
     ]
-    for error in (*ERRORS, *OTHERS):
+    for error, title in TITLES.items():
         own = [message for message in found if message.error == error]
-        parts += [f"## {error}", *_by_file(own, shown)] if own else []
+        parts += [f"## {title}", *INTRODUCTIONS.get(error, ()), *_by_file(own, shown)] if own else []
     return "\n\n".join(parts) + "\n"
+
+
+TITLES = {name: name for name in (*ERRORS, *OTHERS, *BUILT_IN)} | {SKIPS: "Why a check is skipped"}
+INTRODUCTIONS = {
+    "ValueError": ["Raised as it is, or as the reason at the end of a message above: `argument '{name}': {error}`."],
+    SKIPS: ["These raise nothing: they are the reasons that a report gives."],
+}
 
 
 def pattern(text: str) -> re.Pattern[str]:
@@ -100,6 +107,7 @@ def _entry(message: Message, example: str | None) -> str:
     facts = dict(message.facts)
     for name, label in (("expected", "Expected"), ("do", "What to do")):
         if name in facts:
-            lines.append(f"{label}: {prose(facts[name]) if '{' not in facts[name] else escape(facts[name])}.")
+            text = prose(facts[name]) if "{" not in facts[name] else escape(facts[name])
+            lines.append(f"{label}: {text}" + "." * (not text.endswith(".")))
     text = "\\\n".join(lines)
     return text + ("\n\n" + folded("As it is shown", block(example)) if example else "")

@@ -7,13 +7,20 @@ the message from a text that it is given, each call of that function is a messag
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ERRORS = ("DeclarationError", "RegistrationError", "KernelError", "GradientError", "CheckError", "CustomAutogradError")
 OTHERS = {"KernelUnavailable": "KernelUnavailable", "MisfitError": "KernelError"}
 """Exceptions that derive from those above, and one that is turned into one of them."""
+
+BUILT_IN = ("AttributeError", "NotImplementedError", "TypeError", "ValueError")
+"""Exceptions of Python, where they are what a caller of such a thing expects."""
+
+SKIPS = "NothingToCheckError"
+"""What a check raises that has nothing to look at: its text is the reason of the skip."""
 
 FACTS = ("expected", "do")
 SHOWING = ("quote", "show", "repr", "str", "sorted", "list", "len", "first_line", "map", "join")
@@ -42,11 +49,15 @@ class Source:
     functions: dict[str, list[ast.FunctionDef]] = field(default_factory=dict)
     imported: dict[Path, set[str]] = field(default_factory=dict)
     typed: dict[str, set[str]] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
 
     def add(self, path: Path) -> None:
         """Reads one file."""
         tree = ast.parse(path.read_text(encoding="utf-8"))
         self.paths[tree] = path
+        for row in tree.body:
+            if isinstance(row, ast.Assign) and isinstance(row.value, ast.Constant) and isinstance(row.value.value, str):
+                self.constants.update((_name(target), row.value.value) for target in row.targets)
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
@@ -103,11 +114,22 @@ def messages(package: Path) -> list[Message]:
         problem = _argument(call, 1, "problem")
         if problem is not None:
             _collect(found, source, call, problem, _facts(source, call))
-    for name in (*ERRORS, *OTHERS):
+    for name in (*ERRORS, *OTHERS, *BUILT_IN, SKIPS):
         for call in source.calls.get(name, []):
-            if call.args and not _makes_message(call.args[0]):
+            is_raised = name not in BUILT_IN or isinstance(source.parents[call], ast.Raise)
+            if is_raised and call.args and not _makes_message(call.args[0]):
                 _collect(found, source, call, call.args[0], ())
-    return sorted(found.values(), key=lambda row: (row.path, row.line))
+    rows = [_with_constants(row, source.constants) for row in found.values()]
+    return sorted(rows, key=lambda row: (row.path, row.line))
+
+
+def _with_constants(row: Message, constants: dict[str, str]) -> Message:
+    """A message with the text of each constant in the place of its name."""
+
+    def filled(text: str) -> str:
+        return re.sub(r"\{(_?[A-Z][A-Z_]*)\}", lambda found: constants.get(found[1], found[0]), text)
+
+    return replace(row, text=filled(row.text), facts=tuple((name, filled(text)) for name, text in row.facts))
 
 
 def _collect(
@@ -270,7 +292,7 @@ def _makes_message(node: ast.expr) -> bool:
 
 
 def _is_error(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and _name(node.func) in (*ERRORS, *OTHERS)
+    return isinstance(node, ast.Call) and _name(node.func) in (*ERRORS, *OTHERS, *BUILT_IN, SKIPS)
 
 
 def _says_something(text: str) -> bool:
