@@ -620,6 +620,20 @@ def test_a_value_belongs_to_its_thread():
     assert [0, 1] == [*seen, thread_values.get("private", 0)]
 
 
+def test_a_value_is_held_exactly_as_long_as_it_is_kept():
+    """Torch 2.11 takes no reference, and gives one back."""
+    value = object()
+    counts = [sys.getrefcount(value)]
+    thread_values.put("held", value)
+    for _ in range(3):
+        thread_values.get("held", None)
+    counts.append(sys.getrefcount(value))
+    thread_values.put("held", None)
+    counts.append(sys.getrefcount(value))
+
+    assert [0, 1, 0] == [count - counts[0] for count in counts]
+
+
 def test_a_value_reaches_a_backward():
     seen = []
     x = torch.ones(1, requires_grad=True)

@@ -12,11 +12,11 @@ from custom_autograd.cli.main import COMMANDS, EPILOG, build_parser
 from generate.markup import block
 
 MODULES = {
-    "custom_autograd": ("api", "custom_autograd"),
-    "custom_autograd.kernels": ("api-kernels", "custom_autograd.kernels"),
-    "custom_autograd.testing": ("api-testing", "custom_autograd.testing"),
+    "custom_autograd": "api",
+    "custom_autograd.kernels": "api-kernels",
+    "custom_autograd.testing": "api-testing",
 }
-"""The page and the title of each module whose public names are documented."""
+"""The page of each module whose public names are documented."""
 
 OBJECTS = (
     ("custom_autograd.op.CustomOp", "CustomOp"),
@@ -28,7 +28,7 @@ OBJECTS = (
 
 def pages() -> dict[str, str]:
     """The Markdown of each page, by its path below docs/."""
-    found = {f"reference/{page}.md": _module(name, title) for name, (page, title) in MODULES.items()}
+    found = {f"reference/{page}.md": _module(name) for name, page in MODULES.items()}
     return {**found, "reference/api-custom-op.md": _objects(), "reference/command-line.md": _commands()}
 
 
@@ -46,9 +46,9 @@ def directive(module: ModuleType, name: str) -> str:
     return f".. autodata:: {place}\n   :no-value:"
 
 
-def _module(name: str, title: str) -> str:
+def _module(name: str) -> str:
     module = importlib.import_module(name)
-    parts = [f"# {title}", (module.__doc__ or "").strip()]
+    parts = [f"# {name}", (module.__doc__ or "").strip()]
     for public in sorted(module.__all__, key=lambda public: _kind(getattr(module, public))):
         parts += [f"## {public}", f"```{{eval-rst}}\n{directive(module, public)}\n```"]
         if public == "CustomOp":

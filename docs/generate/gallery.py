@@ -25,7 +25,6 @@ class Example:
     ops: tuple[CustomOp, ...]
     teaches: str
     kernels: str
-    formula: str
 
     @property
     def name(self) -> str:
@@ -52,7 +51,7 @@ def examples(root: Path) -> list[Example]:
     files = [file for file in sorted((root / "examples" / "gallery").glob("*.py")) if "custom_op(" in file.read_text()]
     order = list(rows)
     files.sort(key=lambda file: (order.index(file.stem) if file.stem in rows else len(order), file.stem))
-    return [Example(file, _ops(file), *rows.get(file.stem, ("", "", ""))) for file in files]
+    return [Example(file, _ops(file), *rows.get(file.stem, ("", ""))) for file in files]
 
 
 def pages(root: Path, report: Report | None) -> dict[str, str]:
@@ -62,15 +61,14 @@ def pages(root: Path, report: Report | None) -> dict[str, str]:
     return {"gallery/index.md": _index(found, report), **written}
 
 
-def _rows(readme: Path) -> dict[str, tuple[str, str, str]]:
-    """What the table of examples says of each file: what it teaches, its kernels, its formula's source."""
+def _rows(readme: Path) -> dict[str, tuple[str, str]]:
+    """What the table of examples says of each file: what it teaches, and its kernels."""
     rows = {}
     for line in readme.read_text(encoding="utf-8").splitlines():
         columns = [column.strip() for column in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
         linked = re.search(r"\]\(gallery/([\w/]+)\.py\)", columns[0])
-        if linked and len(columns) >= 4:
-            teaches, kernels, formula = map(without_links, columns[1:4])
-            rows[linked[1]] = (teaches, kernels, formula)
+        if linked and len(columns) >= 3:
+            rows[linked[1]] = (without_links(columns[1]), without_links(columns[2]))
     return rows
 
 

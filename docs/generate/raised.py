@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from generate.source import Source, name_of
 
 ERRORS = ("DeclarationError", "RegistrationError", "KernelError", "GradientError", "CheckError", "CustomAutogradError")
 OTHERS = {"KernelUnavailable": "KernelUnavailable", "MisfitError": "KernelError"}
@@ -25,7 +27,6 @@ SKIPS = "NothingToCheckError"
 FACTS = ("expected", "do")
 SHOWING = ("quote", "show", "repr", "str", "sorted", "list", "len", "first_line", "map", "join")
 DEPTH = 5
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,70 +38,6 @@ class Message:
     facts: tuple[tuple[str, str], ...]
     path: Path
     line: int
-
-
-@dataclass(slots=True)
-class Source:
-    """The package as trees, with the parent of each node and every call by the name of what it calls."""
-
-    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
-    paths: dict[ast.AST, Path] = field(default_factory=dict)
-    calls: dict[str, list[ast.Call]] = field(default_factory=dict)
-    functions: dict[str, list[ast.FunctionDef]] = field(default_factory=dict)
-    imported: dict[Path, set[str]] = field(default_factory=dict)
-    typed: dict[str, set[str]] = field(default_factory=dict)
-    constants: dict[str, str] = field(default_factory=dict)
-
-    def add(self, path: Path) -> None:
-        """Reads one file."""
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        self.paths[tree] = path
-        for row in tree.body:
-            if isinstance(row, ast.Assign) and isinstance(row.value, ast.Constant) and isinstance(row.value.value, str):
-                self.constants.update((_name(target), row.value.value) for target in row.targets)
-        for node in ast.walk(tree):
-            for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
-            if isinstance(node, ast.Call):
-                self.calls.setdefault(_name(node.func), []).append(node)
-            if isinstance(node, ast.FunctionDef):
-                self.functions.setdefault(node.name, []).append(node)
-            if isinstance(node, ast.ImportFrom):
-                self.imported.setdefault(path, set()).update(alias.name for alias in node.names)
-            if isinstance(node, ast.arg) and isinstance(node.annotation, ast.Name):
-                self.typed.setdefault(node.annotation.id, set()).add(node.arg)
-
-    def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes around a node, the nearest first."""
-        while node in self.parents:
-            node = self.parents[node]
-            yield node
-
-    def function_of(self, node: ast.AST) -> Function | None:
-        """The function whose body a node is in."""
-        return next((row for row in self.above(node) if isinstance(row, ast.FunctionDef | ast.AsyncFunctionDef)), None)
-
-    def callers_of(self, function: ast.FunctionDef) -> list[ast.Call]:
-        """The calls of a function: those in its file, and elsewhere those that can mean no other of its name."""
-        owner = self.parents[function]
-        if function.name == "__call__" and isinstance(owner, ast.ClassDef):
-            return [call for name in self.typed.get(owner.name, ()) for call in self.calls.get(name, [])]
-        return [call for call in self.calls.get(function.name, []) if self._means(call, function)]
-
-    def _means(self, call: ast.Call, function: ast.FunctionDef) -> bool:
-        here, there = self.path_of(call), self.path_of(function)
-        if here == there:
-            return True
-        if isinstance(call.func, ast.Name):
-            return function.name in self.imported.get(here, ())
-        is_method = isinstance(self.parents[function], ast.ClassDef)
-        is_only_one = len(self.functions[function.name]) == 1
-        receiver = _name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-        return (is_method and is_only_one) or receiver == there.stem
-
-    def path_of(self, node: ast.AST) -> Path:
-        """The file a node is in."""
-        return self.paths[list(self.above(node))[-1]]
 
 
 def messages(package: Path) -> list[Message]:
@@ -154,8 +91,8 @@ def _follow(
     function = source.function_of(call)
     for text in _texts(problem, function):
         given = _parameter_in(text, function)
-        callers = source.callers_of(function) if given and isinstance(function, ast.FunctionDef) else []
-        if not callers or not depth or not isinstance(function, ast.FunctionDef):
+        callers = source.callers_of(function) if given and function else []
+        if function is None or not callers or not depth:
             yield text, call, facts
             continue
         names = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
@@ -171,7 +108,7 @@ def _errors(source: Source, node: ast.AST, depth: int) -> list[str]:
     """The classes that a text made at a node is raised as: the exception around it, else those around its callers."""
     for above in source.above(node) if not _is_error(node) else [node]:
         if _is_error(above) and isinstance(above, ast.Call):
-            return [_name(above.func)]
+            return [name_of(above.func)]
         if isinstance(above, ast.Assign):
             named = _raised_later(source, above.targets[0])
             if named:
@@ -187,14 +124,15 @@ def _raised_later(source: Source, kept: ast.expr) -> list[str]:
     found = {}
     for name in (*ERRORS, *OTHERS):
         for call in source.calls.get(name, []):
-            is_same = bool(call.args) and type(call.args[0]) is type(kept) and _name(call.args[0]) == _name(kept) != ""
+            first = call.args[0] if call.args else call
+            is_same = type(first) is type(kept) and name_of(first) == name_of(kept) != ""
             is_here = isinstance(kept, ast.Attribute) or source.function_of(call) is source.function_of(kept)
             if is_same and is_here:
                 found[name] = True
     return list(found)
 
 
-def _texts(node: ast.expr | None, function: Function | None, depth: int = DEPTH) -> list[str]:
+def _texts(node: ast.expr | None, function: ast.FunctionDef | None, depth: int = DEPTH) -> list[str]:
     """Every text that an expression can be; values stand as names in braces."""
     if isinstance(node, ast.Constant):
         return [str(node.value)]
@@ -213,7 +151,7 @@ def _texts(node: ast.expr | None, function: Function | None, depth: int = DEPTH)
     return [] if node is None else [_shown(node)]
 
 
-def _is_text(node: ast.expr, function: Function | None) -> bool:
+def _is_text(node: ast.expr, function: ast.FunctionDef | None) -> bool:
     """Whether an expression inside an f-string is text with alternatives rather than a value."""
     if isinstance(node, ast.IfExp):
         return True
@@ -228,7 +166,7 @@ def _joined(parts: list[list[str]]) -> list[str]:
     return texts
 
 
-def _assigned(name: str, function: Function | None) -> list[ast.expr]:
+def _assigned(name: str, function: ast.FunctionDef | None) -> list[ast.expr]:
     """What a local name is set to."""
     if function is None:
         return []
@@ -239,7 +177,7 @@ def _assigned(name: str, function: Function | None) -> list[ast.expr]:
 def _shown(node: ast.expr) -> str:
     """The name that stands for a value."""
     while True:
-        if isinstance(node, ast.Call) and _name(node.func) in SHOWING and node.args:
+        if isinstance(node, ast.Call) and name_of(node.func) in SHOWING and node.args:
             node = node.args[-1]
         elif isinstance(node, ast.Call):
             node = node.func
@@ -249,14 +187,8 @@ def _shown(node: ast.expr) -> str:
             node = node.elt
         else:
             break
-    name = _name(node)
+    name = name_of(node)
     return "{" + (name or "...") + "}"
-
-
-def _name(node: ast.AST) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
@@ -278,9 +210,9 @@ def _facts(source: Source, call: ast.Call) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _parameter_in(text: str, function: Function | None) -> str:
+def _parameter_in(text: str, function: ast.FunctionDef | None) -> str:
     """The parameter of the function around it that a text stands for, or has a part of."""
-    if not isinstance(function, ast.FunctionDef):
+    if function is None:
         return ""
     names = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
     return next((name for name in names if "{" + name + "}" in text and name in TEXTS), "")
@@ -288,11 +220,11 @@ def _parameter_in(text: str, function: Function | None) -> str:
 
 def _makes_message(node: ast.expr) -> bool:
     """Whether the text of an exception is made elsewhere: by format_message, or by a function that is followed."""
-    return isinstance(node, ast.Call) or _name(node) == "message"
+    return isinstance(node, ast.Call) or name_of(node) == "message"
 
 
 def _is_error(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and _name(node.func) in (*ERRORS, *OTHERS, *BUILT_IN, SKIPS)
+    return isinstance(node, ast.Call) and name_of(node.func) in (*ERRORS, *OTHERS, *BUILT_IN, SKIPS)
 
 
 def _says_something(text: str) -> bool:
