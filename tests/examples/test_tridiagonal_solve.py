@@ -68,7 +68,7 @@ def test_tangents() -> None:
 
 
 def test_one_matrix_for_a_batch_of_right_hand_sides() -> None:
-    """vmap over rhs alone, also inside a gradient of the matrix."""
+    """Batched over rhs alone, also inside a gradient of the matrix."""
     lower, diagonal, upper, rhs = systems(4, 5, dtype=torch.float64)
 
     def of_rows(function: Callable[..., Tensor], diagonal: Tensor) -> Tensor:
