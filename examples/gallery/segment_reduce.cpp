@@ -26,7 +26,7 @@ static void check_offsets(const Tensor& offsets, int64_t rows) {
 }
 
 static std::vector<int64_t> with_rows(const Tensor& tensor, int64_t rows) {
-  STD_TORCH_CHECK(tensor.dim() > 0, "'values' must have a dimension of rows");
+  STD_TORCH_CHECK(tensor.dim() > 0, "'x' must have a dimension of rows");
   std::vector<int64_t> shape(tensor.sizes().begin(), tensor.sizes().end());
   shape.front() = rows;
   return shape;
@@ -83,16 +83,16 @@ static void sum_tile(const T* in, int64_t rows, int64_t features, int64_t width,
 }
 
 // The sum of each segment's rows, or their mean; 0 for no rows.
-static Tensor segment_sum(const Tensor& values, const Tensor& offsets, bool mean) {
-  check_contiguous(values, "values");
-  std::vector<int64_t> shape = with_rows(values, offsets.numel() - 1);
-  check_offsets(offsets, values.size(0));
-  int64_t features = features_of(values);
-  Tensor out = torch::stable::new_empty(values, shape);
-  for_element_type(values, "values", [&](auto element) {
+static Tensor segment_sum(const Tensor& x, const Tensor& offsets, bool mean) {
+  check_contiguous(x, "x");
+  std::vector<int64_t> shape = with_rows(x, offsets.numel() - 1);
+  check_offsets(offsets, x.size(0));
+  int64_t features = features_of(x);
+  Tensor out = torch::stable::new_empty(x, shape);
+  for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
-    const T* in = read<T>(values);
+    const T* in = read<T>(x);
     T* result = write<T>(out);
     for_segments(offsets, features, [=](int64_t segment, int64_t first, int64_t last) {
       S count = mean && last > first ? S(last - first) : S(1);
@@ -114,17 +114,17 @@ static Tensor segment_sum(const Tensor& values, const Tensor& offsets, bool mean
 }
 
 // The maximum of each segment's rows and the first row that has it, NaN above all; -infinity and `rows` for no rows.
-static std::tuple<Tensor, Tensor> segment_max(const Tensor& values, const Tensor& offsets) {
-  check_contiguous(values, "values");
-  std::vector<int64_t> shape = with_rows(values, offsets.numel() - 1);
-  int64_t rows = values.size(0), features = features_of(values);
+static std::tuple<Tensor, Tensor> segment_max(const Tensor& x, const Tensor& offsets) {
+  check_contiguous(x, "x");
+  std::vector<int64_t> shape = with_rows(x, offsets.numel() - 1);
+  int64_t rows = x.size(0), features = features_of(x);
   check_offsets(offsets, rows);
-  Tensor out = torch::stable::new_empty(values, shape);
-  Tensor argmax = torch::stable::new_empty(values, shape, ScalarType::Long);
-  for_element_type(values, "values", [&](auto element) {
+  Tensor out = torch::stable::new_empty(x, shape);
+  Tensor argmax = torch::stable::new_empty(x, shape, ScalarType::Long);
+  for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
-    const T* in = read<T>(values);
+    const T* in = read<T>(x);
     T* result = write<T>(out);
     int64_t* places = write<int64_t>(argmax);
     for_segments(offsets, features, [=](int64_t segment, int64_t first, int64_t last) {
@@ -160,14 +160,14 @@ static std::tuple<Tensor, Tensor> segment_max(const Tensor& values, const Tensor
 enum Reduction : int64_t { SUM, MEAN, MAX };
 
 // The argmax is empty where there is no maximum.
-std::tuple<Tensor, Tensor> segment_reduce(const Tensor& values, const Tensor& offsets, int64_t reduction) {
-  if (reduction == MAX) return segment_max(values, offsets);
-  Tensor out = segment_sum(values, offsets, reduction == MEAN);
-  return {out, torch::stable::new_empty(values, {0}, ScalarType::Long)};
+std::tuple<Tensor, Tensor> segment_reduce(const Tensor& x, const Tensor& offsets, int64_t reduction) {
+  if (reduction == MAX) return segment_max(x, offsets);
+  Tensor out = segment_sum(x, offsets, reduction == MEAN);
+  return {out, torch::stable::new_empty(x, {0}, ScalarType::Long)};
 }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
-  m.def("segment_reduce(Tensor values, Tensor offsets, int reduction) -> (Tensor, Tensor)");
+  m.def("segment_reduce(Tensor x, Tensor offsets, int reduction) -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("segment_reduce", TORCH_BOX(&segment_reduce)); }
