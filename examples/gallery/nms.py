@@ -65,7 +65,7 @@ def _(boxes, scores, iou_threshold) -> Tensor:
     return order[kept_cpp(boxes.contiguous(), iou_threshold)]
 
 
-@numba_kernel
+@numba_kernel(error_model="numpy")  # 0 / 0 is NaN, as everywhere else
 def kept_numba(boxes, threshold) -> np.ndarray:
     """Numba: a loop as one would write it in C."""
     zero, kept = boxes.dtype.type(0), np.ones(len(boxes), np.bool_)
