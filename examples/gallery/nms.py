@@ -94,6 +94,11 @@ def _(boxes, scores, iou_threshold):
     return scores.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
 
 
+@nms.register_vmap
+def _(info, in_dims, boxes, scores, iou_threshold):
+    raise NotImplementedError("gallery::nms: each sample of a batch keeps another number of boxes; loop over the batch")
+
+
 @nms.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     corners, sizes = make(40, 2, low=0, high=3), make(40, 2, low=0.5, high=2)

@@ -120,6 +120,13 @@ def test_one_graph_for_every_number_of_boxes() -> None:
         assert torch.equal(total(boxes, scores), compiled(boxes, scores))
 
 
+def test_a_batch_is_refused() -> None:
+    """Samples would have results of different sizes."""
+    boxes, scores = made(5, torch.float64)
+    with pytest.raises(NotImplementedError, match="each sample of a batch keeps another number of boxes"):
+        torch.vmap(lambda scores: nms(boxes, scores, 0.5))(scores.expand(2, 5).clone())
+
+
 def test_boxes_get_no_gradient_from_the_indices() -> None:
     boxes, scores = made(5, torch.float64)
 
