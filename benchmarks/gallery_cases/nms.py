@@ -39,5 +39,5 @@ def arguments(device: str, boxes: int) -> tuple[Tensor, Tensor, float]:
 
 def cases() -> Iterator[Case]:
     """Proposals of one level of a detector's pyramid, before the best are kept."""
-    name = "2000 proposals, float32"
-    yield Case(name, nms, reference, partial(arguments, boxes=2000), {"numba": with_numba}, {("eager", "forward"): 0.5})
+    name = "1000 proposals, float32"
+    yield Case(name, nms, reference, partial(arguments, boxes=1000), {"numba": with_numba}, {("eager", "forward"): 0.5})
