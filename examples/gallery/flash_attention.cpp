@@ -446,7 +446,7 @@ void check_rows(const Tensor& tensor, const Tensor& q, const char* argument) {
   STD_TORCH_CHECK(tensor.is_cpu() && tensor.dim() == q.dim(), "'", argument, "' must be a CPU tensor with ", q.dim(),
       " dimensions");
   STD_TORCH_CHECK(tensor.scalar_type() == q.scalar_type(), "'", argument, "' must have the dtype of 'q'");
-  STD_TORCH_CHECK(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "the last dimension of '", argument,
+  STD_TORCH_CHECK(tensor.numel() == 0 || tensor.size(-1) == 1 || tensor.stride(-1) == 1, "the last dimension of '", argument,
       "' must be contiguous");
 }
 
