@@ -11,25 +11,28 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+DENSE, PACKED = ("batch", "heads", "length", "features"), ("rows", "heads", "features")
 
-def check(op: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> None:
+
+def check(op: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dims: tuple[str, ...] = DENSE) -> None:
     """Raises a ValueError that says which argument does not fit the others."""
-    for holds, text in requirements(q, k, v, bias):
+    for holds, text in requirements(q, k, v, bias, dims):
         if not holds:
             tensors = {"q": q, "k": k, "v": v} | ({} if bias is None else {"bias": bias})
             found = ", ".join(f"{name} {str(t.dtype)[6:]}{list(t.shape)}" for name, t in tensors.items())
             raise ValueError(f"{op}: {text}; found {found}")
 
 
-def requirements(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Iterator[tuple[bool, str]]:
-    """What must hold, in order: each may rely on those before it. Packed sequences have 3 dimensions, and no batch."""
-    dims = "(batch, heads, length, features)" if q.dim() != 3 else "(rows, heads, features)"
-    yield q.dim() in (3, 4) and q.dim() == k.dim() == v.dim(), f"'q', 'k' and 'v' must have the dimensions {dims}"
+def requirements(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dims: tuple[str, ...]
+) -> Iterator[tuple[bool, str]]:
+    """What must hold, in order: each may rely on those before it."""
+    yield q.dim() == k.dim() == v.dim() == len(dims), f"'q', 'k' and 'v' must be ({', '.join(dims)})"
     yield q.dtype == k.dtype == v.dtype and q.is_floating_point(), "'q', 'k' and 'v' must have one floating dtype"
     yield q.device == k.device == v.device, "'q', 'k' and 'v' must be on one device"
     yield q.shape[-1] == k.shape[-1], "'k' must have as many features as 'q'"
     yield k.shape[:-1] == v.shape[:-1], "'k' and 'v' may differ in their last dimension only"
-    yield q.dim() == 3 or q.shape[0] == k.shape[0], "'k' must have the batch of 'q'"
+    yield dims == PACKED or q.shape[0] == k.shape[0], "'k' must have the batch of 'q'"
     divides = q.shape[1] % k.shape[1] == 0 if k.shape[1] != 0 else q.shape[1] == 0
     yield divides, "the number of heads of 'k' must divide that of 'q'"
     if bias is not None:
@@ -41,16 +44,27 @@ def requirements(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Iterat
 
 
 def check_grads(
-    op: str, out_grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, lse: Tensor, delta: Tensor
+    op: str,
+    out_grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    lse: Tensor,
+    delta: Tensor,
+    dims: tuple[str, ...] = DENSE,
 ) -> None:
     """The same for what a backward is given."""
-    check(op, q, k, v, bias)
-    rows = q.shape[:-1] if q.dim() == 4 else (q.shape[1], q.shape[0])
+    check(op, q, k, v, bias, dims)
+    rows = (q.shape[1], q.shape[0]) if dims == PACKED else q.shape[:-1]
     if out_grad.shape != (*q.shape[:-1], v.shape[-1]) or out_grad.dtype != q.dtype:
-        raise ValueError(f"{op}: 'out_grad' must have the shape of the output and its dtype; found {out_grad.shape}")
+        found = f"{out_grad.dtype} {list(out_grad.shape)}"
+        raise ValueError(f"{op}: 'out_grad' must have the shape of the output, and its dtype; found {found}")
     sums = torch.promote_types(q.dtype, torch.float32)
-    if not (lse.shape == delta.shape == rows and lse.dtype == delta.dtype == sums):
-        raise ValueError(f"{op}: 'lse' and 'delta' must be {sums} of shape {tuple(rows)}; found {lse.shape}")
+    for name, tensor in (("lse", lse), ("delta", delta)):
+        if tensor.shape != rows or tensor.dtype != sums:
+            found = f"{tensor.dtype} {list(tensor.shape)}"
+            raise ValueError(f"{op}: '{name}' must be {sums} {list(rows)}, a number per query; found {found}")
 
 
 def scale_of(q: Tensor, scale: float | None) -> float:

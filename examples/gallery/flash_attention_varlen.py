@@ -17,7 +17,7 @@ from pathlib import Path
 
 import flash_attention_varlen_grad as backward
 import torch
-from flash_attention_reference import attend, check, delta_of, is_narrow, repeated, scale_of
+from flash_attention_reference import PACKED, attend, check, delta_of, is_narrow, repeated, scale_of
 from flash_attention_triton import launch_attend
 from flash_attention_varlen_grad import check_ends, offsets, packed, packed_scores
 from torch import Tensor
@@ -41,7 +41,7 @@ def flash_attention_varlen(
 ) -> tuple[Tensor, Tensor]:
     """Attention within packed sequences."""
     check_ends(NAME, q, cu_seqlens_q, cu_seqlens_k)
-    check(NAME, q, k, v)
+    check(NAME, q, k, v, dims=PACKED)
     rows, values = packed(q, v)
     scores = packed_scores(q, k, cu_seqlens_q, cu_seqlens_k, scale, causal)
     out, lse = attend(scores, repeated(values, rows))
@@ -82,7 +82,7 @@ def flash_attention_varlen_cuda(q, k, v, cu_seqlens_q, cu_seqlens_k, scale, caus
 def flash_attention_varlen_fake(q, k, v, cu_seqlens_q, cu_seqlens_k, scale=None, causal=False) -> tuple[Tensor, Tensor]:
     """Both outputs are contiguous, whatever the strides of q."""
     check_ends(NAME, q, cu_seqlens_q, cu_seqlens_k)
-    check(NAME, q, k, v)
+    check(NAME, q, k, v, dims=PACKED)
     lse = q.new_empty((q.shape[1], q.shape[0]), dtype=torch.promote_types(q.dtype, torch.float32))
     return q.new_empty((*q.shape[:-1], v.shape[-1])), lse
 

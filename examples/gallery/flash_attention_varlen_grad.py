@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from flash_attention_reference import check_grads, gradients, is_narrow, scale_of, scores_of
+from flash_attention_reference import PACKED, check_grads, gradients, is_narrow, scale_of, scores_of
 from flash_attention_triton_backward import launch_grads
 from torch import Tensor
 
@@ -28,8 +28,6 @@ def check_ends(op: str, q: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -
         if not fits or ends.dtype not in (torch.int64, torch.int32) or ends.device != q.device:
             text = f"'{name}' must be int64 or int32 of shape (sequences + 1,), as the other, on the device of 'q'"
             raise ValueError(f"{op}: {text}; found {ends.dtype} of shape {tuple(ends.shape)}")
-    if q.dim() != 3:
-        raise ValueError(f"{op}: 'q' must be packed: (rows, heads, features); found {tuple(q.shape)}")
 
 
 def offsets(op: str, name: str, ends: Tensor, rows: int) -> Tensor:
@@ -71,7 +69,7 @@ def flash_attention_varlen_grad(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of flash_attention_varlen with respect to q, k and v."""
     check_ends(NAME, q, cu_seqlens_q, cu_seqlens_k)
-    check_grads(NAME, out_grad, q, k, v, None, lse, delta)
+    check_grads(NAME, out_grad, q, k, v, None, lse, delta, PACKED)
     scores = packed_scores(q, k, cu_seqlens_q, cu_seqlens_k, scale, causal)
     grads = gradients(scores, *packed(out_grad, q, k, v), lse[None], delta[None], scale_of(q, scale))
     q_grad, k_grad, v_grad = (grad[0].transpose(0, 1).contiguous() for grad in grads)
@@ -113,7 +111,7 @@ def flash_attention_varlen_grad_fake(
 ) -> tuple[Tensor, ...]:
     """All contiguous."""
     check_ends(NAME, q, cu_seqlens_q, cu_seqlens_k)
-    check_grads(NAME, out_grad, q, k, v, None, lse, delta)
+    check_grads(NAME, out_grad, q, k, v, None, lse, delta, PACKED)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
