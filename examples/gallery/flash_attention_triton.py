@@ -36,7 +36,7 @@ def find_block(ends, other_ends, table, length, other_length, block: tl.constexp
 
 @triton_kernel
 def load_rows(start, index, stride, length, features, width: tl.constexpr) -> tl.tensor:
-    """Rows of a head: zero past the end and past the last feature."""
+    """Rows of a head: zero outside of them."""
     place = tl.arange(0, width)
     inside = (index >= 0)[:, None] & (index < length)[:, None] & (place < features)[None, :]
     return tl.load(start + index[:, None].to(tl.int64) * stride + place[None, :], mask=inside, other=0)
@@ -119,14 +119,14 @@ def blocks_of(tensor: Tensor, ends: Tensor | None, block: int) -> tuple[Tensor |
     return (torch.searchsorted(starts, blocks, right=True) - 1).clamp(0, max(0, count - 1)), blocks.numel()
 
 
-def width_of(features: int) -> int:
-    """As many columns as a tile has: a power of two that tensor cores take."""
-    return max(16, 1 << max(0, features - 1).bit_length())
-
-
 def strides_of(bias: Tensor | None, q: Tensor, k: Tensor) -> tuple[int, ...]:
     """The strides of a bias over (sequences, heads, queries, keys): 0 where it is broadcast."""
     return (0,) * 4 if bias is None else bias.expand(*q.shape[:3], k.shape[2]).stride()
+
+
+def width_of(features: int) -> int:
+    """As many columns as a tile has: a power of two that tensor cores take."""
+    return max(16, 1 << max(0, features - 1).bit_length())
 
 
 def heads_per(q: Tensor, k: Tensor) -> int:

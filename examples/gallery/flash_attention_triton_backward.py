@@ -15,6 +15,7 @@ from flash_attention_triton import (
     strides_of,
     width_of,
 )
+from torch import Tensor
 
 from custom_autograd.kernels import tl, triton_kernel
 
@@ -103,6 +104,13 @@ def differentiate_keys(
     )
 
 
+def tiles_of(q: Tensor, v: Tensor) -> tuple[int, int, int]:
+    """The sides of a backward kernel's tiles, and its warps: float32 takes no tensor core, and more registers."""
+    width = width_of(max(q.shape[-1], v.shape[-1]))
+    side = 64 if q.element_size() == 2 and width <= 128 else 32
+    return side, side, 4 if width <= 64 else 8
+
+
 def launch_grads(out_grad, q, k, v, bias, ends, lse, delta, scale, causal, q_grad, k_grad, v_grad) -> None:
     """Fills the gradients of q, k and v; ends are those of packed queries and keys, or (None, None)."""
     lse, delta = lse.contiguous(), delta.contiguous()
@@ -110,16 +118,27 @@ def launch_grads(out_grad, q, k, v, bias, ends, lse, delta, scale, causal, q_gra
     strides = [stride for tensor in (out_grad, q, k, v) for stride in tensor.stride()[:3]]
     shared = (*lse.stride()[:2], *strides_of(bias, q, k))
     choices = (causal, bias is not None, ends[0] is not None, width_of(q.shape[3]), width_of(v.shape[3]))
-    block, other = (64, 64) if max(choices[3:]) <= 64 else (32, 32)
+    block, other, warps = tiles_of(q, v)
     inputs = out_grad, q, k, v, bias, lse, delta
     table, blocks = blocks_of(q, ends[0], block)
     if blocks and q.shape[1]:  # a grid of size 0 is an error
         differentiate_queries[(blocks, q.shape[1])](
-            *inputs, q_grad, *ends, table, *shapes, *strides, *q_grad.stride()[:3], *shared, *choices, block, other
+            *inputs,
+            q_grad,
+            *ends,
+            table,
+            *shapes,
+            *strides,
+            *q_grad.stride()[:3],
+            *shared,
+            *choices,
+            block,
+            other,
+            num_warps=warps,
         )
     table, blocks = blocks_of(k, ends[1], block)
     if blocks and k.shape[1]:
         differentiate_keys[(blocks, k.shape[1])](
             *inputs, k_grad, v_grad, ends[1], ends[0], table, *shapes, *strides, *k_grad.stride()[:3],
-            *v_grad.stride()[:3], *shared, *choices, block, other,
+            *v_grad.stride()[:3], *shared, *choices, block, other, num_warps=warps,
         )  # fmt: skip

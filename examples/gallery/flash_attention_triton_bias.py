@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flash_attention_triton import finish_scores, heads_per, load_rows, strides_of, width_of
-from flash_attention_triton_backward import weigh
+from flash_attention_triton_backward import tiles_of, weigh
 
 from custom_autograd.kernels import tl, triton_kernel
 
@@ -66,7 +66,7 @@ def launch_bias_grad(out_grad, q, k, v, bias, lse, delta, scale, causal, grad) -
     """Fills the gradient of a bias of 4 dimensions."""
     lse, delta = lse.contiguous(), delta.contiguous()
     sequences, heads, queries, keys = bias.shape
-    block, key_block = (64, 64) if max(q.shape[3], v.shape[3]) <= 64 else (32, 32)
+    block, key_block, warps = tiles_of(q, v)
     programs = sequences * -(-queries // block) * -(-keys // key_block)
     strides = [stride for tensor in (out_grad, q, k, v) for stride in tensor.stride()[:3]]
     full = (*q.shape[:3], k.shape[2])
@@ -74,5 +74,5 @@ def launch_bias_grad(out_grad, q, k, v, bias, lse, delta, scale, causal, grad) -
         differentiate_bias[(programs, heads)](
             out_grad, q, k, v, bias, lse, delta, grad, *full, heads_per(q, k), scale, q.shape[3], v.shape[3], *strides,
             *lse.stride()[:2], *strides_of(bias, q, k), *grad.stride(), *(n > 1 for n in bias.shape), causal,
-            width_of(q.shape[3]), width_of(v.shape[3]), block, key_block,
+            width_of(q.shape[3]), width_of(v.shape[3]), block, key_block, num_warps=warps,
         )  # fmt: skip
