@@ -2,6 +2,23 @@
 
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
 from custom_autograd.kernels.cpp import CppKernel, cpp_kernel
+from custom_autograd.kernels.cuda import CudaKernel, cuda_kernel
+from custom_autograd.kernels.numba import NumbaKernel, numba_kernel
+from custom_autograd.kernels.numpy import NumpyKernel, numpy_kernel
 from custom_autograd.kernels.triton import TritonKernel, tl, triton_kernel
 
-__all__ = ["CppKernel", "KernelUnavailable", "KernelWarning", "TritonKernel", "cpp_kernel", "tl", "triton_kernel"]
+__all__ = [
+    "CppKernel",
+    "CudaKernel",
+    "KernelUnavailable",
+    "KernelWarning",
+    "NumbaKernel",
+    "NumpyKernel",
+    "TritonKernel",
+    "cpp_kernel",
+    "cuda_kernel",
+    "numba_kernel",
+    "numpy_kernel",
+    "tl",
+    "triton_kernel",
+]

@@ -1,4 +1,4 @@
-"""From a C++ source file to a shared library in the cache: found by its content, else built by one compiler call.
+"""From a C++ or CUDA C++ source to a shared library in the cache: found by its content, else built by one command.
 
 The name of a library is a hash of all that it depends on: source, headers, flags, compiler, torch, processor. So a
 library in the cache is never stale. It appears there in one step (`os.replace`), so it is never half written, and a
@@ -15,8 +15,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,14 +24,16 @@ import torch
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
+from custom_autograd.kernels.compilers import TORCH, Compiler, CppCompiler, run
 
 
-def find_or_build(source: Path, flags: Sequence[str]) -> tuple[str, Path]:
+def find_or_build(source: Path, flags: Sequence[str], compiler: Compiler | None = None) -> tuple[str, Path]:
     """The library of a source, from the cache or newly built.
 
     Args:
-        source: the C++ file.
+        source: the C++ or CUDA C++ file.
         flags: further flags for the compiler.
+        compiler: that of the source's language; without one, that of C++.
 
     Returns:
         The namespace in which the source registers its functions, and the library's path.
@@ -41,15 +41,16 @@ def find_or_build(source: Path, flags: Sequence[str]) -> tuple[str, Path]:
     Raises:
         KernelUnavailable: the source cannot be read or built, or the cache cannot be written.
     """
+    compiler = compiler or CPP
     try:
-        name = library_name(source, flags)
+        name = library_name(source, flags, compiler)
         folder = cache_folder()
         path = folder / f"{name}.so"
         if not path.exists():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with lock(folder / f"{name}.lock"):
                 if not path.exists():
-                    build(source, name, path, flags)
+                    build(source, name, path, flags, compiler)
     except OSError as error:
         advice = "check the path, or point CUSTOM_AUTOGRAD_CACHE at a folder that can be written"
         message = format_message(source.name, "the kernel cannot be built", found=str(error), do=advice)
@@ -65,12 +66,14 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "custom_autograd" / "kernels"
 
 
-def library_name(source: Path, flags: Sequence[str]) -> str:
+def library_name(source: Path, flags: Sequence[str], compiler: Compiler | None = None) -> str:
     """The source's name and a hash of all that its library depends on."""
     digest = hashlib.sha256()
-    for file in (source, *sorted(HEADERS.rglob("*.h")), *sorted(source.parent.glob("*.h"))):
+    beside = (file for pattern in ("*.h", "*.cuh") for file in source.parent.glob(pattern))
+    for file in (source, *sorted(HEADERS.rglob("*.h")), *sorted(beside)):
         digest.update(file.read_bytes())
-    digest.update(repr((tuple(flags), FLAGS, os.environ.get("CXX"), torch.__version__, processor())).encode())
+    parts = tuple(flags), (compiler or CPP).fingerprint(), torch.__version__, processor()
+    digest.update(repr(parts).encode())
     return f"{re.sub('[^0-9A-Za-z]+', '_', source.stem)}_{digest.hexdigest()[:20]}"
 
 
@@ -102,63 +105,20 @@ def lock(path: Path) -> Iterator[None]:
         yield
 
 
-def build(source: Path, name: str, path: Path, flags: Sequence[str]) -> None:
+def build(source: Path, name: str, path: Path, flags: Sequence[str], compiler: Compiler) -> None:
     """Compiles a source into the cache."""
-    compiler = find_compiler(source)
+    command = compiler.find(source)
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         unfinished = Path(folder, path.name)
-        command = [*compiler, *FLAGS, *native_flags(compiler), *flags, f"-DKERNEL_NAMESPACE={name}"]
-        command += [f"-I{TORCH / 'include'}", f"-I{HEADERS}", str(source), "-o", str(unfinished)]
-        command += [f"-L{TORCH / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"]
-        result = run(command)
+        words = [*command, *compiler.flags(command, source), *flags, f"-DKERNEL_NAMESPACE={name}"]
+        words += [f"-I{TORCH / 'include'}", f"-I{HEADERS}", str(source), "-o", str(unfinished)]
+        result = run([*words, f"-L{TORCH / 'lib'}", *compiler.libraries()])
         if result.returncode:
             problem = "the compiler refuses the kernel"
-            found = f"{shlex.join(compiler)} ended with status {result.returncode}:\n{excerpt(result.stdout)}"
-            advice = f"correct {source}, or set CXX to a compiler that knows C++20"
+            found = f"{shlex.join(command)} ended with status {result.returncode}:\n{excerpt(result.stdout)}"
+            advice = f"correct {source}, or {compiler.standard}"
             raise KernelUnavailable(format_message(source.name, problem, found=found, do=advice))
         os.replace(unfinished, path)
-
-
-def find_compiler(source: Path) -> list[str]:
-    """The command that compiles C++, as words."""
-    wanted = os.environ.get("CXX") or "c++"
-    words = shlex.split(wanted)
-    if os.name == "posix" and words and shutil.which(words[0]):
-        return words
-    raise KernelUnavailable(
-        format_message(
-            source.name,
-            "no C++ compiler for the kernel",
-            expected="g++ or clang++, on Linux or macOS",
-            found=f"'{wanted}' ({'from CXX' if os.environ.get('CXX') else 'CXX is not set'}), which is not on PATH",
-            do="install g++ or clang++, or set CXX",
-        )
-    )
-
-
-def native_flags(compiler: Sequence[str]) -> list[str]:
-    """The flag that lets the compiler use all of this processor, where it knows one."""
-    for flag in ("-march=native", "-mcpu=native"):
-        if run([*compiler, flag, "-E", "-x", "c++", os.devnull]).returncode == 0:
-            return [flag]
-    return []
-
-
-def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Runs a command with stdout and stderr as one text; OSError where it does not start or does not end."""
-    try:
-        return subprocess.run(
-            command,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=LONGEST_BUILD,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(f"{command[0]} did not end within {LONGEST_BUILD} s") from error
 
 
 def excerpt(output: str) -> str:
@@ -168,7 +128,5 @@ def excerpt(output: str) -> str:
     return "\n".join(f"             {line[:160]}" for line in lines[first : first + 12])
 
 
-TORCH = Path(torch.__file__).parent
 HEADERS = Path(__file__).parent / "include"
-FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fvisibility=hidden")
-LONGEST_BUILD = 600  # seconds
+CPP: Compiler = CppCompiler()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
-from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
+from custom_autograd.kernels import cpp_kernel, cuda_kernel, tl, triton_kernel
 
 
 @custom_op("gallery::rms_norm", outputs=("out", "rstd"), hidden=("rstd",), reference=True)
@@ -75,7 +75,7 @@ def rms_norm_row(x, weight, out, rstd, features, eps, block: tl.constexpr) -> No
     tl.store(rstd + row, scale)
 
 
-@rms_norm.register_kernel("cuda")
+@rms_norm.register_kernel("cuda", name="triton")
 def rms_norm_cuda(x, weight, eps) -> tuple[Tensor, Tensor]:
     """Triton: one program per row, which stays in registers between the statistic and the output."""
     out, rstd = rms_norm_fake(x, weight, eps)
@@ -84,6 +84,16 @@ def rms_norm_cuda(x, weight, eps) -> tuple[Tensor, Tensor]:
         block = 1 << max(0, features - 1).bit_length()
         rms_norm_row[(rows,)](x.contiguous(), weight.contiguous(), out, rstd, features, eps, block=block)
     return out, rstd
+
+
+rms_norm_cu = cuda_kernel(SOURCE.with_suffix(".cu"), "rms_norm")
+
+
+# Runs where Triton is not installed, and in `with rms_norm.use_kernel("cuda_cpp")`.
+@rms_norm.register_kernel("cuda", name="cuda_cpp", priority=-1, layouts={"x": "contiguous"})
+def rms_norm_cuda_cpp(x, weight, eps) -> tuple[Tensor, Tensor]:
+    """CUDA C++: one block per row, 16 bytes at a time."""
+    return rms_norm_cu(x, weight.to(torch.promote_types(x.dtype, torch.float32)).contiguous(), eps)
 
 
 @rms_norm.register_fake

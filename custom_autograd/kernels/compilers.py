@@ -1,0 +1,172 @@
+"""The compilers of kernel sources: which command compiles a file, and what its library depends on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.core.messages import format_message
+
+
+class Compiler(ABC):
+    """One language's compiler."""
+
+    standard: str
+    """What sets it, and what it has to know; for messages."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """What a library depends on besides its source: flags, environment, devices. Needs no compiler."""
+
+    @abstractmethod
+    def find(self, source: Path) -> list[str]:
+        """The command that runs it, as words.
+
+        Raises:
+            KernelUnavailable: it is not on this machine.
+        """
+
+    @abstractmethod
+    def flags(self, command: Sequence[str], source: Path) -> list[str]:
+        """What the command is given for every source."""
+
+    @abstractmethod
+    def libraries(self) -> list[str]:
+        """What is linked."""
+
+
+class CppCompiler(Compiler):
+    """The C++ compiler: CXX, else c++."""
+
+    standard = "set CXX to a compiler that knows C++20"
+
+    def fingerprint(self) -> str:
+        """The flags and CXX."""
+        return repr((CPP_FLAGS, os.environ.get("CXX")))
+
+    def find(self, source: Path) -> list[str]:
+        """CXX, which may have arguments, else c++."""
+        wanted = os.environ.get("CXX") or "c++"
+        words = shlex.split(wanted)
+        if os.name == "posix" and words and shutil.which(words[0]):
+            return words
+        raise KernelUnavailable(
+            format_message(
+                source.name,
+                "no C++ compiler for the kernel",
+                expected="g++ or clang++, on Linux or macOS",
+                found=f"'{wanted}' ({'from CXX' if os.environ.get('CXX') else 'CXX is not set'}), which is not on PATH",
+                do="install g++ or clang++, or set CXX",
+            )
+        )
+
+    def flags(self, command: Sequence[str], source: Path) -> list[str]:
+        """Optimised, for all of this processor where the compiler knows how to say so."""
+        for flag in ("-march=native", "-mcpu=native"):
+            if run([*command, flag, "-E", "-x", "c++", os.devnull]).returncode == 0:
+                return [*CPP_FLAGS, flag]
+        return list(CPP_FLAGS)
+
+    def libraries(self) -> list[str]:
+        """What the stable ABI needs."""
+        return ["-ltorch", "-ltorch_cpu", "-lc10"]
+
+
+class CudaCompiler(Compiler):
+    """NVIDIA's compiler: NVCC, else that of CUDA_HOME or CUDA_PATH, else nvcc."""
+
+    standard = "use the nvcc of CUDA 12 or later, with a host compiler that it supports (CXX)"
+
+    def fingerprint(self) -> str:
+        """The flags, the environment and the devices that are there."""
+        variables = ("NVCC", "CUDA_HOME", "CUDA_PATH", "CXX", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
+        devices = os.environ.get("TORCH_CUDA_ARCH_LIST") or capabilities()
+        return repr((CUDA_FLAGS, [os.environ.get(name) for name in variables], devices, torch.version.cuda))
+
+    def find(self, source: Path) -> list[str]:
+        """The first nvcc that there is."""
+        home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+        wanted = os.environ.get("NVCC") or (str(Path(home, "bin", "nvcc")) if home else "nvcc")
+        words = shlex.split(wanted)
+        if os.name == "posix" and words and shutil.which(words[0]):
+            return words
+        raise KernelUnavailable(
+            format_message(
+                source.name,
+                "no CUDA compiler for the kernel",
+                expected="nvcc of CUDA 12 or later, on Linux",
+                found=f"'{wanted}', which is not there",
+                do="install the CUDA toolkit, or set NVCC or CUDA_HOME, or register another kernel for the device",
+            )
+        )
+
+    def flags(self, command: Sequence[str], source: Path) -> list[str]:
+        """For the devices of TORCH_CUDA_ARCH_LIST, else for those that are there, else nvcc's own choice."""
+        host = shlex.split(os.environ.get("CXX", ""))[:1]
+        return [*CUDA_FLAGS, *(f"-ccbin={word}" for word in host), *architectures(source)]
+
+    def libraries(self) -> list[str]:
+        """What the stable ABI needs, and torch's CUDA part where torch has one."""
+        has_cuda = (TORCH / "lib" / "libtorch_cuda.so").exists()
+        return ["-ltorch", "-ltorch_cpu", "-lc10", *(["-ltorch_cuda"] if has_cuda else [])]
+
+
+def capabilities() -> list[str]:
+    """The compute capabilities of the devices that are there: "9.0"."""
+    if not torch.cuda.is_available():
+        return []
+    found = {torch.cuda.get_device_capability(device) for device in range(torch.cuda.device_count())}
+    return [f"{major}.{minor}" for major, minor in sorted(found)]
+
+
+def architectures(source: Path) -> list[str]:
+    """The flags for what TORCH_CUDA_ARCH_LIST names ("8.0;9.0a+PTX"), else for the devices that are there."""
+    listed = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split() or capabilities()
+    flags: list[str] = []
+    for wanted in listed:
+        match = re.fullmatch(r"(\d+)\.(\d[af]?)(\+PTX)?", wanted)
+        if match is None:
+            problem = "TORCH_CUDA_ARCH_LIST names no architecture"
+            expected = "compute capabilities, such as '8.0;9.0a+PTX'"
+            raise KernelUnavailable(format_message(source.name, problem, expected=expected, found=f"'{wanted}'"))
+        number = match[1] + match[2]
+        flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+        if match[3]:
+            flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+    return flags
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command with stdout and stderr as one text; OSError where it does not start or does not end."""
+    try:
+        return subprocess.run(
+            command,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=LONGEST_BUILD,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"{command[0]} did not end within {LONGEST_BUILD} s") from error
+
+
+TORCH = Path(torch.__file__).parent
+CPP_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fvisibility=hidden")
+# USE_CUDA uncovers the current stream in torch's headers. The CUDA runtime is linked into the library: it need not be
+# of torch's version, and shares the driver's context and streams with torch's.
+CUDA_FLAGS = (
+    "-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC,-fvisibility=hidden", "--expt-relaxed-constexpr", "-DUSE_CUDA",
+)  # fmt: skip
+LONGEST_BUILD = 600  # seconds
