@@ -68,7 +68,8 @@ def test_halves_of_a_projection_are_not_copied(name: str) -> None:
     gate, up = random(64, 2048, dtype=torch.float32).chunk(2, -1)
     op = getattr(units, name)
     op(gate, up)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
         op(gate, up)
 
     assert 64 * 1024 * 4 == sum(max(0, event.self_cpu_memory_usage) for event in profile.key_averages())
