@@ -640,14 +640,3 @@ def test_a_value_reaches_a_backward():
     y.backward()
 
     assert [1] == seen
-
-
-def test_a_value_of_a_thread_is_owned_while_it_is_kept_and_then_let_go() -> None:
-    """On torch 2.11 the reference was taken from whoever had it, which ended in a crash."""
-    value = {"kernel": "cpp"}
-    before = sys.getrefcount(value)
-    thread_values.put("tests", value)
-    kept = sys.getrefcount(value)
-    thread_values.put("tests", None)
-
-    assert (before + 1, before) == (kept, sys.getrefcount(value))
