@@ -88,8 +88,7 @@ def chunked(
     x, weight, bias = (tensor if tensor is None else tensor.to(x_grad.dtype) for tensor in (x, weight, bias))
     count = ((labels != ignore_index).sum() if reduction == "mean" else labels.new_ones(())).to(loss.dtype)
     loss, weight_sum, bias_sum = (torch.zeros_like(tensor, dtype=loss.dtype) for tensor in (loss, *others))
-    # A chunk's logits are about as many as x has elements, but rows enough for an efficient product.
-    size = max(256, x.numel() // max(1, weight.shape[0]))
+    size = max(256, x.numel() // max(1, weight.shape[0]))  # logits as many as x has elements; rows for a fast product
     for first in range(0, x.shape[0], size):
         rows = slice(first, first + size)
         logits = F.linear(x[rows], weight, bias)
@@ -97,10 +96,11 @@ def chunked(
         if with_x_grad:
             torch.mm(logits, weight, out=x_grad[rows])
         if with_weight_grad:  # in blocks: a product in low precision is widened before it is added
-            for total, part in zip(weight_sum.split(4096), logits.T.split(4096), strict=True):
+            for total, part in zip(weight_sum.split(16384), logits.T.split(16384), strict=True):
                 total.addmm_(part, x[rows]) if total.dtype == part.dtype else total.add_(part @ x[rows])
         if bias_sum.numel():
             bias_sum += logits.sum(0, dtype=loss.dtype)
+        del logits  # before the next, and before the sums are narrowed
     return loss / count, x_grad, weight_sum.to(x.dtype), bias_sum.to(x.dtype)
 
 
