@@ -10,19 +10,16 @@ first call -> library in the cache? -> load -> kernel(...) from now on
 from __future__ import annotations
 
 import os
-import threading
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from custom_autograd.core.errors import KernelWarning
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
-from custom_autograd.kernels.library import KernelUnavailable, find_or_build
-
-__all__ = ["CppKernel", "KernelUnavailable", "KernelWarning", "cpp_kernel"]
+from custom_autograd.kernels.lazy import LazyKernel
+from custom_autograd.kernels.library import find_or_build
 
 
 def cpp_kernel(
@@ -55,27 +52,20 @@ def cpp_kernel(
     return CppKernel(Path(source), function, fallback, tuple(flags))
 
 
-class CppKernel:
+class CppKernel(LazyKernel):
     """A function of a C++ source file; see `cpp_kernel`.
 
     It is safe in threads, after a fork, and in processes that start together. It computes values only: gradients
     belong to the op that calls it.
     """
 
-    __slots__ = ("_call", "fallback", "flags", "function", "source")
-
     def __init__(
         self, source: Path, function: str, fallback: Callable[..., Any] | None, flags: tuple[str, ...]
     ) -> None:
+        super().__init__(function, fallback)
         self.source = source
         self.function = function
-        self.fallback = fallback
         self.flags = flags
-        self._call: Callable[..., Any] = self._first_call
-
-    def __call__(self, *args: Any) -> Any:  # Any: the source's schema types the call
-        """Runs the kernel, or its fallback where it cannot be built."""
-        return self._call(*args)
 
     def __repr__(self) -> str:
         return f"cpp_kernel({str(self.source)!r}, {self.function!r})"
@@ -103,38 +93,6 @@ class CppKernel:
             raise KernelUnavailable(format_message(self.source.name, problem, rule=str(self.source))) from error
         return overload
 
-    def _first_call(self, *args: Any) -> Any:
-        with loading:
-            if self._call == self._first_call:
-                self._call = self._chosen()
-        return self._call(*args)
-
-    def _chosen(self) -> Callable[..., Any]:
-        """The kernel; or its fallback after a warning; or what raises the reason, so that it is not built again."""
-        try:
-            return self.load()
-        except KernelUnavailable as error:
-            reason = str(error)
-        if self.fallback is None:
-            return Refusal(reason)
-        advice = f"\n  meanwhile  '{self.function}' runs in its fallback, more slowly"
-        self._call = self.fallback  # before the warning, which may be turned into an exception
-        warnings.warn(reason + advice, KernelWarning, stacklevel=4)
-        return self.fallback
-
-
-class Refusal:
-    """Raises why a kernel is not available, at every call."""
-
-    __slots__ = ("reason",)
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-    def __call__(self, *args: Any) -> None:  # Any: whatever the kernel would have been given
-        """Raises the reason."""
-        raise KernelUnavailable(self.reason)
-
 
 def load_library(path: Path) -> None:
     """Loads a built library into this process."""
@@ -144,14 +102,3 @@ def load_library(path: Path) -> None:
         advice = "delete the file; the next process builds it again"
         message = format_message(path.name, "the library cannot be loaded", found=str(error), rule=str(path), do=advice)
         raise KernelUnavailable(message) from error
-
-
-def renew_lock() -> None:
-    """Gives a forked child a lock of its own: the parent's may have been held at the fork, by a thread now gone."""
-    global loading
-    loading = threading.Lock()
-
-
-loading = threading.Lock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=renew_lock)

@@ -322,8 +322,8 @@ def test_child_forked_during_a_build_can_build(source: Path) -> None:
     """A child does not wait for a lock whose holder, a thread, it does not have."""
     script = """
 import os
-from custom_autograd.kernels import cpp
-cpp.loading.acquire()
+from custom_autograd.kernels import lazy
+lazy.loading.__enter__()
 child = os.fork()
 if not child:
     os._exit(int(kernel(torch.ones(1)).item()))
