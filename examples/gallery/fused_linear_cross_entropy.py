@@ -96,7 +96,7 @@ def chunked(
         if with_x_grad:
             torch.mm(logits, weight, out=x_grad[rows])
         if with_weight_grad:  # in blocks: a product in low precision is widened before it is added
-            for total, part in zip(weight_sum.split(16384), logits.T.split(16384), strict=True):
+            for total, part in zip(weight_sum.split(8192), logits.T.split(8192), strict=True):
                 total.addmm_(part, x[rows]) if total.dtype == part.dtype else total.add_(part @ x[rows])
         if bias_sum.numel():
             bias_sum += logits.sum(0, dtype=loss.dtype)
