@@ -4,10 +4,9 @@
 
 Shapes: x: (rows, features); weight: (classes, features); labels: (rows,); bias: (classes,) or None; loss: ().
 Dtypes: float64, float32, bfloat16, float16, that of x for weight and bias too; labels int64; loss float64 or float32.
-The gradient of a chunk's logits takes their place and is multiplied into hidden gradients of x and weight, which
-backward scales. Chunks have x's dtype, sums over chunks float32. float16 is computed and kept in float32: the scale
-of a loss comes too late for what has become zero. Second derivatives come from the reference: there logits are whole.
-"mean" divides by the number of rows that are not ignored; over none it is NaN, with gradient zero, as in PyTorch.
+The gradient of a chunk's logits takes their place, and is multiplied into hidden gradients that backward scales.
+Sums over chunks are float32. float16 is computed and kept in float32: a loss is scaled too late for what has become 0.
+Second derivatives come from the reference, with whole logits. The mean over ignored rows only is NaN, its gradient 0.
 Source: Hsu et al. 2024, "Liger Kernel", section 3.2; Wijmans et al. 2024, "Cut Your Losses in Large-Vocabulary LMs".
 """
 
@@ -71,7 +70,7 @@ def outputs(x, weight, labels, bias, ignore_index, reduction, with_x_grad, with_
     """A gradient that is not wanted has no elements."""
     classes = weight.shape[:1] if bias is None else bias.shape
     if x.dim() != 2 or labels.shape != x.shape[:1] or weight.shape != (*classes, x.shape[1]):
-        found = ", ".join(str(tuple(tensor.shape)) for tensor in (x, weight, labels, bias) if tensor is not None)
+        found = [tuple(tensor.shape) for tensor in (x, weight, labels, bias) if tensor is not None]
         expected = "'x' (rows, features), 'weight' (classes, features), 'labels' (rows,), 'bias' (classes,)"
         raise ValueError(f"gallery::fused_linear_cross_entropy: expected {expected}; found {found}")
     kept = torch.float32 if x.dtype == torch.float16 else x.dtype
@@ -92,7 +91,7 @@ def chunked(
     for first in range(0, x.shape[0], size):
         rows = slice(first, first + size)
         logits = F.linear(x[rows], weight, bias)
-        loss += kernel(logits, labels[rows].contiguous(), count, ignore_index, with_x_grad or with_weight_grad).sum()
+        loss += kernel(logits, labels[rows], count, ignore_index, with_x_grad or with_weight_grad).sum()
         if with_x_grad:
             torch.mm(logits, weight, out=x_grad[rows])
         if with_weight_grad:  # in blocks: a product in low precision is widened before it is added
@@ -113,8 +112,9 @@ def rows_in_place(logits, labels, count, ignore_index, with_grad) -> Tensor:
 
 
 rows_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "rows_in_place", fallback=rows_in_place)
-for device_type, rows_kernel in (("cpu", rows_cpp), ("cuda", rows_in_place)):
-    fused_linear_cross_entropy.register_kernel(device_type, partial(chunked, rows_kernel))
+kernels = (("cpu", "cpp", partial(chunked, rows_cpp)), ("cuda", "chunked", partial(chunked, rows_in_place)))
+for device_type, name, kernel in kernels:
+    fused_linear_cross_entropy.register_kernel(device_type, kernel, name=name, layouts={"labels": "contiguous"})
     fused_linear_cross_entropy.register_autocast(device_type, "lower")  # as F.linear
 
 
@@ -142,7 +142,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     yield Sample(make(2, 3), make(4, 3), labels([1, 2]), with_x_grad=False, with_weight_grad=False)  # in backward
     yield Sample(make(1, 1), make(1, 1), labels([0]))  # one class: loss and gradient are zero
     yield Sample(make(0, 3), make(5, 3), labels([]), reduction="sum")  # no rows
-    yield Sample(make(2, 3), make(4, 2), labels([1, 2])).raises(ValueError, match=r"found \(2, 3\), \(4, 2\)")
+    yield Sample(make(2, 3), make(4, 2), labels([1, 2])).raises(ValueError, match=r"found \[\(2, 3\), \(4, 2\)")
     yield Sample(make(1, 3), make(4, 3), labels([4])).raises(RuntimeError, match="label 4 is neither a class in")
 
 
