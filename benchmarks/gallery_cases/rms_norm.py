@@ -39,5 +39,10 @@ def cases() -> Iterator[Case]:
             reference,
             partial(arguments, dtype=dtype),
             {"built-in": built_in},
-            {("eager", "forward"): 1 / 1.5, ("compiled", "forward"): 1.0},
+            {
+                ("eager", "forward"): 1 / 1.5,
+                ("compiled", "forward"): 1.0,
+                ("eager", "backward"): 1 / 1.5,
+                ("compiled", "backward"): 1.0,
+            },
         )

@@ -2,8 +2,7 @@
 
 _C._stash_obj_in_tls, _get_obj_in_tls, _is_key_in_tls
                         part of at::ThreadLocalState, which the engine restores in its device threads; threading.local
-                        and contextvars do not get there. torch 2.11 keeps the object without a reference of its own,
-                        and gives one back when it lets go: the object would be freed while it is kept
+                        and contextvars do not get there
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import _C
 
 def put(key: str, value: Any) -> None:  # Any: any object, here and below
     """Keeps a value under a key, in this thread and in the backward passes that start in it from now on."""
-    if not TAKES_A_REFERENCE:
+    if TAKES_WHAT_IT_DOES_NOT_OWN:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
     _C._stash_obj_in_tls(key, value)
 
@@ -27,16 +26,16 @@ def get(key: str, default: Any) -> Any:
     return _C._get_obj_in_tls(key) if _C._is_key_in_tls(key) else default
 
 
-def _takes_a_reference() -> bool:
-    """Whether torch holds what it keeps; where it does not, the probe gets the reference that torch will give back."""
-    probe = object()
-    before = sys.getrefcount(probe)
-    _C._stash_obj_in_tls(PROBE, probe)
-    if sys.getrefcount(probe) > before:
-        return True
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(probe))
-    return False
+def _takes_what_it_does_not_own() -> bool:
+    value = object()
+    before = sys.getrefcount(value)
+    _C._stash_obj_in_tls("custom_autograd.thread_values", value)
+    found = sys.getrefcount(value) == before
+    if found:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+    return found
 
 
-PROBE = "custom_autograd probe"
-TAKES_A_REFERENCE = _takes_a_reference()
+# torch 2.11 stores a value without a reference of its own and yet gives one up later, which ends in a crash; 2.13 owns
+# what it stores.
+TAKES_WHAT_IT_DOES_NOT_OWN = _takes_what_it_does_not_own()

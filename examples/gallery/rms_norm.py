@@ -27,39 +27,40 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tens
     return (wide * rstd * weight).to(x.dtype), rstd
 
 
-# The gradient of x passes three times over x in PyTorch operations and once in C++. As an op of its own the C++ stays
+# The gradients pass many times over x in PyTorch operations and once in C++. As an op of its own the C++ stays
 # differentiable: nothing else is registered for it, so its derivatives come from this reference.
 #
 # With g = out_grad · weight and drstd/dx_i = -rstd³ x_i / features:
 #     x_grad_i = rstd g_i  -  rstd³ x_i / features · (Σ_j g_j x_j + rstd_grad)
-@custom_op("gallery::rms_norm_grad", outputs=("x_grad",), reference=True)
-def rms_norm_grad(out_grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, rstd_grad: Tensor) -> Tensor:
-    """The gradient of rms_norm with respect to x."""
+@custom_op("gallery::rms_norm_grad", outputs=("x_grad", "weight_grad"), reference=True)
+def rms_norm_grad(
+    out_grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, rstd_grad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of rms_norm."""
     wide = x.contiguous().to(torch.promote_types(x.dtype, torch.float32))
     g = out_grad.contiguous() * weight.to(wide.dtype)
     total = (g * wide).sum(-1, keepdim=True) + rstd_grad
-    return (rstd * g - wide * (rstd**3 * total / x.shape[-1])).to(x.dtype)
+    weight_grad = (wide * rstd * out_grad).sum_to_size(weight.shape).to(weight.dtype)
+    return (rstd * g - wide * (rstd**3 * total / x.shape[-1])).to(x.dtype), weight_grad
 
 
 SOURCE = Path(__file__).with_suffix(".cpp")
-rms_norm_cpp = cpp_kernel(SOURCE, "rms_norm", fallback=rms_norm.__wrapped__)
-rms_norm_grad_cpp = cpp_kernel(SOURCE, "rms_norm_grad", fallback=rms_norm_grad.__wrapped__)
+forward_cpp, backward_cpp = cpp_kernel(SOURCE, "rms_norm"), cpp_kernel(SOURCE, "rms_norm_grad")
 
 
-@rms_norm.register_kernel("cpu")
-def rms_norm_cpu(x, weight, eps) -> tuple[Tensor, Tensor]:
-    """C++: one pass for the statistic, one for the output, rows in parallel."""
+@rms_norm.register_kernel("cpu", name="cpp", layouts="contiguous")
+def rms_norm_cpp(x, weight, eps) -> tuple[Tensor, Tensor]:
+    """One pass for the statistic, one for the output, rows in parallel."""
     # The weight is small: it is widened here, so that the C++ has one type per element of x and not one per pair.
-    wide_weight = weight.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
-    return rms_norm_cpp(x.contiguous(), wide_weight, eps)
+    return forward_cpp(x, weight.to(torch.promote_types(x.dtype, torch.float32)), eps)
 
 
-@rms_norm_grad.register_kernel("cpu")
-def rms_norm_grad_cpu(out_grad, x, weight, rstd, rstd_grad) -> Tensor:
-    """C++: one pass for the sum over j, one for the gradient."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    small = (tensor.to(wide).contiguous() for tensor in (weight, rstd, rstd_grad))
-    return rms_norm_grad_cpp(out_grad.contiguous(), x.contiguous(), *small)
+@rms_norm_grad.register_kernel("cpu", name="cpp", layouts="contiguous")
+def rms_norm_grad_cpp(out_grad, x, weight, rstd, rstd_grad) -> tuple[Tensor, Tensor]:
+    """One pass for the sum over j, one for both gradients."""
+    small = (tensor.to(torch.promote_types(x.dtype, torch.float32)) for tensor in (weight, rstd, rstd_grad))
+    x_grad, weight_grad = backward_cpp(out_grad, x, *small)
+    return x_grad, weight_grad.to(weight.dtype)
 
 
 @triton_kernel
@@ -75,14 +76,15 @@ def rms_norm_row(x, weight, out, rstd, features, eps, block: tl.constexpr) -> No
     tl.store(rstd + row, scale)
 
 
-@rms_norm.register_kernel("cuda", name="triton")
-def rms_norm_cuda(x, weight, eps) -> tuple[Tensor, Tensor]:
-    """Triton: one program per row, which stays in registers between the statistic and the output."""
+# A row of more features would not fit into the registers of one program.
+@rms_norm.register_kernel("cuda", name="triton", layouts="contiguous", when=lambda x: x.shape[-1] <= 65536)
+def rms_norm_triton(x, weight, eps) -> tuple[Tensor, Tensor]:
+    """One program per row, which stays in registers between the statistic and the output."""
     out, rstd = rms_norm_fake(x, weight, eps)
     if rows := rstd.numel():  # a grid of size 0 is an error
-        features = x.shape[-1]
-        block = 1 << max(0, features - 1).bit_length()
-        rms_norm_row[(rows,)](x.contiguous(), weight.contiguous(), out, rstd, features, eps, block=block)
+        block = 1 << max(0, x.shape[-1] - 1).bit_length()
+        warps = min(16, max(1, block // 512))  # about 16 elements per thread
+        rms_norm_row[(rows,)](x, weight, out, rstd, x.shape[-1], eps, block=block, num_warps=warps)
     return out, rstd
 
 
@@ -98,30 +100,25 @@ def rms_norm_cuda_cpp(x, weight, eps) -> tuple[Tensor, Tensor]:
 
 @rms_norm.register_fake
 def rms_norm_fake(x, weight, eps) -> tuple[Tensor, Tensor]:
-    """Both outputs are contiguous, whatever the strides of x."""
+    """Both outputs are contiguous, whatever the strides of x; of weight there is one element per feature."""
+    if x.dim() == 0 or weight.shape != x.shape[-1:]:
+        raise ValueError(f"'weight' must be (features,) for 'x' (..., features), found {weight.shape} for {x.shape}")
     statistic = torch.promote_types(x.dtype, torch.float32)
     return x.new_empty(x.shape), x.new_empty((*x.shape[:-1], 1), dtype=statistic)
 
 
 # rstd is saved, and depends on x: in a second backward its gradient arrives as grad_rstd. In a first one it is zero.
-@rms_norm.register_grad("x")
+@rms_norm.register_backward
 def _(grad_out, grad_rstd, x, weight, rstd):
     return rms_norm_grad(grad_out, x, weight, rstd, grad_rstd)
 
 
-# Runs only if weight needs a gradient. x * rstd has rstd's dtype, so the sum over all rows does too.
-@rms_norm.register_grad("weight")
-def _(grad_out, x, weight, rstd):
-    return (x * rstd * grad_out).sum_to_size(weight.shape).to(weight.dtype)
-
-
 @rms_norm.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
-    yield Sample(make(4, 8), make(8))
-    yield Sample(make(2, 3, 19), make(19), eps=1e-3)  # not a multiple of a vector
-    yield Sample(make(5), make(5))  # one row
+    for *rows, features in ((4, 8), (2, 3, 19), (5,), (0, 8)):  # 19: no whole vectors; one row; none
+        yield Sample(make(*rows, features), make(features), eps=1e-3)
     yield Sample(make(3, 1), make(1), eps=0.1)  # one feature: eps keeps the gradient away from zero
-    yield Sample(make(0, 8), make(8))  # no rows
+    yield Sample(make(4, 8), make(7)).raises(match="'weight' must")
 
 
 @rms_norm_grad.register_samples

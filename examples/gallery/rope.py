@@ -36,11 +36,7 @@ def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     x.copy_(rope(x, cos, sin))  # any device but the CPU: the kernel above, then a copy
 
 
-rotate_cpp = cpp_kernel(
-    Path(__file__).with_suffix(".cpp"),
-    "rotate",
-    fallback=lambda x, cos, sin, out: out.copy_(rope.__wrapped__(x, cos, sin)),
-)
+rotate_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "rotate")
 
 
 def tables(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,21 +45,19 @@ def tables(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return cos.to(wide).contiguous(), sin.to(wide).contiguous()
 
 
-@rope.register_kernel("cpu")
-def rope_cpu(x, cos, sin) -> Tensor:
-    """C++: reads any strides but in the last dimension, so (batch, positions, heads) transposed is not copied."""
+# Any strides but in the last dimension are read: (batch, positions, heads, features) transposed is not copied.
+@rope.register_kernel("cpu", name="cpp", layouts={"x": "contiguous_rows"})
+def rope_cpp(x, cos, sin) -> Tensor:
+    """Rotates into a new tensor."""
     out = x.new_empty(x.shape)
-    rotate_cpp(x if x.stride(-1) == 1 else x.contiguous(), *tables(x, cos, sin), out)
+    rotate_cpp(x, *tables(x, cos, sin), out)
     return out
 
 
-@rope_.register_kernel("cpu")
-def rope_cpu_(x, cos, sin) -> None:
-    """C++, where x lies; only a strided last dimension goes through a copy."""
-    if x.stride(-1) == 1:
-        rotate_cpp(x, *tables(x, cos, sin), x)
-    else:
-        x.copy_(rope_cpu(x, cos, sin))
+@rope_.register_kernel("cpu", name="cpp", layouts={"x": "contiguous_rows"})
+def rope_cpp_(x, cos, sin) -> None:
+    """Rotates where x lies."""
+    rotate_cpp(x, *tables(x, cos, sin), x)
 
 
 @triton_kernel
@@ -81,20 +75,25 @@ def rotate_row(x, cos, sin, out, positions, half, block: tl.constexpr) -> None:
     tl.store(out + first + half, (high * c + low * s).to(out.dtype.element_ty), mask=inside)
 
 
-@rope.register_kernel("cuda")
-def rope_cuda(x, cos, sin) -> Tensor:
-    """Triton: one program per position of each head."""
-    out = x.new_empty(x.shape)
+@rope.register_kernel("cuda", name="triton", layouts={"x": "contiguous"})
+def rope_triton(x, cos, sin) -> Tensor:
+    """One program per position of each head."""
+    out = rope_fake(x, cos, sin)
     if x.numel():  # a grid of size 0 is an error
         positions, features = x.shape[-2:]
         block = 1 << (features // 2 - 1).bit_length()
         grid = (x.numel() // features,)
-        rotate_row[grid](x.contiguous(), *tables(x, cos, sin), out, positions, features // 2, block=block)
+        rotate_row[grid](x, *tables(x, cos, sin), out, positions, features // 2, block=block)
     return out
 
 
 @rope.register_fake
-def _(x, cos, sin):
+def rope_fake(x, cos, sin) -> Tensor:
+    """Contiguous; there is one angle for each position and pair of features."""
+    shape = (x.shape[-2], x.shape[-1] // 2) if x.dim() > 1 and x.shape[-1] % 2 == 0 else None
+    if shape is None or cos.shape != shape or sin.shape != shape:
+        found = f"{tuple(cos.shape)} and {tuple(sin.shape)} for 'x' {tuple(x.shape)}"
+        raise ValueError(f"'cos' and 'sin' must be (positions, features / 2), features even, found {found}")
     return x.new_empty(x.shape)
 
 

@@ -57,23 +57,21 @@ def cross_entropy_grad(logits: Tensor, labels: Tensor, lse: Tensor, on_softmax: 
 
 
 SOURCE = Path(__file__).with_suffix(".cpp")
-cross_entropy_cpp = cpp_kernel(SOURCE, "cross_entropy", fallback=losses_and_lse)
-cross_entropy_grad_cpp = cpp_kernel(SOURCE, "cross_entropy_grad", fallback=cross_entropy_grad.__wrapped__)
+forward_cpp, backward_cpp = cpp_kernel(SOURCE, "cross_entropy"), cpp_kernel(SOURCE, "cross_entropy_grad")
 
 
-@softmax_cross_entropy.register_kernel("cpu")
-def softmax_cross_entropy_cpu(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
-    """C++, with every label looked at first: none is ever an address out of bounds."""
-    losses, lse = cross_entropy_cpp(logits.contiguous(), labels.contiguous(), ignore_index)
+@softmax_cross_entropy.register_kernel("cpu", name="cpp", layouts="contiguous")
+def softmax_cross_entropy_cpp(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
+    """Looks at every label first: none is ever an address out of bounds."""
+    losses, lse = forward_cpp(logits, labels, ignore_index)
     return reduce(losses, labels, ignore_index, reduction), lse
 
 
-@cross_entropy_grad.register_kernel("cpu")
-def cross_entropy_grad_cpu(logits, labels, lse, on_softmax, on_label) -> Tensor:
-    """C++: one pass."""
+@cross_entropy_grad.register_kernel("cpu", name="cpp", layouts="contiguous")
+def cross_entropy_grad_cpp(logits, labels, lse, on_softmax, on_label) -> Tensor:
+    """One pass."""
     wide = torch.promote_types(logits.dtype, torch.float32)
-    rows = (tensor.to(wide).contiguous() for tensor in (lse, on_softmax, on_label))
-    return cross_entropy_grad_cpp(logits.contiguous(), labels.contiguous(), *rows)
+    return backward_cpp(logits, labels, *(tensor.to(wide) for tensor in (lse, on_softmax, on_label)))
 
 
 @triton_kernel
@@ -102,20 +100,22 @@ def row_loss(logits, labels, losses, lse, classes, ignore_index, block: tl.const
     tl.store(lse + row, row_lse)
 
 
-@softmax_cross_entropy.register_kernel("cuda")
-def softmax_cross_entropy_cuda(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
-    """Triton: one program per row, which reads its logits once."""
-    rows, classes = logits.shape
-    lse = logits.new_empty(rows, dtype=torch.promote_types(logits.dtype, torch.float32))
-    losses = torch.empty_like(lse)
+@softmax_cross_entropy.register_kernel("cuda", name="triton", layouts="contiguous")
+def softmax_cross_entropy_triton(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
+    """One program per row, which reads its logits once."""
+    _, lse = softmax_cross_entropy_fake(logits, labels, ignore_index, reduction)
+    (rows, classes), losses = logits.shape, torch.empty_like(lse)
     if rows:  # a grid of size 0 is an error
         block = min(4096, 1 << max(0, classes - 1).bit_length())
-        row_loss[(rows,)](logits.contiguous(), labels.contiguous(), losses, lse, classes, ignore_index, block=block)
+        row_loss[(rows,)](logits, labels, losses, lse, classes, ignore_index, block=block)
     return reduce(losses, labels, ignore_index, reduction), lse
 
 
 @softmax_cross_entropy.register_fake
-def _(logits, labels, ignore_index, reduction):
+def softmax_cross_entropy_fake(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
+    """Neither output has the dtype of bfloat16 logits: sums are float32."""
+    if logits.dim() != 2 or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
+        raise ValueError(f"'labels' must be int64, one for each row of 'logits': {labels.shape}, {logits.shape}")
     lse = logits.new_empty(logits.shape[0], dtype=torch.promote_types(logits.dtype, torch.float32))
     return lse.new_empty(lse.shape if reduction == "none" else ()), lse
 

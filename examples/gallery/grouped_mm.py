@@ -1,0 +1,150 @@
+"""Products of groups of rows with matrices of their own, as in a mixture of experts: split by offsets.
+
+    out[r] = a[r] @ b[g]    for offsets[g-1] <= r < offsets[g],  offsets[-1] = 0;  zero from the last offset on
+
+Shapes: a: (rows, depth); b: (groups, depth, columns); offsets: (groups,), where each group ends; out: (rows, columns).
+A group may be empty. The offsets ascend; every kernel looks at them before it addresses rows with them.
+Dtypes: a and b alike: float64, float32, bfloat16, float16, with sums in float64 or float32; offsets int64.
+Source: Gale et al. 2023, "MegaBlocks: Efficient Sparse Training with Mixture-of-Experts", section 3; semantics of
+`torch.nn.functional.grouped_mm`. With G the gradient of out: grad a[r] = G[r] @ b[g]ᵀ, grad b[g] = a[rows of g]ᵀ @ G.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from custom_autograd import Sample, custom_op
+from custom_autograd.kernels import cpp_kernel
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+
+
+def members(rows: Tensor, offsets: Tensor) -> Tensor:
+    """Which rows belong to which group, as (groups, rows, 1)."""
+    place = torch.arange(rows.shape[0], device=rows.device)
+    ends = torch.arange(rows.shape[0] + 1, device=rows.device).gather(0, offsets)  # refuses what is out of bounds
+    starts = torch.cat((ends.new_zeros(1), ends))[:-1]
+    return ((place >= starts.unsqueeze(1)) & (place < ends.unsqueeze(1))).unsqueeze(2)
+
+
+@custom_op("gallery::grouped_mm", reference=True)
+def grouped_mm(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    """Each group of rows of a times its own matrix of b."""
+    grouped_mm_fake(a, b, offsets)
+    return (a @ b).where(members(a, offsets), 0).sum(0)
+
+
+# The gradient of b, as an op of its own: the C++ stays differentiable. The derivatives of each of the two are the two.
+@custom_op("gallery::grouped_outer", reference=True)
+def grouped_outer(a: Tensor, g: Tensor, offsets: Tensor) -> Tensor:
+    """Per group, the sum of the outer products of the rows of a and g."""
+    grouped_outer_fake(a, g, offsets)
+    of_group = members(a, offsets)
+    return torch.where(of_group, a, 0).mT @ torch.where(of_group, g, 0)
+
+
+def refuse(found: str) -> None:
+    """Raises what is expected."""
+    expected = "'a' (rows, depth), 'b' (groups, depth, columns) of the same dtype and 'offsets' (groups,), int64"
+    raise ValueError(f"gallery::grouped_mm: expected {expected}; found {found}")
+
+
+@grouped_mm.register_fake
+def grouped_mm_fake(a, b, offsets) -> Tensor:
+    """Contiguous, whatever the strides of a and b."""
+    fits = a.dim() == 2 and b.dim() == 3 and a.shape[1] == b.shape[1] and offsets.shape == b.shape[:1]
+    if not fits or a.dtype != b.dtype or offsets.dtype != torch.int64:
+        refuse(", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in (a, b, offsets)))
+    return a.new_empty(a.shape[0], b.shape[2])
+
+
+@grouped_outer.register_fake
+def grouped_outer_fake(a, g, offsets) -> Tensor:
+    """Contiguous, as b is at best."""
+    if a.dim() != 2 or g.dim() != 2 or a.shape[0] != g.shape[0] or a.dtype != g.dtype or offsets.dtype != torch.int64:
+        refuse(", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in (a, g, offsets)))
+    return a.new_empty(offsets.shape[0], a.shape[1], g.shape[1])
+
+
+def parts(rows: Tensor, offsets: Tensor) -> list[Tensor]:
+    """The rows of each group, and those of none."""
+    ends = [0, *offsets.tolist(), len(rows)]
+    if any(start > end for start, end in pairwise(ends)):
+        raise RuntimeError(f"'offsets' must ascend from 0 to at most {len(rows)}, the rows of 'a'; found {ends[1:-1]}")
+    return [rows[start:end] for start, end in pairwise(ends)]
+
+
+def products(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    """grouped_mm as a loop of products, with its offsets on the host."""
+    *groups, rest = parts(a.to(b.dtype), offsets)
+    outputs = [part @ matrix for part, matrix in zip(groups, b, strict=True)]
+    return torch.cat([*outputs, b.new_zeros(len(rest), b.shape[2])])
+
+
+def outer_products(a: Tensor, g: Tensor, offsets: Tensor) -> Tensor:
+    """grouped_outer as a loop of products."""
+    lefts, rights = parts(a.to(g.dtype), offsets), parts(g, offsets)
+    return torch.stack([left.T @ right for left, right in zip(lefts, rights, strict=True)])[:-1]
+
+
+grouped_mm_cpp = cpp_kernel(SOURCE, "grouped_mm", fallback=products)
+grouped_outer_cpp = cpp_kernel(SOURCE, "grouped_outer", fallback=outer_products)
+
+
+# a is small beside b: it is widened here, b panel by panel in the C++, which takes b in any layout, also transposed.
+@grouped_mm.register_kernel("cpu", name="cpp", layouts={"a": "contiguous", "offsets": "contiguous"})
+def grouped_mm_cpu(a, b, offsets) -> Tensor:
+    """C++: every product at once, in tiles that stay in registers."""
+    grouped_mm_fake(a, b, offsets)
+    return grouped_mm_cpp(a.to(torch.promote_types(a.dtype, torch.float32)), b, offsets)
+
+
+@grouped_outer.register_kernel("cpu", name="cpp", layouts="contiguous")
+def grouped_outer_cpu(a, g, offsets) -> Tensor:
+    """C++: the same tiles, with the rows of a group as the depth."""
+    grouped_outer_fake(a, g, offsets)
+    return grouped_outer_cpp(a.to(torch.promote_types(a.dtype, torch.float32)), g, offsets)
+
+
+@grouped_mm.register_backward
+def _(grad, a, b, offsets):
+    return {"a": lambda: grouped_mm(grad, b.mT, offsets), "b": lambda: grouped_outer(a, grad, offsets)}
+
+
+@grouped_outer.register_backward
+def _(grad, a, g, offsets):
+    return {"a": lambda: grouped_mm(g, grad.mT, offsets), "g": lambda: grouped_mm(a, grad, offsets)}
+
+
+grouped_mm.register_kernel("cuda", products, name="loop")
+grouped_outer.register_kernel("cuda", outer_products, name="loop")
+for device_type in ("cpu", "cuda"):
+    grouped_mm.register_autocast(device_type, {"a": "lower", "b": "lower"})  # as torch.mm
+
+
+@grouped_mm.register_samples
+def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
+    ends = partial(torch.tensor, dtype=torch.int64, device=make(1).device)
+    yield Sample(make(7, 3), make(3, 3, 5), ends([2, 2, 6]))  # an empty group, and a row of none
+    yield Sample(make(9, 4), make(1, 4, 35), ends([9]))  # more rows and columns than a tile of some dtype
+    yield Sample(make(0, 2), make(2, 2, 3), ends([0, 0]))  # no rows
+    yield Sample(make(2, 3), make(2, 4, 5), ends([1, 2])).raises(ValueError, match=r"found \(2, 3\)")
+    yield Sample(make(2, 3), make(2, 3, 5), ends([2, 1])).raises(RuntimeError, match="'offsets' must ascend")
+
+
+@grouped_outer.register_samples
+def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
+    ends = partial(torch.tensor, dtype=torch.int64, device=make(1).device)
+    yield Sample(make(7, 3), make(7, 5), ends([2, 2, 6]))
+    yield Sample(make(2, 3), make(2, 5), ends([3])).raises(RuntimeError, match="to at most 2")
+
+
+if __name__ == "__main__":
+    grouped_mm.check()
+    grouped_outer.check()

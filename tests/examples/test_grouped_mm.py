@@ -1,0 +1,167 @@
+"""grouped_mm and grouped_mm_list, by value, against one product per group in float64."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from gallery_values import BUDGETS, assert_near, dtypes, layouts, load, needs_compiler, random
+
+grouped, listed = load("grouped_mm"), load("grouped_mm_list")
+# rows, depth, columns, ends: an empty group and rows of none; whole tiles and rests; one of everything; nothing.
+CASES = {
+    "rest": (15, 17, 133, [7, 7, 13]),
+    "tile": (12, 4, 64, [6, 12]),
+    "one": (1, 1, 1, [1]),
+    "no rows": (0, 3, 4, [0, 0]),
+    "no depth": (3, 0, 4, [3]),
+    "no columns": (3, 2, 0, [1, 3]),
+    "no groups": (3, 2, 4, []),
+}
+cases = pytest.mark.parametrize("case", CASES)
+
+
+def arguments(case: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    rows, depth, columns, ends = CASES[case]
+    a, b = random(rows, depth, dtype=dtype), random(len(ends), depth, columns, dtype=dtype, seed=1)
+    return a, b, torch.tensor(ends, dtype=torch.int64)
+
+
+def exact(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    """Row by row."""
+    ends = [0, *offsets.tolist()]
+    out = a.new_zeros(a.shape[0], b.shape[2])
+    for group, matrix in enumerate(b):
+        for row in range(ends[group], ends[group + 1]):
+            out = out.index_add(0, torch.tensor([row]), (a[row] @ matrix).unsqueeze(0))
+    return out
+
+
+@needs_compiler
+@dtypes
+@layouts
+@cases
+def test_products(case: str, layout, dtype: torch.dtype) -> None:
+    a, b, offsets = arguments(case, dtype)
+    a, b = layout(a), layout(b) if b.numel() else b
+    found = grouped.grouped_mm(a, b, offsets)
+
+    assert found.is_contiguous()
+    assert_near(found, exact(a.double(), b.double(), offsets), dtype, 8 * BUDGETS[dtype])
+
+
+@needs_compiler
+@dtypes
+@cases
+def test_outer_products(case: str, dtype: torch.dtype) -> None:
+    a, b, offsets = arguments(case, dtype)
+    g = random(a.shape[0], b.shape[2], dtype=dtype, seed=2)
+    expected = torch.zeros(b.shape, dtype=torch.float64)
+    for group, (start, end) in enumerate(pairwise([0, *offsets.tolist()])):
+        expected[group] = torch.einsum("ri,rj->ij", a[start:end].double(), g[start:end].double())
+
+    assert_near(grouped.grouped_outer(a, g, offsets), expected, dtype, 8 * BUDGETS[dtype])
+
+
+def test_gradients() -> None:
+    a, b, offsets = arguments("rest", torch.float64)
+    leaves = [tensor.requires_grad_() for tensor in (a, b)]
+    found = torch.autograd.grad(grouped.grouped_mm(a, b, offsets).square().sum(), leaves)
+
+    torch.testing.assert_close(found, torch.autograd.grad(exact(a, b, offsets).square().sum(), leaves))
+
+
+def test_second_derivatives() -> None:
+    a, b, offsets = random(4, 2, dtype=torch.float64), random(2, 2, 3, dtype=torch.float64), torch.tensor([1, 3])
+    found = torch.func.hessian(lambda a, b: grouped.grouped_mm(a, b, offsets).square().sum(), argnums=(0, 1))(a, b)
+
+    expected = torch.func.hessian(lambda a, b: exact(a, b, offsets).square().sum(), argnums=(0, 1))(a, b)
+    torch.testing.assert_close(found, expected)
+
+
+def test_tangents() -> None:
+    a, b, offsets = arguments("rest", torch.float64)
+    tangents = (torch.ones_like(a), torch.ones_like(b))
+    found = torch.func.jvp(lambda a, b: grouped.grouped_mm(a, b, offsets), (a, b), tangents)
+
+    torch.testing.assert_close(found, torch.func.jvp(lambda a, b: exact(a, b, offsets), (a, b), tangents))
+
+
+def test_compiled() -> None:
+    a, b, offsets = arguments("rest", torch.float64)
+    leaves = [tensor.requires_grad_() for tensor in (a, b)]
+    torch.compiler.reset()
+    compiled = torch.compile(grouped.grouped_mm, fullgraph=True, backend="aot_eager")
+    found = torch.autograd.grad(compiled(a, b, offsets).square().sum(), leaves)
+
+    torch.testing.assert_close(found, torch.autograd.grad(exact(a, b, offsets).square().sum(), leaves))
+
+
+@cases
+def test_loops_of_products(case: str) -> None:
+    """What a GPU runs, and what runs without a compiler."""
+    a, b, offsets = arguments(case, torch.float64)
+    g = random(a.shape[0], b.shape[2], dtype=torch.float64, seed=2)
+
+    torch.testing.assert_close(grouped.products(a, b, offsets), exact(a, b, offsets))
+    torch.testing.assert_close(
+        grouped.outer_products(a, g, offsets), grouped.grouped_outer.__wrapped__(a, g, offsets)
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize("ends", [[2, 1], [0, 4], [-1, 3], [2**40, 2**40]], ids=str)
+@pytest.mark.parametrize("kernel", [grouped.grouped_mm_cpu, grouped.products], ids=["cpp", "loop"])
+def test_offsets_that_are_no_offsets(kernel, ends: list[int]) -> None:
+    """They become addresses, so they are looked at first."""
+    with pytest.raises(RuntimeError, match="'offsets' must ascend from 0 to at most 3, the rows of 'a'"):
+        kernel(torch.ones(3, 2), torch.ones(2, 2, 5), torch.tensor(ends))
+
+
+@pytest.mark.parametrize(
+    "b", [torch.ones(2, 3, 5), torch.ones(3, 2, 5), torch.ones(2, 2, 5).double(), torch.ones(2, 5)], ids=str
+)
+def test_arguments_that_do_not_fit(b: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"expected 'a' \(rows, depth\), 'b' \(groups, depth, columns\)"):
+        grouped.grouped_mm(torch.ones(3, 2), b, torch.tensor([1, 3]))
+
+
+def pairs() -> tuple[list[Tensor], list[Tensor]]:
+    """Groups of every size, one without rows and one without depth."""
+    shapes = ((2, 3, 4), (0, 4, 2), (5, 1, 3), (2, 0, 2))
+    a = [random(rows, depth, dtype=torch.float64) for rows, depth, _ in shapes]
+    return a, [random(depth, columns, dtype=torch.float64, seed=1) for _, depth, columns in shapes]
+
+
+def total(products: list[Tensor]) -> Tensor:
+    return sum(product.square().sum() for product in products)
+
+
+def test_lists() -> None:
+    a, b = pairs()
+
+    expected = [torch.einsum("ij,jk->ik", left, right) for left, right in zip(a, b, strict=True)]
+    torch.testing.assert_close(listed.grouped_mm_list(a, b), expected)
+
+
+def test_gradients_of_some_elements_of_lists() -> None:
+    a, b = pairs()
+    leaves = [a[0].requires_grad_(), b[2].requires_grad_()]
+    found = torch.autograd.grad(total(listed.grouped_mm_list(a, b)), leaves)
+
+    expected = total([left @ right for left, right in zip(a, b, strict=True)])
+    torch.testing.assert_close(found, torch.autograd.grad(expected, leaves))
+
+
+def test_compiled_lists() -> None:
+    a, b = pairs()
+    torch.compiler.reset()
+    compiled = torch.compile(listed.grouped_mm_list, fullgraph=True, backend="aot_eager")
+
+    torch.testing.assert_close(compiled(a, b), [left @ right for left, right in zip(a, b, strict=True)])
+
+
+def test_a_pair_without_a_product() -> None:
+    with pytest.raises(ValueError, match=r"'a\[1\]' and 'b\[1\]' have no product: \(2, 3\) torch.float32 and \(2, 3\)"):
+        listed.grouped_mm_list([torch.ones(1, 1), torch.ones(2, 3)], [torch.ones(1, 1), torch.ones(2, 3)])
