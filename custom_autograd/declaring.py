@@ -21,8 +21,9 @@ from custom_autograd.integrations import INTEGRATIONS
 from custom_autograd.registering import attach_integrations
 from custom_autograd.registration import library, registry
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.kernels import Kernel
+from custom_autograd.registration.kernels import declared_kernel
 from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.terms import Terms, make_kernel
 from custom_autograd.structures.adapters import flat_function
 from custom_autograd.structures.forms import find_form, flat_wish
 
@@ -117,7 +118,8 @@ def define(declaration: Declaration, *, replace: bool) -> Entry:
     entry, replaced = registry.claim(declaration, replace=replace)
     entry.modules = modules_of(function)
     for device_type in devices or (None,):
-        entry.kernels.add(Kernel(device_type, function, declaration.location), replace=False)
+        its = make_kernel(declaration, device_type, function, declaration.location, Terms())
+        entry.kernels.add(declared_kernel(declaration) if device_type is None else its, replace=False)
     try:
         if replaced is not None:
             _move(replaced)

@@ -17,6 +17,7 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.call import publish
 from custom_autograd.runtime.program import program_of, source_of
+from custom_autograd.runtime.terms import Terms
 from custom_autograd.runtime.validation import level_of, parse_level
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.variants import InplaceVariant, OutVariant
@@ -29,6 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 DeviceTypes = str | Sequence[str] | None
+Layouts = str | Mapping[str, str] | None
 
 
 @typing.overload
@@ -252,8 +254,11 @@ class CustomOp(Generic[P, R]):
 
     @property
     def kernels(self) -> dict[str, str]:
-        """file:line of each kernel, by device type; the default kernel stands under "default"."""
-        return {device or "default": kernel.location for device, kernel in self.entry.kernels.items()}
+        """file:line of the kernels, by device type; the default kernel stands under "default".
+
+        Where there are several for a device type, they stand in the order in which they are tried, by name.
+        """
+        return self.entry.kernels.listed()
 
     @property
     def validation(self) -> str:
@@ -274,27 +279,84 @@ class CustomOp(Generic[P, R]):
 
     @typing.overload
     def register_kernel(
-        self, device_types: DeviceTypes, fn: None = None, /, *, replace: bool = False
+        self,
+        device_types: DeviceTypes,
+        fn: None = None,
+        /,
+        *,
+        name: str | None = None,
+        when: Callable[..., bool] | None = None,
+        priority: int = 0,
+        layouts: Layouts = None,
+        replace: bool = False,
     ) -> Callable[[F], F]: ...
     @typing.overload
-    def register_kernel(self, device_types: DeviceTypes, fn: F, /, *, replace: bool = False) -> F: ...
     def register_kernel(
-        self, device_types: DeviceTypes, fn: Callable[..., Any] | None = None, /, *, replace: bool = False
+        self,
+        device_types: DeviceTypes,
+        fn: F,
+        /,
+        *,
+        name: str | None = None,
+        when: Callable[..., bool] | None = None,
+        priority: int = 0,
+        layouts: Layouts = None,
+        replace: bool = False,
+    ) -> F: ...
+    def register_kernel(
+        self,
+        device_types: DeviceTypes,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        when: Callable[..., bool] | None = None,
+        priority: int = 0,
+        layouts: Layouts = None,
+        replace: bool = False,
     ) -> Any:
-        """Registers a kernel for one or several device types.
+        """Registers a kernel for one or several device types; kernels of different names stand beside each other.
+
+        For each call the kernel with the highest priority runs whose condition accepts the arguments. Of equal ones
+        those with a condition come first, then those that were registered first; after all of a device type come those
+        for any device. A kernel that raises `KernelUnavailable` is passed over in this process, with a warning.
 
         Args:
-            device_types: such as "cpu" or ("cpu", "cuda"); None for the default kernel.
-            fn: takes the op's arguments and returns its outputs, hidden ones included; runs outside autograd.
-            replace: the device type may have a kernel.
+            device_types: such as "cpu" or ("cpu", "cuda"); None for any device.
+            fn: takes the op's arguments and returns its outputs, hidden ones included; runs outside autograd, with the
+                device of its tensors as the current one.
+            name: what `use_kernel` calls it; by default the device type, or "default".
+            when: a function of some of the op's arguments, by name; the kernel takes those for which it returns True.
+            priority: a kernel with a higher one is asked earlier.
+            layouts: what the kernel relies on, by argument or for all tensors: "contiguous", "contiguous_rows" (the
+                last dimension has stride 1), "channels_last", "channels_last_3d". Other tensors reach it as copies;
+                what it writes to a copy is written back.
+            replace: the device type may have a kernel of that name.
 
         Returns:
             `fn`, or a decorator.
 
         Raises:
-            RegistrationError: the parameters do not fit the schema, the device type is unknown or taken.
+            RegistrationError: the parameters do not fit the schema, the device type is unknown, the name is taken, or
+                a term cannot be kept.
         """
-        return _decorator(fn, lambda f: registering.add_kernel(self.entry, device_types, f, replace=replace))
+        terms = Terms(name, when, priority, layouts)
+        return _decorator(fn, lambda f: registering.add_kernel(self.entry, device_types, f, terms, replace=replace))
+
+    def use_kernel(self, name: str) -> AbstractContextManager[None]:
+        """Only kernels of that name run while the context is open, in this thread and in backward passes it starts.
+
+        Compiled code follows it too: which kernel runs is no part of a graph. In the environment,
+        CUSTOM_AUTOGRAD_KERNELS=namespace::op=name,... says the same for a whole process.
+
+        Args:
+            name: as given to `register_kernel`; "default" for the decorated function.
+
+        Raises:
+            KernelError: there is no such kernel, here or, in a call, for the device type; or its condition says no.
+            KernelUnavailable: in a call, it cannot be built or loaded.
+        """
+        return self.entry.kernels.insist(name)
 
     @typing.overload
     def register_fake(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...

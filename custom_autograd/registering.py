@@ -15,11 +15,11 @@ from custom_autograd.core.names import names_of
 from custom_autograd.integrations import INTEGRATIONS, subclasses
 from custom_autograd.registration import rules
 from custom_autograd.registration.casting import parse_policy
-from custom_autograd.registration.kernels import Kernel
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime import autograd_kernel
 from custom_autograd.runtime.casting import slot_of
+from custom_autograd.runtime.terms import Terms, make_kernel
 from custom_autograd.structures.adapters import ByName, by_flat_name, check_call, flat_function
 from custom_autograd.structures.torch_style import TorchStyle, flat_vmap
 from custom_autograd.torch_private.dispatch import key_of_device
@@ -40,7 +40,9 @@ def _add(entry: Entry, rule: Rule, *, replace: bool) -> None:
         attach_integrations(entry)
 
 
-def add_kernel(entry: Entry, device_types: str | Sequence[str] | None, function: F, *, replace: bool) -> F:
+def add_kernel(
+    entry: Entry, device_types: str | Sequence[str] | None, function: F, terms: Terms, *, replace: bool
+) -> F:
     """Registers a kernel for each device type."""
     declaration = entry.declaration
     registered: Callable[..., Any] = function
@@ -50,7 +52,7 @@ def add_kernel(entry: Entry, device_types: str | Sequence[str] | None, function:
     for device_type in (None,) if device_types is None else names_of(device_types):
         slot = f"{device_type or 'default'} kernel"
         rules.check_call(declaration, slot, registered)
-        kernel = Kernel(device_type, registered, location_of(function))
+        kernel = make_kernel(declaration, device_type, registered, location_of(function), terms)
         if device_type is None:
             entry.kernels.add(kernel, replace=replace)
             continue

@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.base import PASSED, Check, Finding, failed
+from custom_autograd.checks.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.known_kernels import device_of_kernel, label_of_kernel
 from custom_autograd.checks.targets import Function, Target, call_on
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.modes import DispatchMode
 
@@ -34,9 +36,16 @@ class Bounds(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per kernel that runs where the sample lives."""
         devices = {"", *(tensor.device.type for tensor in sample.tensors())}
-        kernels = {device: row for device, row in target.kernels.items() if device in devices}
-        for device, kernel in kernels.items() or [("", target.full)]:
-            yield _check(kernel, target, sample, f"the {device or 'default'} kernel" if kernels else "it")
+        kernels = {key: row for key, row in target.kernels.items() if device_of_kernel(key) in devices}
+        for key, kernel in kernels.items() or [("", target.full)]:
+            yield _check_if_available(kernel, target, sample, label_of_kernel(key) if kernels else "it")
+
+
+def _check_if_available(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:
+    try:
+        return _check(kernel, target, sample, name)
+    except KernelUnavailable as error:
+        return skipped(first_line(error))
 
 
 def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:

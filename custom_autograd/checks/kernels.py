@@ -3,13 +3,16 @@
 import itertools
 import operator
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 
 from custom_autograd.checks.agreement import compare_values
-from custom_autograd.checks.base import Check, Finding, skipped
+from custom_autograd.checks.base import Check, Finding, first_line, skipped
+from custom_autograd.checks.known_kernels import device_of_kernel, label_of_kernel
 from custom_autograd.checks.sweeps import layouts
 from custom_autograd.checks.targets import Function, Target
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.samples import Sample
 
 
@@ -29,20 +32,51 @@ class Kernels(Check):
         return "the op has no kernel besides the default one" if "" in target.kernels else "the op has no two kernels"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per kernel and layout, and one per pair of devices; a device that is not here is skipped."""
-        devices = [device for device in target.kernels if device]
-        for device in devices:
-            if not has_device(device):
-                yield skipped(f"there is no {device} device here")
+        """One finding per kernel and layout, and one per pair of kernels; a device that is not here is skipped."""
+        keys = [key for key in target.kernels if device_of_kernel(key)]
+        for key in keys:
+            if not has_device(device_of_kernel(key)):
+                yield skipped(f"there is no {device_of_kernel(key)} device here")
             elif "" in target.kernels:
-                moved = sample.map(operator.methodcaller("to", device))
-                for label, variant in layouts(moved, written=target.written_places(sample)):
-                    place = f"{device} kernel, {label}"
-                    yield compare_values(target, target.kernels[""], variant, place, "the default kernel")
-        for one, other in itertools.combinations(filter(has_device, devices), 2):
-            moved = sample.map(operator.methodcaller("to", one))
-            elsewhere = _on(target.kernels[other], device=other, home=one)
-            yield compare_values(target, elsewhere, moved, f"{one} kernel", f"the {other} kernel")
+                yield from _against_default(target, key, sample)
+        present = [key for key in keys if has_device(device_of_kernel(key))]
+        for one, other in itertools.combinations(present, 2):
+            device, home = device_of_kernel(other), device_of_kernel(one)
+            if device == home and "" in target.kernels:
+                continue  # both were compared with the default kernel
+            moved = sample.map(operator.methodcaller("to", home))
+            elsewhere = _on(_completed(target, other), device=device, home=home)
+            yield _compare(_with(target, one), elsewhere, moved, label_of_kernel(one)[4:], label_of_kernel(other))
+
+
+def _against_default(target: Target, key: str, sample: Sample) -> Iterable[Finding]:
+    moved = sample.map(operator.methodcaller("to", device_of_kernel(key)))
+    for label, variant in layouts(moved, written=target.written_places(sample)):
+        place = f"{label_of_kernel(key)[4:]}, {label}"
+        yield _compare(_with(target, key), target.kernels[""], variant, place, "the default kernel")
+
+
+def _compare(target: Target, other: Function, sample: Sample, label: str, name: str) -> Finding:
+    try:
+        return compare_values(target, other, sample, label, name)
+    except KernelUnavailable as error:
+        return skipped(first_line(error))
+
+
+def _with(target: Target, key: str) -> Target:
+    """The target with that kernel of several on its device; the only one is reached as callers reach it."""
+    its = [other for other in target.kernels if device_of_kernel(other) == device_of_kernel(key)]
+    return target if len(its) == 1 else replace(target, full=_completed(target, key))
+
+
+def _completed(target: Target, key: str) -> Function:
+    """A kernel, called with every argument that the call leaves out."""
+
+    def call(*args: object, **kwargs: object) -> object:
+        completed = target.complete(Sample(*args, **kwargs))
+        return target.kernels[key](*completed.args, **completed.kwargs)
+
+    return call
 
 
 def _on(kernel: Function, *, device: str, home: str) -> Function:

@@ -24,6 +24,7 @@ from custom_autograd.checks.arguments import (
     places_in_containers,
 )
 from custom_autograd.checks.dispatching import call_overload, repeatable, to_dispatcher
+from custom_autograd.checks.known_kernels import conditional, key_of_kernel
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
@@ -54,7 +55,7 @@ class Target:
         overload: the dispatcher's overload, if it is an op.
         to_dispatcher: the same call in the values that the overload takes.
         reference: the same computation in differentiable PyTorch operations.
-        kernels: by device type, "" for the default kernel.
+        kernels: by device type, "" for the default kernel; further ones of a device type by that and their name.
         samples: the registered samples rule.
         location: file:line of the declaration.
         may_alias: whether results may share memory with arguments.
@@ -215,7 +216,7 @@ def _from_schema(call: Function, entry: Entry, schema: Schema) -> Target:
         overload=entry.overload,
         to_dispatcher=functools.partial(to_dispatcher, schema),
         reference=None if reference is None else repeatable(schema, reference),
-        kernels={device or "": repeatable(schema, kernel.function) for device, kernel in entry.kernels.items()},
+        kernels={key_of_kernel(kernel): repeatable(schema, conditional(kernel)) for kernel in entry.kernels.all()},
         location=entry.declaration.location,
         may_alias=schema.is_view or schema.may_return_inputs,
         hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),

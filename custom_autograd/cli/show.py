@@ -58,8 +58,7 @@ def _schema(value: object) -> list[str]:
 
 def _kernels(value: object) -> list[str]:
     entry = getattr(value, "entry", None)
-    kernels = {} if entry is None else dict(entry.kernels)
-    return [f"{device or 'default':<16} {kernel.location}" for device, kernel in kernels.items()]
+    return [] if entry is None else [f"{kernel.title:<16} {kernel.place}" for kernel in entry.kernels.all()]
 
 
 def _samples(value: object) -> list[str]:

@@ -4,6 +4,7 @@ CustomAutogradError (RuntimeError)
   DeclarationError (also ValueError)     the declaration of an op cannot stand: change the declaration
   RegistrationError                      a rule, kernel or fake does not fit the op: change what is registered
   KernelError                            a kernel, or the lack of one: change the kernel or the arguments
+    KernelUnavailable                    a kernel cannot be built or loaded here: the next one runs, where there is one
   GradientError                          a derivative is wrong, missing or impossible: change or add a rule
   CheckError (also AssertionError)       verification found something, or could not start
 """
@@ -23,6 +24,10 @@ class RegistrationError(CustomAutogradError):
 
 class KernelError(CustomAutogradError):
     """A kernel returned something its schema does not allow, or no kernel serves the arguments."""
+
+
+class KernelUnavailable(KernelError):  # noqa: N818 - a state, not a mistake
+    """A kernel cannot be built or loaded here; raised before anything was computed or written."""
 
 
 class GradientError(CustomAutogradError):

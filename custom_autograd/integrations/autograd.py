@@ -20,7 +20,9 @@ class Kernels:
 
     def describe(self, entry: Entry) -> str:
         """The device types with a kernel of their own, and the default kernel."""
-        kernels = [f"{device or 'any device'} ({kernel.location})" for device, kernel in entry.kernels.items()]
+        kernels = [
+            f"{kernel.title.replace('default', 'any device', 1)} ({kernel.place})" for kernel in entry.kernels.all()
+        ]
         return f"registered: {', '.join(kernels)}"
 
 

@@ -18,11 +18,9 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.errors import KernelWarning
+from custom_autograd.core.errors import KernelUnavailable, KernelWarning
 from custom_autograd.core.messages import format_message
-from custom_autograd.kernels.library import KernelUnavailable, find_or_build
-
-__all__ = ["CppKernel", "KernelUnavailable", "KernelWarning", "cpp_kernel"]
+from custom_autograd.kernels.library import find_or_build
 
 
 def cpp_kernel(

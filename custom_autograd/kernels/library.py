@@ -24,12 +24,8 @@ from pathlib import Path
 
 import torch
 
-from custom_autograd.core.errors import KernelError
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
-
-
-class KernelUnavailable(KernelError):  # noqa: N818 - a state, not a mistake
-    """A kernel cannot be built or loaded here."""
 
 
 def find_or_build(source: Path, flags: Sequence[str]) -> tuple[str, Path]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
-from custom_autograd.kernels.library import KernelUnavailable
 
 
 def triton_kernel(function: Callable[..., None]) -> TritonKernel:

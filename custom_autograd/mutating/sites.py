@@ -148,13 +148,13 @@ def _rules_of(entry: Entry) -> Iterator[Site]:
 
 def _kernels_of(entry: Entry) -> Iterator[Site]:
     results = tuple(output.name for output in entry.declaration.schema.fresh_outputs)
-    for device, kernel in entry.kernels.items():
+    for kernel in entry.kernels.all():
         yield Site(
             entry.name,
-            f"kernel {device or 'default'}",
+            f"kernel {kernel.title}",
             "kernel",
             "arguments",
-            kernel.function,
+            kernel.given,
             results,
             partial(_exchanged_kernel, entry, kernel),
         )
@@ -178,7 +178,7 @@ def _set_rule(entry: Entry, rule: Rule) -> None:
 
 @contextlib.contextmanager
 def _exchanged_kernel(entry: Entry, kernel: Kernel, function: Function) -> Iterator[None]:
-    entry.kernels.add(replace(kernel, function=function), replace=True)
+    entry.kernels.add(replace(kernel, function=kernel.wrap(function), given=function), replace=True)
     try:
         yield
     finally:

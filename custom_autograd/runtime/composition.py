@@ -114,7 +114,7 @@ def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema say
 def has_own_kernel(entry: Entry, device_type: str | None) -> bool:
     """Whether a kernel was registered that serves a device type, beside the composition."""
     kernel = entry.kernels.get(device_type) or entry.kernels.get(None)
-    return kernel is not None and kernel.function is not entry.declaration.function
+    return kernel is not None and kernel.given is not entry.declaration.function
 
 
 def _is_to_be_composed(entry: Entry, values: list[Any]) -> bool:

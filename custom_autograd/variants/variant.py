@@ -24,6 +24,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.call import make_public_call
+from custom_autograd.runtime.terms import Terms
 from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.tags import HANDED_BACK
@@ -84,7 +85,7 @@ class Variant:
     def kernels(self) -> dict[str, str]:
         """file:line of each kernel of its own, by device type; empty where it is the op and a copy."""
         kernels, derived = self.entry.kernels, self.entry.declaration.function
-        return {name or "default": one.location for name, one in kernels.items() if one.function is not derived}
+        return {name or "default": one.location for name, one in kernels.items() if one.given is not derived}
 
     @property
     def entry(self) -> Entry:
@@ -152,9 +153,9 @@ class Variant:
 
         def register(function: F) -> F:
             entry = self.entry
-            is_derived = device_types is None and entry.kernels[None].function is entry.declaration.function
+            is_derived = device_types is None and entry.kernels[None].given is entry.declaration.function
             guarded = self._guarded(function) if callable(function) else function
-            registering.add_kernel(entry, device_types, guarded, replace=replace or is_derived)
+            registering.add_kernel(entry, device_types, guarded, Terms(), replace=replace or is_derived)
             entry.has_own_kernels = True
             return function
 

@@ -91,7 +91,7 @@ def test_second_kernel():
 RegistrationError: words::filled: device type 'cpu' already has a kernel
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True to register_kernel if that is meant""")
+  do         pass replace=True to register_kernel if that is meant, or name= to have both""")
 
 
 def test_second_default_kernel():
@@ -99,7 +99,7 @@ def test_second_default_kernel():
 RegistrationError: words::filled: device type None already has a kernel
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True to register_kernel if that is meant""")
+  do         pass replace=True to register_kernel if that is meant, or name= to have both""")
 
 
 def test_fake_with_other_parameters():

@@ -1,0 +1,39 @@
+"""The kernels that a check knows: by a key of device type and name, each refusing what its condition does not take."""
+
+from collections.abc import Callable
+
+from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.registration.kernels import Kernel
+
+
+def key_of_kernel(kernel: Kernel) -> str:
+    """The default kernel as "", others as "cpu" or "cpu 'name'"."""
+    return "" if kernel.title == "default" else kernel.title
+
+
+def device_of_kernel(key: str) -> str:
+    """The device type in the key of a kernel, "" for any."""
+    device = key.partition(" ")[0]
+    return "" if device == "default" else device
+
+
+def label_of_kernel(key: str) -> str:
+    """What a message calls the kernel of a key: "the cpu kernel 'name'"."""
+    device, _, name = (key or "default").partition(" ")
+    return f"the {device} kernel {name}".rstrip()
+
+
+def conditional(kernel: Kernel) -> Callable[..., object]:
+    """The kernel, which raises KernelUnavailable for what its condition does not accept."""
+    when = kernel.when
+    if when is None:
+        return kernel.function
+
+    def call(*args: object, **kwargs: object) -> object:
+        reason = when.refusal(args, kwargs)
+        if reason is not None:
+            raise KernelUnavailable(f"the {kernel.label} does not take the sample: {reason}")
+        result: object = kernel.function(*args, **kwargs)
+        return result
+
+    return call

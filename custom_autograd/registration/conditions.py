@@ -1,0 +1,59 @@
+"""Condition: when a kernel may run, as a function of some of the arguments, bound by their names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from custom_autograd.core.errors import KernelError, KernelUnavailable
+from custom_autograd.core.messages import format_message, show
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A function of the user's that says whether a kernel takes the arguments.
+
+    Attributes:
+        function: returns a bool, or raises KernelUnavailable with the reason (Any: what the schema says, as below).
+        names: the arguments that it is called with.
+        location: file:line of it.
+        bind: a kernel's call -> all arguments by name, as the op's author sees them.
+        op: for messages.
+    """
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    location: str
+    bind: Callable[..., dict[str, Any]]
+    op: str
+
+    def refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Why the kernel does not take these arguments, or None where it does.
+
+        Raises:
+            KernelError: the function returns something other than a bool.
+        """
+        values = self.bind(*args, **kwargs)
+        try:
+            answer = self.function(**{name: values[name] for name in self.names})
+        except KernelUnavailable as error:
+            return first_line(error)
+        if type(answer) is not bool:
+            problem = "the function given as when= returns no bool"
+            raise KernelError(
+                format_message(self.op, problem, expected="a bool", found=show(answer), rule=self.location)
+            )
+        return None if answer else f"when={self._text()} returns False"
+
+    def _text(self) -> str:
+        """What the function is called, what it says of itself, and where it stands."""
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        words = (inspect.getdoc(self.function) or "").partition("\n")[0].rstrip(".")
+        return f"{name} ({words + ', ' if words else ''}{self.location})"
+
+
+def first_line(error: Exception) -> str:
+    """The problem that an error names, without the facts below it."""
+    return str(error).partition("\n")[0]

@@ -1,0 +1,121 @@
+"""What a kernel need not see to: tensors laid out as it declares, and its device as the current one.
+
+def kernel(x, weight, eps):
+    with $on_device_of([x, weight]):                                        on an accelerator
+        return $function(x.contiguous(), weight.contiguous(), eps)          layouts="contiguous"
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.registration.rules import keywords_of, positional_of
+from custom_autograd.runtime.passing import arguments_of
+from custom_autograd.runtime.source import Source, compile_source
+from custom_autograd.runtime.tensors import first_tensor
+
+LAYOUTS = {
+    "contiguous": "{0}.contiguous()",
+    "contiguous_rows": "({0} if {0}.dim() == 0 or {0}.stride(-1) == 1 else {0}.contiguous())",
+    "channels_last": "{0}.contiguous(memory_format=$torch.channels_last)",
+    "channels_last_3d": "{0}.contiguous(memory_format=$torch.channels_last_3d)",
+}
+"""Source of a tensor in a layout: itself where it has it. In "contiguous_rows" the last dimension has stride 1."""
+
+HOSTS = ("cpu", "meta")
+"""Device types without a current device."""
+
+Function = Callable[..., Any]  # Any: takes and returns what the schema says
+
+
+def wrapper_of(
+    schema: Schema, name: str, device_type: str | None, layouts: Mapping[str, str]
+) -> Callable[[Function], Function]:
+    """What makes a kernel of a function that relies on layouts, and on the current device.
+
+    Args:
+        schema: of the op.
+        name: of the op, for tracebacks.
+        device_type: that the kernel is for; None for every one.
+        layouts: by argument, one of LAYOUTS.
+    """
+    has_device = device_type not in HOSTS and (device_type is not None or torch.accelerator.is_available())
+    if not layouts and not has_device:
+        return lambda function: function
+    source = _source(schema, layouts, has_device=has_device)
+
+    def wrap(function: Function) -> Function:
+        values = {"function": function, "torch": torch, "on_device_of": on_device_of}
+        namespace = {source.own(key): value for key, value in values.items()}
+        made: Function = compile_source(source.text, f"{name} kernel", namespace)[source.own("kernel")]
+        return made
+
+    return wrap
+
+
+def _source(schema: Schema, layouts: Mapping[str, str], *, has_device: bool) -> Source:
+    source = Source(schema.argument_names)
+    keywords = keywords_of(schema)
+    parameters = [*positional_of(schema), *(["*"] if keywords and not _has_star(schema) else []), *keywords]
+    prepared = {argument.name: _prepared(argument, layouts.get(argument.name)) for argument in schema.arguments}
+    with source.block(f"def $kernel({', '.join(parameters)})"), contextlib.ExitStack() as blocks:
+        if has_device:
+            tensors = ", ".join(argument.name for argument in (*schema.tensor_arguments, *_devices(schema)))
+            blocks.enter_context(source.block(f"with $on_device_of([{tensors}])"))
+        written = [a.name for a in schema.mutated_arguments if a.name in layouts]
+        for name in written:
+            source.line(f"$own_{name} = {prepared[name]}")
+            prepared[name] = f"$own_{name}"
+        source.line(f"$result = $function({arguments_of(schema, prepared)})")
+        for name in written:
+            _write_back(source, schema, name)
+        source.line("return $result")
+    return source
+
+
+def _prepared(argument: Argument, layout: str | None) -> str:
+    """Source of an argument in its layout."""
+    star = "*" * argument.is_variadic
+    if layout is None:
+        return star + argument.name
+    one = LAYOUTS[layout]
+    if argument.is_tensor_list:
+        item = one.format("$item")
+        each = f"[None if $item is None else {item} for $item in {argument.name}]"
+        return f"{star}{each}" if star or not argument.is_optional else f"None if {argument.name} is None else {each}"
+    prepared = one.format(argument.name)
+    return f"None if {argument.name} is None else {prepared}" if argument.is_optional else prepared
+
+
+def _write_back(source: Source, schema: Schema, name: str) -> None:
+    """What was written to a copy reaches the argument."""
+    argument = next(a for a in schema.mutated_arguments if a.name == name)
+    pairs = f"zip({name} or (), $own_{name} or ())" if argument.is_tensor_list else f"[({name}, $own_{name})]"
+    with source.block(f"for $given, $copy in {pairs}"), source.block("if $copy is not $given"):
+        source.line("$given.copy_($copy)")
+
+
+def _has_star(schema: Schema) -> bool:
+    return any(argument.is_variadic for argument in schema.arguments)
+
+
+def _devices(schema: Schema) -> list[Argument]:
+    """The arguments that choose a device, for an op without tensors."""
+    return [] if schema.tensor_arguments else [a for a in schema.arguments if a.type.startswith("Device")]
+
+
+def on_device_of(values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+    """Makes the device of the first tensor the current one (Any: tensors, lists of them, a device, None)."""
+    tensor, accelerator = first_tensor(values), torch.accelerator.current_accelerator()
+    devices = [value for value in values if isinstance(value, torch.device)]
+    device = tensor.device if tensor is not None else next(iter(devices), None)
+    if device is None or device.index is None or accelerator is None or device.type != accelerator.type:
+        return contextlib.nullcontext()
+    if device.index == torch.accelerator.current_device_index():
+        return contextlib.nullcontext()
+    return torch.accelerator.device_index(device.index)
