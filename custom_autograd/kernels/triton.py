@@ -68,6 +68,9 @@ def compiled(function: Callable[..., None]) -> Any:  # Any: triton has no types 
         raise KernelUnavailable(message) from error
     assert isinstance(function, FunctionType)
     function.__globals__["tl"] = language
+    for name in function.__code__.co_names:  # functions that the kernel calls, or scans with
+        if isinstance(helper := function.__globals__.get(name), TritonKernel):
+            function.__globals__[name] = compiled(helper.function)
     return triton.jit(function)
 
 
