@@ -23,7 +23,7 @@ from torch import Tensor
 from custom_autograd import Sample, custom_op
 
 sys.path.append(str(Path(__file__).parent))  # also where this file is imported from another folder
-from selective_scan_kernels import SIZES, require_inputs, scan_cpp, scan_grad_cpp, scan_triton
+from selective_scan_kernels import SIZES, require_inputs, scan_cpp, scan_grad_cpp, scan_triton, scanned
 
 
 @custom_op("gallery::selective_scan", outputs=("out", "last_state"), reference=True)
@@ -41,18 +41,10 @@ def selective_scan(
 ) -> tuple[Tensor, Tensor]:
     """Runs the recurrence along the last dimension of u; returns what it gives, and the state at the end."""
     wide = require_inputs(u, delta, A, B, C, D, z, delta_bias, initial_state)
-    x, raw, A, B, C = (tensor.to(wide) for tensor in (u, delta, A, B, C))
-    raw = raw if delta_bias is None else raw + delta_bias.to(wide).unsqueeze(1)
-    step = F.softplus(raw) if delta_softplus else raw
-    decay = torch.exp(step.unsqueeze(-1) * A.unsqueeze(1))  # (batch, channels, length, state), as is the next
-    term = (step * x).unsqueeze(-1) * B.transpose(1, 2).unsqueeze(1)
-    h = x.new_zeros(*x.shape[:2], A.shape[1]) if initial_state is None else initial_state.to(wide).clone()
-    y = [x[..., :0]]
-    for t in range(x.shape[2]):
-        h = decay[:, :, t] * h + term[:, :, t]
-        y.append(h @ C[:, :, t].unsqueeze(-1))
-    out = torch.cat(y, -1) if D is None else torch.cat(y, -1) + D.to(wide).unsqueeze(1) * x
-    return (out if z is None else out * F.silu(z.to(wide))).to(u.dtype).contiguous(), h.contiguous()
+    *_, h = scanned(u, delta, A, B, delta_bias, initial_state, delta_softplus, wide)
+    y = (h[:, :, 1:] * C.to(wide).transpose(1, 2).unsqueeze(1)).sum(-1)
+    y = y if D is None else y + D.to(wide).unsqueeze(1) * u.to(wide)
+    return (y if z is None else y * F.silu(z.to(wide))).to(u.dtype).contiguous(), h[:, :, -1].contiguous()
 
 
 # All gradients come from one pass back in time. As an op of its own its C++ stays differentiable, by this reference.
@@ -73,14 +65,29 @@ def selective_scan_grad(
 ) -> list[Tensor]:
     """The gradients of selective_scan with respect to those tensors that are there, in their order."""
     inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state)
-    places = [place for place, tensor in enumerate(inputs) if tensor is not None]
-
-    def outputs(*given: Tensor) -> tuple[Tensor, Tensor]:
-        filled = dict(zip(places, given, strict=True))
-        return selective_scan.__wrapped__(*(filled.get(place) for place in range(len(inputs))), delta_softplus)
-
-    _, pull = torch.func.vjp(outputs, *(inputs[place] for place in places))
-    return [grad.contiguous() for grad in pull((out_grad, last_state_grad))]
+    wide = require_inputs(*inputs)
+    raw, step, decay, h = scanned(u, delta, A, B, delta_bias, initial_state, delta_softplus, wide)
+    x, y_grad, z_grad = u.to(wide), out_grad.to(wide), None
+    b, c = (tensor.to(wide).transpose(1, 2).unsqueeze(1) for tensor in (B, C))
+    if z is not None:
+        y, gate = (h[:, :, 1:] * c).sum(-1), torch.sigmoid(z.to(wide))
+        y = y if D is None else y + D.to(wide).unsqueeze(1) * x
+        z_grad, y_grad = y_grad * y * gate * (1 + z * (1 - gate)), y_grad * z * gate
+    h_grad, h_grads = last_state_grad.to(wide).clone(), []
+    for t in reversed(range(u.shape[2])):
+        h_grads.append(h_grad + y_grad[:, :, t, None] * c[:, :, t])
+        h_grad = decay[:, :, t] * h_grads[-1]
+    h_grads = torch.stack(h_grads[::-1], 2) if h_grads else decay
+    through, term_grad = h_grads * h[:, :, :-1] * decay, (h_grads * b).sum(-1)
+    raw_grad = term_grad * x + (through * A.to(wide).unsqueeze(1)).sum(-1)
+    raw_grad = raw_grad * torch.where(raw > 20, 1, torch.sigmoid(raw)) if delta_softplus else raw_grad
+    u_grad = term_grad * step if D is None else term_grad * step + D.to(wide).unsqueeze(1) * y_grad
+    a_grad, b_grad = through * step.unsqueeze(-1), h_grads * (step * x).unsqueeze(-1)
+    shared = [grad.sum(1).transpose(1, 2) for grad in (b_grad, h[:, :, 1:] * y_grad.unsqueeze(-1))]
+    own = [(y_grad * x).sum((0, 2)), z_grad, raw_grad.sum((0, 2)), h_grad]
+    grads = [u_grad, raw_grad, a_grad.sum((0, 2)), *shared, *own]
+    present = [pair for pair in zip(grads, inputs, strict=True) if pair[1] is not None]
+    return [grad.to(tensor.dtype).contiguous() for grad, tensor in present]
 
 
 selective_scan.register_kernel("cpu", scan_cpp, name="cpp")
@@ -128,8 +135,8 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
 
 @selective_scan_grad.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
-    given = (make(1, 2, 3), make(1, 2, 2), *make_inputs(make, 1, 2, 3, 2))
-    yield Sample(*given, None, make(1, 2, 3), make(2), None, delta_softplus=True)
+    given = (make(1, 2, 2), make(1, 2, 1), *make_inputs(make, 1, 2, 2, 1))
+    yield Sample(*given, make(2), make(1, 2, 2), make(2), None, delta_softplus=True)
 
 
 if __name__ == "__main__":

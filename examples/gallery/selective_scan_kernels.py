@@ -1,10 +1,11 @@
-"""Kernels of the selective scan: C++ forward and backward, Triton forward; selective_scan.py has the formula."""
+"""What selective_scan.py runs: the recurrence in PyTorch operations, in C++ with its gradients, and in Triton."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
@@ -40,6 +41,18 @@ def require_inputs(*inputs: Tensor | None) -> torch.dtype:
 def widened(wide: torch.dtype, *tensors: Tensor | None) -> list[Tensor | None]:
     """What each channel has for itself, in the dtype of states; it is small beside u."""
     return [None if tensor is None else tensor.to(wide).contiguous() for tensor in tensors]
+
+
+def scanned(u, delta, A, B, delta_bias, initial_state, delta_softplus, wide) -> tuple[Tensor, ...]:
+    """Steps before and after softplus, exp(Δ A), and all states: (batch, channels, length + 1, state)."""
+    raw = delta.to(wide) if delta_bias is None else delta.to(wide) + delta_bias.to(wide).unsqueeze(1)
+    step = F.softplus(raw) if delta_softplus else raw
+    decay = torch.exp(step.unsqueeze(-1) * A.to(wide).unsqueeze(1))
+    term = (step * u.to(wide)).unsqueeze(-1) * B.to(wide).transpose(1, 2).unsqueeze(1)
+    h = [u.new_zeros((*u.shape[:2], A.shape[1]), dtype=wide) if initial_state is None else initial_state.to(wide)]
+    for t in range(u.shape[2]):
+        h.append(decay[:, :, t] * h[-1] + term[:, :, t])
+    return raw, step, decay, torch.stack(h, 2)
 
 
 def scan_cpp(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus) -> tuple[Tensor, Tensor]:
