@@ -69,11 +69,11 @@ def dropout(x: Tensor, p: float, seed: Tensor) -> Tensor:
 dropout_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "dropout", fallback=dropout.__wrapped__)
 
 
-@dropout.register_kernel("cpu")
+@dropout.register_kernel("cpu", name="cpp", layouts={"x": "contiguous"})
 def dropout_cpu(x, p, seed) -> Tensor:
     """C++: groups in parallel, 128 counters at a time."""
     require_arguments(x, p, seed)
-    return dropout_cpp(x.contiguous(), p, seed)
+    return dropout_cpp(x, p, seed)
 
 
 @triton_kernel
@@ -94,13 +94,13 @@ def dropout_group(x, out, seed, count, threshold: tl.constexpr, scale: tl.conste
         tl.store(out + place, tl.where(kept, values * factor, 0).to(out.dtype.element_ty), mask=place < count)
 
 
-@dropout.register_kernel("cuda")
+@dropout.register_kernel("cuda", name="triton", layouts={"x": "contiguous"})
 def dropout_cuda(x, p, seed) -> Tensor:
     """Triton: one program per group; the seed is read on the device."""
     require_arguments(x, p, seed)
     out = x.new_empty(x.shape)
     if count := x.numel():  # a grid of size 0 is an error
-        dropout_group[(-(-count // 512),)](x.contiguous(), out, seed, count, *threshold_and_scale(p))
+        dropout_group[(-(-count // 512),)](x, out, seed, count, *threshold_and_scale(p))
     return out
 
 

@@ -1,10 +1,9 @@
 """Fake quantization with a learnable scale: rounds to what an integer can represent, and lets gradients pass through.
 
-    q = round(clamp(x / scale, low, high)),    out = q · scale
-    low = quant_min - zero_point,    high = quant_max - zero_point
+    q = round(clamp(x / scale, quant_min - zero_point, quant_max - zero_point)),    out = q · scale
 
 Straight through: the backward takes the derivative of round to be 1 (it is 0, or there is none), all else as it is.
-Per tensor, x outside [low, high] · scale gets no gradient; the scale gets q - x / scale inside, and q outside.
+Where x / scale is clamped, x gets no gradient; the scale gets q - x / scale of each element, or q where it is clamped.
 Ties go to the even integer. torch.fake_quantize_per_tensor_affine rounds before it clamps, and so lets gradients pass
 for another half step. LSQ divides the scale's gradient by √(elements · quant_max): scale the gradient of `scale`.
 Shapes: x: any; scale, zero_point: one element, or one per channel where `axis` says which dimension counts those.
@@ -16,6 +15,7 @@ Source: Esser et al. 2020, "Learned Step Size Quantization", equations 1 to 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from pathlib import Path
 
 import torch
@@ -41,7 +41,7 @@ def parameters(
         raise TypeError(f"fake_quantize: 'zero_point' must have an integer dtype, not {zero_point.dtype}")
     wide = scale.reshape(-1).to(torch.promote_types(x.dtype, torch.float32))
     zero = torch.zeros_like(wide) if zero_point is None else zero_point.reshape(-1).to(wide.dtype)
-    inner = x.numel() if axis is None else x.shape[axis % x.dim() + 1 :].numel()
+    inner = x.numel() if axis is None else prod(x.shape[axis % x.dim() + 1 :])
     return wide, quant_min - zero, quant_max - zero, inner
 
 
@@ -91,11 +91,11 @@ def fake_quantize_grad(
     return x_grad, by_channel.sum(1).reshape(scale.shape).to(scale.dtype).contiguous()
 
 
+STAIRCASE, REASON = ("directional", "gradcheck"), "straight through: the derivative of round is taken to be 1"
 SOURCE = Path(__file__).with_suffix(".cpp")
-fake_quantize_cpp, fake_quantize_grad_cpp = (
-    cpp_kernel(SOURCE, "fake_quantize"),
-    cpp_kernel(SOURCE, "fake_quantize_grad"),
-)
+FLAGS = ("-fno-trapping-math",)  # or a rounding whose result may not be used is not vectorised
+fake_quantize_cpp = cpp_kernel(SOURCE, "fake_quantize", flags=FLAGS)
+fake_quantize_grad_cpp = cpp_kernel(SOURCE, "fake_quantize_grad", flags=FLAGS)
 
 
 @fake_quantize.register_kernel("cpu", name="cpp", layouts={"x": "contiguous"})
@@ -124,16 +124,16 @@ def _(out_grad, x, scale, zero_point, quant_min, quant_max, axis):
 
 @fake_quantize.register_backward
 def _(grad, x, scale, zero_point, quant_min, quant_max, axis):
-    x_grad, scale_grad = fake_quantize_grad(grad, x, scale, zero_point, quant_min, quant_max, axis)
-    return {"x": x_grad, "scale": scale_grad}
+    grads = fake_quantize_grad(grad, x, scale, zero_point, quant_min, quant_max, axis)
+    return dict(zip(("x", "scale"), grads, strict=True))
 
 
 @fake_quantize.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     scale, zero_point = make(1, low=0.1, high=0.2), torch.tensor([3, 8, 0], device=make(1).device)
-    yield Sample(make(4, 5), scale.reshape(()), quant_min=-4, quant_max=3)  # some beyond the range
-    yield Sample(make(2, 3, 5), make(3, low=0.1, high=0.2), zero_point, 0, 15, axis=1)
-    yield Sample(make(4, 3), make(3, low=0.1, high=0.2), quant_min=-8, quant_max=7, axis=-1)
+    yield Sample(make(4, 5), scale.reshape(()), quant_min=-4, quant_max=3).xfail(*STAIRCASE, reason=REASON)
+    yield Sample(make(2, 3, 5), make(3, low=0.1, high=0.2), zero_point, 0, 15, 1).xfail(*STAIRCASE, reason=REASON)
+    yield Sample(make(4, 3), make(3, low=0.1, high=0.2), None, -8, 7, axis=-1).xfail(*STAIRCASE, reason=REASON)
     yield Sample(make(0, 3), scale)
     yield Sample(make(3), scale, quant_min=3, quant_max=3).raises(ValueError, match="found 3, 3")
     yield Sample(make(3), scale.expand(2)).raises(ValueError, match=r"'scale' must have 1 elements.*\(2,\)")
@@ -142,7 +142,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
 
 @fake_quantize_grad.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
-    yield Sample(make(4, 3), make(4, 3), make(3, low=0.1, high=0.2), None, -8, 7, 1)
+    yield Sample(make(4, 3), make(4, 3), make(3, low=1, high=2), None, -2, 1, 1).xfail(*STAIRCASE, reason=REASON)
 
 
 if __name__ == "__main__":
