@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from custom_autograd.torch_private import (
     schemas,
     symbols,
     tags,
+    thread_values,
     transforms,
     trees,
     verification,
@@ -603,3 +605,27 @@ def test_the_values_of_a_jagged_tensor_have_no_history():
 
     assert not nested.values_of(tensor).requires_grad
     assert tensor.requires_grad
+
+
+# ----------------------------------------------------------------------------------------------------- thread_values
+
+
+def test_a_value_belongs_to_its_thread():
+    thread_values.put("private", 1)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(thread_values.get("private", 0)))
+    thread.start()
+    thread.join()
+
+    assert [0, 1] == [*seen, thread_values.get("private", 0)]
+
+
+def test_a_value_reaches_a_backward():
+    seen = []
+    x = torch.ones(1, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda grad: seen.append(thread_values.get("of_backward", 0)))
+    thread_values.put("of_backward", 1)
+    y.backward()
+
+    assert [1] == seen

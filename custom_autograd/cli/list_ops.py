@@ -27,7 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
     rows = [["op", *capabilities, "declared at"]]
     for value, coverage in zip(values, coverages, strict=True):
         target = target_of(value)
-        cells = [_word(coverage.get(name, "unknown")) for name in capabilities]
+        cells = [
+            _kernels(value) if name == "kernels" else _word(coverage.get(name, "unknown")) for name in capabilities
+        ]
         rows.append([target.name, *cells, target.location or "unknown"])
     print(align(rows))
     return 0
@@ -40,6 +42,12 @@ def coverage_of(value: object) -> Mapping[str, str]:
         return {}
     result = coverage()
     return result if isinstance(result, Mapping) else {}
+
+
+def _kernels(value: object) -> str:
+    """The kernels by device type and name, in the order in which they are tried."""
+    entry = getattr(value, "entry", None)
+    return "unknown" if entry is None else ", ".join(kernel.title for kernel in entry.kernels.all())
 
 
 def _word(source: str) -> str:

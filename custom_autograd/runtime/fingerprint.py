@@ -42,7 +42,7 @@ def _update(digest: Any, function: Callable[..., Any], seen: set[int], depth: in
     for value in (*_referenced(plain, code), *_bound(function)):
         if is_plain(value):
             digest.update(repr(value).encode())
-        elif isinstance(value, FunctionType) and not value.__module__.startswith("torch"):
+        elif isinstance(value, FunctionType) and not (value.__module__ or "").startswith("torch"):
             _update(digest, value, seen, depth + 1)
 
 

@@ -146,6 +146,20 @@ def test_list_shows_one_line_per_op(file, capsys):
     assert lines[2].endswith("::doubled  cli_ops.py:9")
 
 
+def test_list_names_the_kernels_in_the_order_in_which_they_are_tried(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernels_ops.py").write_text(
+        "from custom_autograd import custom_op\n"
+        "op = custom_op('cli::kernels', lambda x: x + 1, schema='(Tensor x) -> Tensor')\n"
+        "op.register_kernel('cpu', lambda x: x + 1, name='slow')\n"
+        "op.register_kernel('cpu', lambda x: x + 1, name='fast', priority=1)\n"
+    )
+    code = main(["list", "kernels_ops.py"])
+
+    assert 0 == code
+    assert "  default, cpu 'fast', cpu 'slow'  " in capsys.readouterr().out
+
+
 def test_list_of_a_folder_finds_the_files_directly_in_it(file, capsys):
     (file.parent / "deeper").mkdir()
     (file.parent / "deeper" / "bad.py").write_text("raise ValueError  # custom_op")

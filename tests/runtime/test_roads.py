@@ -16,6 +16,7 @@ from torch.torch_version import TorchVersion
 import custom_autograd
 from custom_autograd import KernelError, custom_op
 from custom_autograd.core.errors import CustomAutogradError
+from custom_autograd.kernels.library import find_or_build
 from custom_autograd.runtime.grad_mode import is_blind_to_grad_mode
 from custom_autograd.runtime.roads import LONGEST, through_dispatcher
 
@@ -95,17 +96,27 @@ def test_a_foreign_kernel_for_autocast_runs_under_autocast():
 
 
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators:UserWarning")
-def test_a_kernel_from_cpp_runs_at_the_next_call():
-    from torch.utils.cpp_extension import load_inline
-
+def test_a_kernel_from_cpp_runs_at_the_next_call(tmp_path):
     op = made("compiled")
-    source = """
-    at::Tensor plus_seven(const at::Tensor& x) { return x + 7; }
-    TORCH_LIBRARY_IMPL(roads, CPU, m) { m.impl("compiled", plus_seven); }
-    """
-    load_inline("roads_cpp", cpp_sources=source, is_python_module=False, extra_cflags=["-O0"])
+    source = tmp_path / "roads_cpp.cpp"
+    source.write_text(PLUS_SEVEN)
+    assert (1, 1) == value(op)
+    torch.ops.load_library(find_or_build(source, [])[1])
 
     assert (7, 7) == value(op)
+
+
+PLUS_SEVEN = """
+#include <custom_autograd/kernel.h>
+torch::stable::Tensor plus_seven(const torch::stable::Tensor& x) {
+  torch::stable::Tensor out = torch::stable::empty_like(x);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    static_cast<float*>(out.mutable_data_ptr())[i] = static_cast<const float*>(x.const_data_ptr())[i] + 7;
+  }
+  return out;
+}
+STABLE_TORCH_LIBRARY_IMPL(roads, CPU, m) { m.impl("compiled", TORCH_BOX(&plus_seven)); }
+"""
 
 
 def test_a_new_backward_runs_at_the_next_call():
