@@ -10,6 +10,7 @@ import argparse
 import datetime
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from custom_autograd.measuring.interleaved import Work, measure
 from custom_autograd.measuring.machine import describe_machine
 
 # Stands for the compiler in the process that is killed: it says that it runs, and does not end.
-STUCK = '#!/bin/sh\ncase "$*" in *.cpp*|*.o*) touch "{folder}/started"; sleep 1000;; esac\nexec c++ "$@"\n'
+STUCK = '#!/bin/sh\ncase "$*" in *.cpp*|*.o*) touch "{folder}/started"; sleep 1000;; esac\nexec {compiler} "$@"\n'
 PATIENCE = 60.0  # seconds for a process to find out that the one before it was killed, and to build
 
 
@@ -112,7 +113,7 @@ def after_a_killed_build(builder: str) -> str:
     """What the next process does where one was killed while its compiler ran."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as kept:
         compiler = Path(folder, "c++")
-        compiler.write_text(STUCK.format(folder=folder))
+        compiler.write_text(STUCK.format(folder=folder, compiler=shutil.which("c++")))
         compiler.chmod(0o755)
         process = child("first_result", builder, kept, PATH=f"{folder}:{os.environ['PATH']}")
         while not Path(folder, "started").exists() and process.poll() is None:
@@ -149,22 +150,31 @@ def refusals(builder: str) -> dict[str, str]:
         return {tensor: output_of(child("refusal", builder, folder, tensor), 120) or "hangs" for tensor in TENSORS}
 
 
-def run(rounds: int, seconds: float) -> dict[str, Any]:
-    """All of it."""
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": describe_machine(),
-        "seconds": {name: build_and_load(name, rounds) for name in BUILDERS},
-        "calls": calls(seconds),
-        "refusals": {name: refusals(name) for name in BUILDERS},
-        "after a killed build": {name: after_a_killed_build(name) for name in BUILDERS if "pybind" not in name},
-    }
+SECTIONS: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "seconds": lambda options: {name: build_and_load(name, options.rounds) for name in BUILDERS},
+    "calls": lambda options: calls(options.seconds),
+    "refusals": lambda _: {name: refusals(name) for name in BUILDERS},
+    "after a killed build": lambda _: {
+        name: after_a_killed_build(name)
+        for name in BUILDERS
+        if "pybind" not in name  # as the other, and slow to build
+    },
+}
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """The sections asked for; the others as they were recorded before."""
+    before = json.loads(options.out.read_text()) if options.only and options.out and options.out.exists() else {}
+    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    measured = {name: section(options) for name, section in SECTIONS.items() if name in (options.only or SECTIONS)}
+    return {**before, "date": date, "machine": describe_machine(), **measured}
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--only", action="append", choices=list(SECTIONS), help="keeps the rest of FILE; default: all")
     parser.add_argument("--rounds", type=int, default=2, help="of builds and loads")
     parser.add_argument("--seconds", type=float, default=5.0, help="for the calls")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
@@ -173,7 +183,7 @@ def main() -> None:
         work, builder, folder, *rest = options.child
         {"first_result": first_result, "refusal": refusal}[work](builder, Path(folder), *rest)
         return
-    found = run(options.rounds, options.seconds)
+    found = run(options)
     text = json.dumps(found, indent=1, ensure_ascii=False)
     print(text)
     if options.out:
