@@ -16,7 +16,7 @@ import torch
 from cases import Case
 
 def arguments(device):
-    return torch.randn(512, 512, device=device, requires_grad=True), torch.rand(512, device=device) + 1
+    return torch.randn(2048, 512, device=device, requires_grad=True), torch.rand(512, device=device) + 1
 
 def reference(x, y): return (x * y).tanh()
 def op(x, y): return torch.tanh(y * x)
@@ -29,7 +29,7 @@ def drawn_wrong(x, y): return 2.0 * (torch.rand(512, 512) < 0.6)
 def cases():
     targets = {("eager", "forward"): 1000.0, ("eager", "memory"): 1e-6, ("wrong", "forward"): 1.0}
     peers = {"wrong": wrong, "other gradient": detached, "raising": raising}
-    yield Case("tiny", op, reference, arguments, peers, targets, bytes_moved=2**21)
+    yield Case("tiny", op, reference, arguments, peers, targets, bytes_moved=2**23)
     yield Case("drawn", drawn_wrong, drawn, arguments)
 '''
 
@@ -67,10 +67,10 @@ def test_ratios_are_those_of_the_shortest_times(run):
 
 
 def test_memory_is_that_of_the_tensors(run):
-    """The product, its tanh, which is also what is saved, and two more for the gradient at most: 1 MiB each."""
+    """The product, its tanh, which is also what is saved, and at most two more for the gradient: 4 MiB each."""
     peaks = [row["minimum"] for row in run[0]["rows"] if row["case"] == "tiny" and row["mode"] == "memory"]
 
-    assert all(2.9 <= peak <= 4.5 for peak in peaks), peaks
+    assert all(11.5 <= peak <= 16.5 for peak in peaks), peaks
 
 
 def test_what_disagrees_is_not_timed_and_said(run):
