@@ -9,7 +9,6 @@ cannot be out of date. Sphinx reads from the folder `source` beside the output, 
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -20,7 +19,6 @@ from sphinx.cmd.build import main as build
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 TOOLS = ("generate", "build.py", "__pycache__")
-PATTERN = re.compile(r"[\w/-]+\*\n")
 
 
 def main() -> int:
@@ -42,18 +40,10 @@ def stage(source: Path, checks: Path | None) -> None:
     shutil.copytree(DOCS, source, ignore=shutil.ignore_patterns(*TOOLS))
     report = verification.read_report(checks) if checks is not None else None
     pages = {**gallery.pages(ROOT, report), **api.pages(), "reference/errors.md": errors.page(ROOT)}
-    front = source / "index.md"
-    front.write_text(without_empty_patterns(front.read_text(encoding="utf-8"), source), encoding="utf-8")
     for name, text in pages.items():
         path = source / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-
-
-def without_empty_patterns(text: str, source: Path) -> str:
-    """The front page without the patterns that no page fits: a guide may be named before it is written."""
-    lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if not PATTERN.fullmatch(line) or any(source.glob(f"{line.strip()}.md")))
 
 
 if __name__ == "__main__":

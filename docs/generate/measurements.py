@@ -14,8 +14,8 @@ INK = "#010203"
 """What the plot is drawn with, replaced by the colour of the text around it: it is read in light and in dark."""
 COLOURS = {"op": "#2b7de9", "eager": "#b0862f", "compiled": "#8a63d2"}
 OTHER = "#3a9d7a"
-UNITS = {"memory": ("MiB", 1 << 20), "forward": ("ms", 1000.0), "backward": ("ms", 1000.0)}
-"""What a figure is shown in, and how many bytes or microseconds that is."""
+SHOWN = {"µs": ("ms", 1000.0), "MiB": ("MiB", 1.0)}
+"""What a unit is shown in, and how many of it that is."""
 
 Row = dict[str, Any]  # Any: names and numbers of a JSON document
 
@@ -50,6 +50,7 @@ def _device(device: str, document: dict[str, Any]) -> str:
         "A bar is the time or the memory of a call in units of this op's, in one interleaved run: shorter is better.",
         figure(rows),
         table(head, lines),
+        _targets(document.get("targets", [])),
         "\n".join(missing),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -61,13 +62,24 @@ def _place(row: Row, before: Row) -> tuple[str, str]:
     return ("" if is_same else escape(row["case"]), "" if is_same and row["mode"] == before["mode"] else row["mode"])
 
 
+def _targets(targets: list[Row]) -> str:
+    """The ratios that the op is to keep, and whether it does."""
+    head = ("case", "op / callable", "mode", "at most", "measured", "holds")
+    rows = []
+    for row in targets:
+        ratio = "-" if row.get("ratio") is None else f"{row['ratio']:.2f}"
+        holds = {True: "yes", False: "no"}.get(row.get("holds"), "not measured")
+        rows.append([escape(row["case"]), code(row["peer"]), row["mode"], f"{row['limit']:.2f}", ratio, holds])
+    return "The targets:\n\n" + table(head, rows) if rows else ""
+
+
 def _missing(entry: object) -> str:
     """What was not measured, and why."""
     return ", ".join(str(value) for value in entry.values()) if isinstance(entry, dict) else str(entry)
 
 
 def _figures(row: Row) -> list[str]:
-    unit, size = UNITS.get(row["mode"], ("ms", 1000.0))
+    unit, size = SHOWN[row.get("unit", "µs")]
     ratio = row.get("op / callable")
     shown = [f"{row[key] / size:.3g} {unit}" if row.get(key) is not None else "-" for key in ("minimum", "median")]
     return [*shown, "-" if ratio is None else f"{ratio:.2f}"]

@@ -12,9 +12,16 @@ from custom_autograd import CustomOp, Report, Result
 ROWS = [
     {"case": "big", "callable": "op", "mode": "forward", "minimum": 2000.0, "median": 2200.0, "op / callable": 1.0},
     {"case": "big", "callable": "eager", "mode": "forward", "minimum": 5000.0, "median": 5100.0, "op / callable": 0.4},
-    {"case": "big", "callable": "op", "mode": "memory", "minimum": 1 << 21, "median": None, "op / callable": 1.0},
+    {"case": "big", "callable": "op", "mode": "memory", "minimum": 2, "median": None, "op / callable": 1, "unit": "MiB"},
 ]
-DOCUMENT = {"machine": {"cpu": "a CPU", "gpu": None}, "rows": ROWS, "not measured": ["triton: there is no GPU"]}
+TARGET = {"case": "big", "peer": "eager", "mode": "forward", "limit": 0.667, "ratio": 0.4, "holds": True}
+MISSING = {"case": "big", "callable": "triton", "mode": "forward", "reason": "there is no GPU"}
+DOCUMENT = {
+    "machine": {"cpu": "a CPU", "gpu": None},
+    "rows": ROWS,
+    "targets": [TARGET, {**TARGET, "mode": "backward", "ratio": None, "holds": None}],
+    "not measured": [MISSING],
+}
 RESULTS = [
     Result("ns::op", "gradcheck", "a", "passed", group="derivatives"),
     Result("ns::op", "gradcheck", "b", "failed", "off by a factor | 2", group="derivatives"),
@@ -74,7 +81,14 @@ def test_the_figures_of_an_op(folder):
 |  |  | `eager` | 5 ms | 5.1 ms | 0.40 |
 |  | memory | `op` | 2 MiB | - | 1.00 |
 
-- Not measured: triton: there is no GPU
+The targets:
+
+| case | op / callable | mode | at most | measured | holds |
+| --- | --- | --- | --- | --- | --- |
+| big | `eager` | forward | 0.67 | 0.40 | yes |
+| big | `eager` | backward | 0.67 | - | not measured |
+
+- Not measured: big, triton, forward, there is no GPU
 
 Not measured on a GPU.""",
     )

@@ -1,0 +1,69 @@
+"""How much memory a call takes at its peak, beyond what was there before it.
+
+On a CPU that is what the process has in RAM, as Linux counts it; so the call should be the second of its kind in a
+process of its own: the first one compiles, loads and makes caches. Linux counts to about a quarter of a MiB.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+
+def peak_memory(work: Callable[[], object], device: str = "cpu") -> int:
+    """Runs a function and says how much more memory there was at its peak than before it.
+
+    Args:
+        work: what it returns is kept until the end, as its caller would.
+        device: "cpu", or a device of "cuda".
+
+    Returns:
+        Bytes.
+
+    Raises:
+        OSError: this system does not tell, or does not forget, the peak of a process.
+    """
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        return _peak_on_gpu(work, device)
+    _return_what_is_free()
+    _STATUS_RESET.write_text("5", encoding="ascii")  # the peak so far becomes what there is now
+    before = _resident("VmRSS")
+    kept = work()
+    after = _resident("VmHWM")
+    del kept
+    return max(0, after - before)
+
+
+def _peak_on_gpu(work: Callable[[], object], device: str) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    kept = work()
+    torch.cuda.synchronize(device)
+    after = torch.cuda.max_memory_allocated(device)
+    del kept
+    return after - before
+
+
+def _return_what_is_free() -> None:
+    """Blocks of more than 64 KiB go back to the system when they are freed, and what is free goes back now."""
+    c = ctypes.CDLL(None)
+    if hasattr(c, "mallopt"):
+        c.mallopt(_MMAP_THRESHOLD, 64 * 1024)
+        c.malloc_trim(0)
+
+
+def _resident(name: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {name}")
+
+
+_STATUS_RESET = Path("/proc/self/clear_refs")
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h

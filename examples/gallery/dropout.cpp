@@ -1,0 +1,49 @@
+// Dropout by a counter-based generator: see dropout.py.
+#include <custom_autograd/kernel.h>
+#include <custom_autograd/philox.h>
+
+using namespace custom_autograd;
+
+constexpr int LANES = 128, GROUP = 4 * LANES;
+
+// Element i of group g is kept where word i / LANES of counter g * LANES + i % LANES is at least p * 2^32.
+Tensor dropout(const Tensor& x, double p, const Tensor& seed) {
+  check_contiguous(x, "x");
+  STD_TORCH_CHECK(p >= 0 && p <= 1, "'p' must be a probability in [0, 1], not ", p);
+  STD_TORCH_CHECK(seed.is_cpu() && seed.numel() == 1 && seed.scalar_type() == ScalarType::Long,
+      "'seed' must be a CPU tensor of one int64");
+  Tensor out = torch::stable::empty_like(x);
+  int64_t count = x.numel();
+  uint64_t key = static_cast<uint64_t>(*read<int64_t>(seed));
+  double threshold = std::nearbyint(p * 0x1.0p32);
+  if (threshold >= 0x1.0p32) return torch::stable::zero_(out);  // no word is that large: none is kept
+  uint32_t least = static_cast<uint32_t>(threshold);
+  for_element_type(x, "x", [&](auto element) {
+    using T = decltype(element);
+    using S = Statistic<T>;
+    const T* in = read<T>(x);
+    T* result = write<T>(out);
+    S scale = static_cast<S>(1 / (1 - p));
+    for_rows((count + GROUP - 1) / GROUP, GROUP, [=](int64_t first, int64_t last) {
+      alignas(64) uint32_t word[GROUP];
+      for (int64_t group = first; group < last; ++group) {
+        philox<LANES>(key, static_cast<uint64_t>(group) * LANES, word);
+        int64_t start = group * GROUP, length = std::min<int64_t>(GROUP, count - start);
+#pragma omp simd
+        for (int64_t i = 0; i < length; ++i) {
+          S kept = widen(in[start + i]) * scale;
+          result[start + i] = narrow<T>(word[i] >= least ? kept : S(0));
+        }
+      }
+    });
+  });
+  return out;
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
+  m.def("dropout(Tensor x, float p, Tensor seed) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
+  m.impl("dropout", TORCH_BOX(&dropout));
+}
