@@ -14,7 +14,7 @@ INK = "#010203"
 """What the plot is drawn with, replaced by the colour of the text around it: it is read in light and in dark."""
 COLOURS = {"op": "#2b7de9", "eager": "#b0862f", "compiled": "#8a63d2"}
 OTHER = "#3a9d7a"
-SHOWN = {"µs": ("ms", 1000.0), "MiB": ("MiB", 1.0)}
+SHOWN = {"µs": ("ms", 1000.0), "MiB": ("MiB", 1.0), "GB/s": ("GB/s", 1.0)}
 """What a unit is shown in, and how many of it that is."""
 
 Row = dict[str, Any]  # Any: names and numbers of a JSON document
@@ -80,7 +80,7 @@ def _missing(entry: object) -> str:
 
 def _figures(row: Row) -> list[str]:
     unit, size = SHOWN[row.get("unit", "µs")]
-    ratio = row.get("op / callable")
+    ratio = row.get("op / callable", row.get("op / copy"))  # the bandwidth is beside that of a copy
     shown = [f"{row[key] / size:.3g} {unit}" if row.get(key) is not None else "-" for key in ("minimum", "median")]
     return [*shown, "-" if ratio is None else f"{ratio:.2f}"]
 
@@ -90,8 +90,13 @@ def figure(rows: list[Row]) -> str:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["case"], row["mode"]), []).append(row)
-    drawn = {place: found for place, found in groups.items() if any(row["callable"] == "op" for row in found)}
+    drawn = {place: found for place, found in groups.items() if _can_be_compared(found)}
     return f'<div class="plot">\n{_svg(drawn)}\n</div>' if drawn else ""
+
+
+def _can_be_compared(rows: list[Row]) -> bool:
+    """Whether the op and something else are among them."""
+    return len(rows) > 1 and any(row["callable"] == "op" for row in rows)
 
 
 def _svg(groups: dict[tuple[str, str], list[Row]]) -> str:

@@ -12,7 +12,8 @@ from custom_autograd import CustomOp, Report, Result
 ROWS = [
     {"case": "big", "callable": "op", "mode": "forward", "minimum": 2000.0, "median": 2200.0, "op / callable": 1.0},
     {"case": "big", "callable": "eager", "mode": "forward", "minimum": 5000.0, "median": 5100.0, "op / callable": 0.4},
-    {"case": "big", "callable": "op", "mode": "memory", "minimum": 2, "median": None, "op / callable": 1, "unit": "MiB"},
+    {"case": "big", "callable": "op", "mode": "memory", "minimum": 2, "median": 2, "op / callable": 1, "unit": "MiB"},
+    {"case": "big", "callable": "op", "mode": "bandwidth", "minimum": 9, "median": 9, "op / copy": 0.9, "unit": "GB/s"},
 ]
 TARGET = {"case": "big", "peer": "eager", "mode": "forward", "limit": 0.667, "ratio": 0.4, "holds": True}
 MISSING = {"case": "big", "callable": "triton", "mode": "forward", "reason": "there is no GPU"}
@@ -79,7 +80,8 @@ def test_the_figures_of_an_op(folder):
 | --- | --- | --- | --- | --- | --- |
 | big | forward | `op` | 2 ms | 2.2 ms | 1.00 |
 |  |  | `eager` | 5 ms | 5.1 ms | 0.40 |
-|  | memory | `op` | 2 MiB | - | 1.00 |
+|  | memory | `op` | 2 MiB | 2 MiB | 1.00 |
+|  | bandwidth | `op` | 9 GB/s | 9 GB/s | 0.90 |
 
 The targets:
 
