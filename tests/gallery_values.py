@@ -21,7 +21,9 @@ dtypes = pytest.mark.parametrize("dtype", BUDGETS, ids=str)
 
 
 def load(name: str) -> ModuleType:
-    """A file of the gallery, once for this process: ops are declared once."""
+    """A file of the gallery, once for this process: ops are declared once. It may import the files beside it."""
+    if str(GALLERY) not in sys.path:
+        sys.path.append(str(GALLERY))
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, GALLERY / f"{name}.py")
         assert spec is not None

@@ -620,6 +620,17 @@ def test_a_value_belongs_to_its_thread():
     assert [0, 1] == [*seen, thread_values.get("private", 0)]
 
 
+def test_a_thread_keeps_a_value_alive_and_lets_it_go():
+    """Torch 2.11 took no reference: the value was freed while it was kept, and memory was overwritten."""
+    value = object()
+    before = sys.getrefcount(value)
+    thread_values.put("kept", value)
+    while_kept = sys.getrefcount(value)
+    thread_values.put("kept", None)
+
+    assert [before + 1, before] == [while_kept, sys.getrefcount(value)]
+
+
 def test_a_value_reaches_a_backward():
     seen = []
     x = torch.ones(1, requires_grad=True)

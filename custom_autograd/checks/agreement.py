@@ -16,6 +16,7 @@ from custom_autograd.checks.comparison import Difference, find_difference, widen
 from custom_autograd.checks.differentiable import TensorFunction, signed_like, vector_jacobian
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.checks.variants import sizes, without_dimensions
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.samples import Sample
 
 ROUNDING = 8.0
@@ -127,6 +128,8 @@ def _raised(error: Exception, sample: Sample, label: str, name: str) -> Finding:
     """A variant that only the op refuses: a decision, but for empty tensors, which every op of PyTorch takes."""
     if label == "as given":
         raise error
+    if isinstance(error, KernelUnavailable):
+        return skipped(f"{label}: {first_line(error)}")
     is_empty = any(tensor.numel() == 0 for tensor in sample.tensors())
     if find_refusal(error) is None and (is_empty or isinstance(error, CRASHES)):
         text = f"{label}: the op raises {first_line(error)}, where {name} gives a result"

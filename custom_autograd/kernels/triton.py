@@ -11,12 +11,12 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
 
 
-def triton_kernel(function: Callable[..., None]) -> TritonKernel:
+def triton_kernel(function: Callable[..., Any]) -> TritonKernel:
     """A function in Triton's language, to be launched as `kernel[grid](...)`.
 
     Args:
         function: a function of a module that begins with `from __future__ import annotations` and imports `tl` from
-            here, in place of which the first launch puts `triton.language`.
+            here, in place of which the first launch puts `triton.language`. It may call other such functions.
 
     Returns:
         What is launched.
@@ -37,7 +37,7 @@ class TritonKernel:
 
     __slots__ = ("_compiled", "function")
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._compiled: Any = None  # Any: triton has no types here
 
@@ -47,16 +47,24 @@ class TritonKernel:
         Raises:
             KernelUnavailable: Triton is not installed.
         """
+        launch: Callable[..., Any] = self.compiled()[grid]
+        return launch
+
+    def compiled(self) -> Any:  # Any: triton has no types here
+        """The function under `triton.jit`, once.
+
+        Raises:
+            KernelUnavailable: Triton is not installed.
+        """
         if self._compiled is None:
             self._compiled = compiled(self.function)
-        launch: Callable[..., Any] = self._compiled[grid]
-        return launch
+        return self._compiled
 
     def __repr__(self) -> str:
         return f"triton_kernel({self.function.__name__})"
 
 
-def compiled(function: Callable[..., None]) -> Any:  # Any: triton has no types here
+def compiled(function: Callable[..., Any]) -> Any:  # Any: triton has no types here
     """The function under `triton.jit`, with `tl` in its module."""
     try:
         triton = importlib.import_module("triton")
@@ -68,6 +76,10 @@ def compiled(function: Callable[..., None]) -> Any:  # Any: triton has no types 
         raise KernelUnavailable(message) from error
     assert isinstance(function, FunctionType)
     function.__globals__["tl"] = language
+    for name in function.__code__.co_names:  # kernels that it calls: Triton looks for its own kind of function there
+        called = function.__globals__.get(name)
+        if isinstance(called, TritonKernel):
+            function.__globals__[name] = called.compiled()
     return triton.jit(function)
 
 

@@ -98,8 +98,9 @@ class Jvp:
         grads: dict[str, Any] = dict.fromkeys(self.results)
         grads.update({name: _seed(result) for name, result in results.items()})
         seeds = [seed for name in results for seed in _flat(grads[name])]
-        products = self._products(gradients(needs, grads), tangents, metadata)
-        if not products or not seeds:
+        # Integer results need no backward: through a rule that ignores their gradients none would be differentiable.
+        products = self._products(gradients(needs, grads), tangents, metadata) if seeds else []
+        if not products:
             return dict.fromkeys(results)
         outputs, weights = zip(*products, strict=True)
         found = torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True)

@@ -7,6 +7,8 @@ _C._stash_obj_in_tls, _get_obj_in_tls, _is_key_in_tls
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from typing import Any
 
 from torch import _C
@@ -14,7 +16,11 @@ from torch import _C
 
 def put(key: str, value: Any) -> None:  # Any: any object, here and below
     """Keeps a value under a key, in this thread and in the backward passes that start in it from now on."""
+    before = sys.getrefcount(value)
     _C._stash_obj_in_tls(key, value)
+    # torch 2.11 takes no reference of its own, and gives one back when the value is replaced.
+    if sys.getrefcount(value) == before:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def get(key: str, default: Any) -> Any:

@@ -36,40 +36,54 @@ static Vector<Statistic<T>> row_of(const T* data, int64_t row) {
   return {widen(data[3 * row]), widen(data[3 * row + 1]), widen(data[3 * row + 2])};
 }
 
+// To the nearest integer, ties to even, without a call: adding 1.5 * 2^23, or 2^52, leaves no bits after the point.
+// From 2^22 on, or 2^51, x has hardly any itself.
+inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
+inline double nearest(double x) { return (x + 6755399441055744.0) - 6755399441055744.0; }
+
+// Rows of atoms, and after them those of the cell, which every pair needs and which are widened once.
+template <typename T>
+struct Rows {
+  using S = Statistic<T>;
+  const T* data;
+  Vector<S> cell[3] = {};
+};
+
 template <typename T, bool periodic>
 struct Pairs {
   using S = Statistic<T>;
-  const T* points;
+  Rows<T> points;
   const int64_t* pair;
   int64_t count, atoms;
   S inverse[9] = {};  // of the cell: displacement * inverse counts cells
 
+  Rows<T> rows_of(const T* data) const {
+    if constexpr (!periodic) return {data};
+    return {data, {row_of(data, atoms), row_of(data, atoms + 1), row_of(data, atoms + 2)}};
+  }
+
   // rows[first] - rows[second] - shift * cell, of `points`, or of a direction in which they move.
-  Vector<S> difference(const T* rows, int64_t p, Vector<S> shift) const {
-    Vector<S> d = row_of(rows, pair[2 * p]) - row_of(rows, pair[2 * p + 1]);
-    if constexpr (periodic) {
-      const T* cell = rows + 3 * atoms;
-      d = d - shift.x * row_of(cell, 0) - shift.y * row_of(cell, 1) - shift.z * row_of(cell, 2);
-    }
+  Vector<S> difference(const Rows<T>& rows, int64_t p, Vector<S> shift) const {
+    Vector<S> d = row_of(rows.data, pair[2 * p]) - row_of(rows.data, pair[2 * p + 1]);
+    if constexpr (periodic) d = d - shift.x * rows.cell[0] - shift.y * rows.cell[1] - shift.z * rows.cell[2];
     return d;
   }
 
   // How many cells the second point of a pair is moved, so that it is the nearest image.
   Vector<S> shift(int64_t p) const {
     if constexpr (!periodic) return {0, 0, 0};
-    Vector<S> d = row_of(points, pair[2 * p]) - row_of(points, pair[2 * p + 1]);
-    return {std::nearbyint(d.x * inverse[0] + d.y * inverse[3] + d.z * inverse[6]),
-        std::nearbyint(d.x * inverse[1] + d.y * inverse[4] + d.z * inverse[7]),
-        std::nearbyint(d.x * inverse[2] + d.y * inverse[5] + d.z * inverse[8])};
+    Vector<S> d = row_of(points.data, pair[2 * p]) - row_of(points.data, pair[2 * p + 1]);
+    return {nearest(d.x * inverse[0] + d.y * inverse[3] + d.z * inverse[6]),
+        nearest(d.x * inverse[1] + d.y * inverse[4] + d.z * inverse[7]),
+        nearest(d.x * inverse[2] + d.y * inverse[5] + d.z * inverse[8])};
   }
 
-  // The adjoint of difference: adds to each row its share.
-  void scatter(S* rows, int64_t p, Vector<S> shift, Vector<S> value) const {
+  // The adjoint of difference: adds to each row its share; those of the cell are summed over a block, in registers.
+  void scatter(S* rows, S* cell, int64_t p, Vector<S> shift, Vector<S> value) const {
     S *a = rows + 3 * pair[2 * p], *b = rows + 3 * pair[2 * p + 1];
     a[0] += value.x, a[1] += value.y, a[2] += value.z;
     b[0] -= value.x, b[1] -= value.y, b[2] -= value.z;
     if constexpr (periodic) {
-      S* cell = rows + 3 * atoms;
       cell[0] -= shift.x * value.x, cell[1] -= shift.x * value.y, cell[2] -= shift.x * value.z;
       cell[3] -= shift.y * value.x, cell[4] -= shift.y * value.y, cell[5] -= shift.y * value.z;
       cell[6] -= shift.z * value.x, cell[7] -= shift.z * value.y, cell[8] -= shift.z * value.z;
@@ -109,8 +123,8 @@ struct Pairs {
         "), expected two indices of positions, in [0, ", atoms, ")");
   }
 
-  // Calls work(p, rows), which scatters into rows, and returns the sums over all pairs. Which pairs are summed one after
-  // the other does not depend on the number of threads, so neither does the rounding.
+  // Calls work(p, rows, cell), which scatters into both, and returns the sums over all pairs. Which pairs are summed one
+  // after the other does not depend on the number of threads, so neither does the rounding.
   template <typename Work>
   Tensor sum_over_pairs(const Tensor& like, const Work& work) const {
     int64_t size = like.numel(), rows = size / 3;
@@ -118,7 +132,9 @@ struct Pairs {
     parts = std::clamp<int64_t>(parts, 1, 16);
     std::vector<S> sums(size * parts);
     for_blocks(parts, [&](int64_t first, int64_t last, int64_t part) {
-      for (int64_t p = first; p < last; ++p) work(p, sums.data() + part * size);
+      S *rows_of_part = sums.data() + part * size, cell[9] = {};
+      for (int64_t p = first; p < last; ++p) work(p, rows_of_part, cell);
+      for (int64_t i = 0; periodic && i < 9; ++i) rows_of_part[3 * atoms + i] += cell[i];
     });
     Tensor result = torch::stable::empty_like(like);
     T* out = write<T>(result);
@@ -146,11 +162,12 @@ static void with_pairs(
     using T = decltype(element);
     const T* data = read<T>(points);
     const int64_t* pair = read<int64_t>(pairs);
-    if (!inverse.has_value()) return work(element, Pairs<T, false>{data, pair, pairs.size(0), points.size(0)});
+    if (!inverse.has_value()) return work(element, Pairs<T, false>{{data}, pair, pairs.size(0), points.size(0)});
     check_contiguous(*inverse, "inverse");
     check_type(*inverse, statistic_type<T>, "inverse");
     STD_TORCH_CHECK(inverse->numel() == 9 && points.size(0) >= 3, "'points' must end with the three rows of the cell");
-    Pairs<T, true> all{data, pair, pairs.size(0), points.size(0) - 3};
+    Pairs<T, true> all{{data}, pair, pairs.size(0), points.size(0) - 3};
+    all.points = all.rows_of(data);
     std::copy_n(read<Statistic<T>>(*inverse), 9, all.inverse);
     return work(element, all);
   });
@@ -168,10 +185,11 @@ Tensor pair_distances(const Tensor& points, const Tensor& pairs, const std::opti
     using T = decltype(element);
     distances = torch::stable::new_empty(points, {all.count});
     T* out = write<T>(distances);
-    all.for_blocks((all.count + 8191) / 8192, [&, out](int64_t first, int64_t last, int64_t) {
+    all.for_blocks((all.count + 8191) / 8192, [=](int64_t first, int64_t last, int64_t) {
+      const auto local = all;  // nothing else can write to it, so that it is not read again for each pair
 #pragma omp simd
       for (int64_t p = first; p < last; ++p) {
-        auto d = all.difference(all.points, p, all.shift(p));
+        auto d = local.difference(local.points, p, local.shift(p));
         out[p] = narrow<T>(std::sqrt(dot(d, d)));
       }
     });
@@ -188,11 +206,11 @@ Tensor pair_forces(
     using S = Statistic<T>;
     check_like(pull, points, all.count, "pull");
     const T* factor = read<T>(pull);
-    forces = all.sum_over_pairs(points, [&](int64_t p, S* rows) {
+    forces = all.sum_over_pairs(points, [=](int64_t p, S* rows, S* cell) {
       auto shift = all.shift(p);
       auto d = all.difference(all.points, p, shift);
       S square = dot(d, d), inverse = square == 0 ? S(0) : S(1) / std::sqrt(square);
-      all.scatter(rows, p, shift, widen(factor[p]) * (inverse * d));
+      all.scatter(rows, cell, p, shift, widen(factor[p]) * (inverse * d));
     });
   });
   return forces;
@@ -208,17 +226,19 @@ std::tuple<Tensor, Tensor> pair_forces_grad(const Tensor& direction, const Tenso
     using S = Statistic<T>;
     check_like(pull, points, all.count, "pull");
     check_like(direction, points, points.numel(), "direction");
-    const T *factor = read<T>(pull), *moved = read<T>(direction);
+    const T* factor = read<T>(pull);
+    const Rows<T> moved = all.rows_of(read<T>(direction));
     along = torch::stable::empty_like(pull);
     T* out = write<T>(along);
-    points_grad = all.sum_over_pairs(points, [&, out](int64_t p, S* rows) {
+    points_grad = all.sum_over_pairs(points, [=](int64_t p, S* rows, S* cell) {
       auto shift = all.shift(p);
-      auto d = all.difference(all.points, p, shift), w = all.difference(moved, p, shift);
+      auto d = all.difference(all.points, p, shift);
+      auto w = all.difference(moved, p, shift);
       S square = dot(d, d), inverse = square == 0 ? S(0) : S(1) / std::sqrt(square);
       auto unit = inverse * d;
       S parallel = dot(unit, w);
       out[p] = narrow<T>(parallel);
-      all.scatter(rows, p, shift, widen(factor[p]) * inverse * (w - parallel * unit));
+      all.scatter(rows, cell, p, shift, widen(factor[p]) * inverse * (w - parallel * unit));
     });
   });
   return {along, points_grad};

@@ -81,15 +81,15 @@ def thomas_in_pytorch(*systems: Tensor) -> Tensor:
 thomas_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "thomas", fallback=thomas_in_pytorch)
 
 
-@tridiagonal_solve.register_kernel("cpu")
+# Rows, not tensors, have to lie in one piece: expanded diagonals are not copied.
+@tridiagonal_solve.register_kernel("cpu", name="cpp", layouts="contiguous_rows")
 def tridiagonal_solve_cpu(lower, diagonal, upper, rhs) -> Tensor:
     """C++: one vector lane per system, so the recurrence needs no parallel algorithm; blocks of systems in threads."""
     check_arguments(lower, diagonal, upper, rhs)
     if rhs.numel() == 0:
         return rhs.new_empty(rhs.shape)
-    rows = (tensor.reshape(-1, rhs.shape[-1]) for tensor in (lower, diagonal, upper, rhs))
-    # Any stride from system to system: expanded diagonals are not copied.
-    return thomas_cpp(*(row if row.stride(-1) == 1 else row.contiguous() for row in rows)).view(rhs.shape)
+    rows = (x.reshape(-1, rhs.shape[-1]) for x in (lower, diagonal, upper, rhs))
+    return thomas_cpp(*rows).view(rhs.shape)
 
 
 @tridiagonal_solve.register_fake

@@ -171,3 +171,18 @@ def test_a_rule_need_not_name_the_tangent_of_a_constant_input():
     inputs = (torch.rand(2), torch.rand(2))
 
     assert_close(jvp(weighted, inputs, inputs)[1], inputs[0] * inputs[1])
+
+
+@custom_op("jvp::largest", outputs=("out", "place"), hidden=("place",), reference=True)
+def largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.amax(), x.argmax()
+
+
+largest.register_backward(lambda grad, x, place: torch.zeros_like(x).index_put((place,), grad))
+largest.register_jvp(lambda tangent_x, place: tangent_x[place])
+
+
+def test_a_hidden_integer_has_no_tangent_to_derive():
+    x = torch.tensor([1.0, 3.0, 2.0])
+
+    assert_close(jvp(largest, (x,), (x + 1,)), (torch.tensor(3.0), torch.tensor(4.0)))

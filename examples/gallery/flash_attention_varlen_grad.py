@@ -1,0 +1,126 @@
+"""The gradients of flash_attention_varlen as an op of its own, and packed sequences in PyTorch operations.
+
+The formulas are those of flash_attention_grad.py, over the keys and queries of each sequence.
+Shapes: as in flash_attention_varlen.py; lse, delta: (heads, queries), in the dtype of sums.
+Source: Dao et al. 2022, "FlashAttention", appendix B.2 and algorithm 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from flash_attention_reference import PACKED, check_grads, gradients, is_narrow, scale_of, scores_of
+from flash_attention_triton_backward import launch_grads
+from torch import Tensor
+
+from custom_autograd import Sample, custom_op
+from custom_autograd.kernels import cpp_kernel
+
+NAME = "gallery::flash_attention_varlen_grad"
+
+
+def check_ends(op: str, q: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> None:
+    """Raises a ValueError where the ends cannot be those of packed sequences, whatever they hold."""
+    for name, ends in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        fits = ends.dim() == 1 and ends.shape == cu_seqlens_q.shape and ends.shape[0] > 0
+        if not fits or ends.dtype not in (torch.int64, torch.int32) or ends.device != q.device:
+            text = f"'{name}' must be int64 or int32 of shape (sequences + 1,), as the other, on the device of 'q'"
+            raise ValueError(f"{op}: {text}; found {ends.dtype} of shape {tuple(ends.shape)}")
+
+
+def offsets(op: str, name: str, ends: Tensor, rows: int) -> Tensor:
+    """What the C++ reads; a ValueError where the ends do not rise from 0 to the number of rows."""
+    if ends[0] != 0 or ends[-1] != rows or bool((ends.diff() < 0).any()):
+        raise ValueError(f"{op}: '{name}' must rise from 0 to the number of rows, {rows}; found {ends.tolist()[:20]}")
+    return ends.to(torch.int64)
+
+
+def packed(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """(rows, heads, features) as one sequence: (1, heads, rows, features)."""
+    return tuple(tensor.transpose(0, 1).unsqueeze(0) for tensor in tensors)
+
+
+def packed_scores(q, k, cu_seqlens_q, cu_seqlens_k, scale, causal) -> Tensor:
+    """The scores of all rows; minus infinity between sequences, and where causality hides."""
+    row, key = (torch.arange(tensor.shape[0], device=q.device) for tensor in (q, k))
+    of_row = torch.searchsorted(cu_seqlens_q, row, right=True)
+    of_key = torch.searchsorted(cu_seqlens_k, key, right=True)
+    seen = of_row.unsqueeze(1) == of_key
+    if causal:
+        end = of_row.clamp(max=cu_seqlens_q.numel() - 1)  # counted from the ends: the last query sees the last key
+        seen = seen & (key - cu_seqlens_k[end].unsqueeze(1) <= (row - cu_seqlens_q[end]).unsqueeze(1))
+    return scores_of(*packed(q, k), None, scale, causal=False).masked_fill(~seen, -torch.inf)
+
+
+@custom_op(NAME, outputs=("q_grad", "k_grad", "v_grad"), reference=True)
+def flash_attention_varlen_grad(
+    out_grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    lse: Tensor,
+    delta: Tensor,
+    scale: float | None,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of flash_attention_varlen with respect to q, k and v."""
+    check_ends(NAME, q, cu_seqlens_q, cu_seqlens_k)
+    check_grads(NAME, out_grad, q, k, v, None, lse, delta, PACKED)
+    scores = packed_scores(q, k, cu_seqlens_q, cu_seqlens_k, scale, causal)
+    grads = gradients(scores, *packed(out_grad, q, k, v), lse[None], delta[None], scale_of(q, scale))
+    q_grad, k_grad, v_grad = (grad[0].transpose(0, 1).contiguous() for grad in grads)
+    return q_grad, k_grad, v_grad
+
+
+SOURCE = Path(__file__).with_name("flash_attention.cpp")
+grad_cpp = cpp_kernel(SOURCE, "flash_attention_varlen_grad", fallback=flash_attention_varlen_grad.__wrapped__)
+
+ROWS = dict.fromkeys(("out_grad", "q", "k", "v"), "contiguous_rows")
+
+
+@flash_attention_varlen_grad.register_kernel("cpu", name="cpp", layouts=ROWS)
+def flash_attention_varlen_grad_cpu(
+    out_grad, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta, scale, causal
+) -> tuple[Tensor, ...]:
+    """C++: heads of sequences in parallel."""
+    flash_attention_varlen_grad_fake(out_grad, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta)
+    queries = offsets(NAME, "cu_seqlens_q", cu_seqlens_q, q.shape[0])
+    keys = offsets(NAME, "cu_seqlens_k", cu_seqlens_k, k.shape[0])
+    return grad_cpp(out_grad, q, k, v, queries, keys, lse, delta, scale_of(q, scale), causal)
+
+
+@flash_attention_varlen_grad.register_kernel("cuda", name="triton", layouts=ROWS, when=is_narrow)
+def flash_attention_varlen_grad_cuda(
+    out_grad, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta, scale, causal
+) -> tuple[Tensor, ...]:
+    """Triton: one kernel per block of queries, one per block of keys."""
+    grads = tuple(torch.zeros_like(tensor, memory_format=torch.contiguous_format) for tensor in (q, k, v))
+    ends = cu_seqlens_q.to(torch.int64), cu_seqlens_k.to(torch.int64)
+    inputs = (*packed(out_grad, q, k, v), None, ends, lse[None], delta[None])
+    launch_grads(*inputs, scale_of(q, scale), causal, *packed(*grads))
+    return grads
+
+
+@flash_attention_varlen_grad.register_fake
+def flash_attention_varlen_grad_fake(
+    out_grad, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta, scale=None, causal=False
+) -> tuple[Tensor, ...]:
+    """All contiguous."""
+    check_ends(NAME, q, cu_seqlens_q, cu_seqlens_k)
+    check_grads(NAME, out_grad, q, k, v, None, lse, delta, PACKED)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+@flash_attention_varlen_grad.register_samples
+def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
+    queries, keys = torch.tensor([0, 1, 4]), torch.tensor([0, 2, 5])
+    statistics = make(2, 4), make(2, 4)
+    yield Sample(make(4, 2, 3), make(4, 2, 2), make(5, 1, 2), make(5, 1, 3), queries, keys, *statistics, 0.5, True)
+
+
+if __name__ == "__main__":
+    flash_attention_varlen_grad.check()

@@ -1,0 +1,173 @@
+// Sum, mean and maximum of consecutive rows: see segment_reduce.py.
+#include <custom_autograd/kernel.h>
+
+#include <tuple>
+#include <vector>
+
+using namespace custom_autograd;
+
+// Rows of one segment are summed in registers, this many features at a time.
+constexpr int64_t TILE = 64;
+
+// Every offset is looked at before one becomes an address.
+static void check_offsets(const Tensor& offsets, int64_t rows) {
+  check_contiguous(offsets, "offsets");
+  STD_TORCH_CHECK(offsets.dim() == 1 && offsets.numel() > 0 && offsets.scalar_type() == ScalarType::Long,
+      "'offsets' must be int64 of shape (segments + 1,)");
+  const int64_t* offset = read<int64_t>(offsets);
+  int64_t segments = offsets.numel() - 1;
+  STD_TORCH_CHECK(offset[0] == 0, "'offsets' must begin with 0, found ", offset[0]);
+  for (int64_t s = 0; s < segments; ++s) {
+    STD_TORCH_CHECK(offset[s] <= offset[s + 1],
+        "'offsets' must not decrease, found ", offset[s], " before ", offset[s + 1], " at segment ", s);
+  }
+  STD_TORCH_CHECK(offset[segments] == rows,
+      "'offsets' must end with the number of rows, ", rows, ", found ", offset[segments]);
+}
+
+static std::vector<int64_t> with_rows(const Tensor& tensor, int64_t rows) {
+  STD_TORCH_CHECK(tensor.dim() > 0, "'x' must have a dimension of rows");
+  std::vector<int64_t> shape(tensor.sizes().begin(), tensor.sizes().end());
+  shape.front() = rows;
+  return shape;
+}
+
+static int64_t features_of(const Tensor& tensor) {
+  int64_t features = 1;
+  for (int64_t dim = 1; dim < tensor.dim(); ++dim) features *= tensor.size(dim);
+  return features;
+}
+
+// Calls work(segment, first row, last row), segments in parallel. Threads share out rows, not segments, so that a few
+// long segments do not wait for one thread: segment s stands at offset[s] + s, which differs for empty segments too.
+template <typename Work>
+static void for_segments(const Tensor& offsets, int64_t features, const Work& work) {
+  const int64_t* offset = read<int64_t>(offsets);
+  int64_t segments = offsets.numel() - 1;
+  for_rows(offset[segments] + segments, features, [=](int64_t first, int64_t last) {
+    auto begin_at = [=](int64_t position) {
+      int64_t low = 0, high = segments;
+      while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (offset[middle] + middle < position) low = middle + 1;
+        else high = middle;
+      }
+      return low;
+    };
+    for (int64_t s = begin_at(first), end = begin_at(last); s < end; ++s) work(s, offset[s], offset[s + 1]);
+  });
+}
+
+template <typename T>
+static Statistic<T> sum_of_column(const T* in, int64_t count) {
+  Statistic<T> sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += widen(in[i]);
+  return sum;
+}
+
+template <typename T>
+static void sum_tile(const T* in, int64_t rows, int64_t features, int64_t width, Statistic<T>* sum) {
+  std::fill(sum, sum + width, Statistic<T>(0));
+  if (width == TILE) {
+    for (int64_t row = 0; row < rows; ++row, in += features) {
+#pragma omp simd
+      for (int64_t i = 0; i < TILE; ++i) sum[i] += widen(in[i]);
+    }
+  } else {
+    for (int64_t row = 0; row < rows; ++row, in += features) {
+#pragma omp simd
+      for (int64_t i = 0; i < width; ++i) sum[i] += widen(in[i]);
+    }
+  }
+}
+
+// The sum of each segment's rows, or their mean; 0 for no rows.
+static Tensor segment_sum(const Tensor& x, const Tensor& offsets, bool mean) {
+  check_contiguous(x, "x");
+  std::vector<int64_t> shape = with_rows(x, offsets.numel() - 1);
+  check_offsets(offsets, x.size(0));
+  int64_t features = features_of(x);
+  Tensor out = torch::stable::new_empty(x, shape);
+  for_element_type(x, "x", [&](auto element) {
+    using T = decltype(element);
+    using S = Statistic<T>;
+    const T* in = read<T>(x);
+    T* result = write<T>(out);
+    for_segments(offsets, features, [=](int64_t segment, int64_t first, int64_t last) {
+      S count = mean && last > first ? S(last - first) : S(1);
+      if (features == 1) {
+        result[segment] = narrow<T>(sum_of_column(in + first, last - first) / count);
+        return;
+      }
+      S sum[TILE];
+      for (int64_t f = 0; f < features; f += TILE) {
+        int64_t width = std::min(TILE, features - f);
+        sum_tile(in + first * features + f, last - first, features, width, sum);
+        T* place = result + segment * features + f;
+#pragma omp simd
+        for (int64_t i = 0; i < width; ++i) place[i] = narrow<T>(sum[i] / count);
+      }
+    });
+  });
+  return out;
+}
+
+// The maximum of each segment's rows and the first row that has it, NaN above all; -infinity and `rows` for no rows.
+static std::tuple<Tensor, Tensor> segment_max(const Tensor& x, const Tensor& offsets) {
+  check_contiguous(x, "x");
+  std::vector<int64_t> shape = with_rows(x, offsets.numel() - 1);
+  int64_t rows = x.size(0), features = features_of(x);
+  check_offsets(offsets, rows);
+  Tensor out = torch::stable::new_empty(x, shape);
+  Tensor argmax = torch::stable::new_empty(x, shape, ScalarType::Long);
+  for_element_type(x, "x", [&](auto element) {
+    using T = decltype(element);
+    using S = Statistic<T>;
+    const T* in = read<T>(x);
+    T* result = write<T>(out);
+    int64_t* places = write<int64_t>(argmax);
+    for_segments(offsets, features, [=](int64_t segment, int64_t first, int64_t last) {
+      S best[TILE];
+      int64_t at[TILE];
+      for (int64_t f = 0; f < features; f += TILE) {
+        int64_t width = std::min(TILE, features - f);
+        const T* start = in + first * features + f;
+        for (int64_t i = 0; i < width; ++i) {
+          best[i] = last > first ? widen(start[i]) : -std::numeric_limits<S>::infinity();
+          at[i] = last > first ? first : rows;
+        }
+        for (int64_t row = first + 1; row < last; ++row) {
+          const T* line = in + row * features + f;
+#pragma omp simd
+          for (int64_t i = 0; i < width; ++i) {
+            S value = widen(line[i]);
+            bool is_larger = !(value <= best[i]) & (best[i] == best[i]);  // a NaN is larger, and nothing than it
+            best[i] = is_larger ? value : best[i];
+            at[i] = is_larger ? row : at[i];
+          }
+        }
+        for (int64_t i = 0; i < width; ++i) {
+          result[segment * features + f + i] = narrow<T>(best[i]);
+          places[segment * features + f + i] = at[i];
+        }
+      }
+    });
+  });
+  return {out, argmax};
+}
+
+enum Reduction : int64_t { SUM, MEAN, MAX };
+
+// The argmax is empty where there is no maximum.
+std::tuple<Tensor, Tensor> segment_reduce(const Tensor& x, const Tensor& offsets, int64_t reduction) {
+  if (reduction == MAX) return segment_max(x, offsets);
+  Tensor out = segment_sum(x, offsets, reduction == MEAN);
+  return {out, torch::stable::new_empty(x, {0}, ScalarType::Long)};
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
+  m.def("segment_reduce(Tensor x, Tensor offsets, int reduction) -> (Tensor, Tensor)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("segment_reduce", TORCH_BOX(&segment_reduce)); }
