@@ -102,7 +102,7 @@ def test_in_place_op_is_checked_without_touching_the_sample():
 
 
 def test_a_reference_needs_no_defaults_of_its_own():
-    op = custom_op("targets::scaled", lambda x, by=2.0: x * by, schema="(Tensor x, float by=2.0) -> Tensor")
+    op = custom_op("targets::scaled_by", lambda x, by=2.0: x * by, schema="(Tensor x, float by=2.0) -> Tensor")
     op.register_reference(lambda x, by: x * by)
     op.register_samples(lambda make: [Sample(make(3)), Sample(make(3), by=3.0)])
 
