@@ -62,3 +62,13 @@ def repeatable(schema: Schema, function: Function) -> Function:
 
 def _copied(value: object) -> object:
     return value.clone_state() if isinstance(value, torch.Generator) else value
+
+
+def completing(complete: Callable[[Sample], Sample], function: Callable[..., object]) -> Callable[..., object]:
+    """A function without defaults of its own, called with every argument that a call leaves out."""
+
+    def call(*args: object, **kwargs: object) -> object:
+        completed = complete(Sample(*args, **kwargs))
+        return function(*completed.args, **completed.kwargs)
+
+    return call

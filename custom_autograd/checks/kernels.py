@@ -9,6 +9,7 @@ import torch
 
 from custom_autograd.checks.agreement import compare_values
 from custom_autograd.checks.base import Check, Finding, first_line, skipped
+from custom_autograd.checks.dispatching import completing
 from custom_autograd.checks.known_kernels import device_of_kernel, label_of_kernel
 from custom_autograd.checks.sweeps import layouts
 from custom_autograd.checks.targets import Function, Target
@@ -45,7 +46,7 @@ class Kernels(Check):
             if device == home and "" in target.kernels:
                 continue  # both were compared with the default kernel
             moved = sample.map(operator.methodcaller("to", home))
-            elsewhere = _on(_completed(target, other), device=device, home=home)
+            elsewhere = _on(completing(target.complete, target.kernels[other]), device=device, home=home)
             yield _compare(_with(target, one), elsewhere, moved, label_of_kernel(one)[4:], label_of_kernel(other))
 
 
@@ -66,17 +67,7 @@ def _compare(target: Target, other: Function, sample: Sample, label: str, name: 
 def _with(target: Target, key: str) -> Target:
     """The target with that kernel of several on its device; the only one is reached as callers reach it."""
     its = [other for other in target.kernels if device_of_kernel(other) == device_of_kernel(key)]
-    return target if len(its) == 1 else replace(target, full=_completed(target, key))
-
-
-def _completed(target: Target, key: str) -> Function:
-    """A kernel, called with every argument that the call leaves out."""
-
-    def call(*args: object, **kwargs: object) -> object:
-        completed = target.complete(Sample(*args, **kwargs))
-        return target.kernels[key](*completed.args, **completed.kwargs)
-
-    return call
+    return target if len(its) == 1 else replace(target, full=completing(target.complete, target.kernels[key]))
 
 
 def _on(kernel: Function, *, device: str, home: str) -> Function:

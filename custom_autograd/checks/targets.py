@@ -23,7 +23,7 @@ from custom_autograd.checks.arguments import (
     arguments_with_containers,
     places_in_containers,
 )
-from custom_autograd.checks.dispatching import call_overload, repeatable, to_dispatcher
+from custom_autograd.checks.dispatching import call_overload, completing, repeatable, to_dispatcher
 from custom_autograd.checks.known_kernels import conditional, key_of_kernel
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import format_message
@@ -208,7 +208,7 @@ def _with_containers(flat: Target, form: Form, schema: Schema) -> Target:
 
 def _from_schema(call: Function, entry: Entry, schema: Schema) -> Target:
     reference = entry.reference()
-    return Target(
+    target = Target(
         name=entry.name,
         call=repeatable(schema, call),
         full=repeatable(schema, functools.partial(call_overload, entry)),
@@ -221,6 +221,12 @@ def _from_schema(call: Function, entry: Entry, schema: Schema) -> Target:
         may_alias=schema.is_view or schema.may_return_inputs,
         hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
         source=functools.partial(source_of, entry),
+    )
+    rule = entry.find("reference")
+    return (
+        target
+        if rule is None
+        else replace(target, reference=completing(target.complete, repeatable(schema, rule.function)))
     )
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.rules import keywords_of, positional_of
 from custom_autograd.runtime.passing import arguments_of
@@ -50,7 +54,12 @@ def wrapper_of(
     source = _source(schema, layouts, has_device=has_device)
 
     def wrap(function: Function) -> Function:
-        values = {"function": function, "torch": torch, "on_device_of": on_device_of}
+        values = {
+            "function": function,
+            "torch": torch,
+            "on_device_of": on_device_of,
+            "write_back": partial(write_back, name),
+        }
         namespace = {source.own(key): value for key, value in values.items()}
         made: Function = compile_source(source.text, f"{name} kernel", namespace)[source.own("kernel")]
         return made
@@ -97,7 +106,20 @@ def _write_back(source: Source, schema: Schema, name: str) -> None:
     argument = next(a for a in schema.mutated_arguments if a.name == name)
     pairs = f"zip({name} or (), $own_{name} or ())" if argument.is_tensor_list else f"[({name}, $own_{name})]"
     with source.block(f"for $given, $copy in {pairs}"), source.block("if $copy is not $given"):
-        source.line("$given.copy_($copy)")
+        source.line(f'$write_back("{name}", $given, $copy)')
+
+
+def write_back(op: str, name: str, given: Tensor, copy: Tensor) -> None:
+    """Writes to an argument what a kernel wrote to a copy of it.
+
+    Raises:
+        KernelError: several elements of the argument lie in one place.
+    """
+    if any(size > 1 and stride == 0 for size, stride in zip(given.shape, given.stride(), strict=True)):
+        problem = f"argument '{name}' is written to, and is expanded: several of its elements lie in one place"
+        found = f"strides {given.stride()} for shape {tuple(given.shape)}"
+        raise KernelError(format_message(op, problem, found=found, do=f"pass '{name}'.clone()"))
+    given.copy_(copy)
 
 
 def _has_star(schema: Schema) -> bool:

@@ -137,9 +137,9 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
 @selective_scan_grad.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     # Compiled, the derivatives of this op unroll the reference: the first sample, compiled for many sizes, has none.
-    for one in (partial(make, requires_grad=False), make):
-        given = (one(1, 2, 2), one(1, 2, 1), *make_inputs(one, 1, 2, 2, 1))
-        yield Sample(*given, one(2), one(1, 2, 2), one(2), None, delta_softplus=True)
+    for one, n in ((partial(make, requires_grad=False), 1), (make, 2)):
+        given = (one(1, n, 2), one(1, n, 1), *make_inputs(one, 1, n, 2, 1))
+        yield Sample(*given, one(n), one(1, n, 2), one(n), None, delta_softplus=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from custom_autograd import custom_op
 from custom_autograd.checking import check
 from custom_autograd.checks.targets import target_of
 from custom_autograd.core.samples import Sample
@@ -98,3 +99,13 @@ def test_in_place_op_is_checked_without_touching_the_sample():
     check(add_one, [sample], checks=["schema", "fake", "vmap"])
 
     assert torch.equal(torch.zeros(3), sample.args[0])
+
+
+def test_a_reference_needs_no_defaults_of_its_own():
+    op = custom_op("targets::scaled_by", lambda x, by=2.0: x * by, schema="(Tensor x, float by=2.0) -> Tensor")
+    op.register_reference(lambda x, by: x * by)
+    op.register_samples(lambda make: [Sample(make(3)), Sample(make(3), by=3.0)])
+
+    report = op.check(checks=["reference", "special_values"])
+
+    assert {"passed"} == {result.status for result in report.results}

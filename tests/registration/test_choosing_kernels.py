@@ -397,6 +397,14 @@ def test_what_is_written_to_a_copy_reaches_the_argument():
     assert x._version > version
 
 
+def test_an_expanded_argument_cannot_be_written_back():
+    op = custom_op("choosing::double_", double_, mutates_args=("x",), schema="(Tensor(a!) x) -> ()", replace=True)
+    op.register_kernel("cpu", double_, layouts="contiguous")
+
+    with pytest.raises(KernelError, match="argument 'x' is written to, and is expanded"):
+        op(torch.ones(1, 3).expand(2, 3))
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

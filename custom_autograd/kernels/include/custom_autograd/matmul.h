@@ -78,9 +78,9 @@ inline void multiply_block(Left<S> a, Matrix<const S> b, Matrix<S> c, int64_t de
   for (int m = 0; m < Rows; ++m) std::memcpy(c.data + m * c.row, &sum[m], sizeof(sum[m]));
 }
 
-// c = a b, or c += a b: rows x depth by depth x columns; columns is a multiple of block_columns.
+// rows x depth by depth x columns, one register block after the other.
 template <typename S>
-inline void multiply(
+inline void multiply_part(
     Left<S> a, Matrix<const S> b, Matrix<S> c, int64_t rows, int64_t columns, int64_t depth, bool add) {
   for (int64_t m = 0; m < rows;) {
     int64_t left = rows - m, taken = left >= register_rows ? register_rows : left >= 4 ? 4 : 1;
@@ -97,6 +97,19 @@ inline void multiply(
       }
     }
     m += taken;
+  }
+}
+
+// c = a b, or c += a b; columns is a multiple of block_columns. Sums are taken in parts, so that long ones stay exact.
+template <typename S>
+inline void multiply(
+    Left<S> a, Matrix<const S> b, Matrix<S> c, int64_t rows, int64_t columns, int64_t depth, bool add) {
+  constexpr int64_t part = 256;
+  multiply_part(a, b, c, rows, columns, std::min(part, depth), add);
+  for (int64_t k = part; k < depth; k += part) {
+    Left<S> left{a.data + k * a.column, a.row, a.column};
+    Matrix<const S> right{b.data + k * b.row, b.row};
+    multiply_part(left, right, c, rows, columns, std::min(part, depth - k), true);
   }
 }
 
