@@ -16,7 +16,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 demo: $(VENV)/installed
 	mkdir -p $(BUILD)/demo
-	$(BIN)/custom-autograd check examples/gallery
+	$(BIN)/custom-autograd check examples/gallery -j 2
 	$(BIN)/python examples/language_model/train.py --output $(BUILD)/demo
 
 # One thread for each worker: the workers share the cores among themselves.
@@ -35,7 +35,7 @@ docs: $(VENV)/installed $(BUILD)/gallery-checks.json
 # What every check says of the gallery: its pages show it. Verified anew after any change of the gallery or the package.
 $(BUILD)/gallery-checks.json: $(VENV)/installed $(shell find examples/gallery custom_autograd -type f -not -path '*/__pycache__/*')
 	mkdir -p $(BUILD)
-	$(BIN)/custom-autograd check examples/gallery --quiet --json $@
+	$(BIN)/custom-autograd check examples/gallery -j 2 --quiet --json $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

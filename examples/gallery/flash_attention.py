@@ -96,7 +96,8 @@ def _(grad_out, grad_lse, q, k, v, bias, out, lse, scale, causal):
 
 @flash_attention.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
-    yield Sample(make(2, 2, 3, 4), make(2, 2, 5, 4), make(2, 2, 5, 3))
+    q, k = make(2, 2, 3, 4, low=-0.5, high=0.5), make(2, 2, 5, 4, low=-0.5, high=0.5)  # also where features are many
+    yield Sample(q, k, make(2, 2, 5, 3))
     q, k, v = make(1, 4, 3, 4), make(1, 2, 5, 4), make(1, 2, 5, 4)
     yield Sample(q, k, v, make(4, 1, 5), scale=0.3).named("grouped queries, bias per key")
     q, k, v = make(1, 2, 4, 2), make(1, 1, 3, 2), make(1, 1, 3, 2)
