@@ -28,6 +28,7 @@ import torch._functorch.config  # for one setting, in main
 
 sys.path.insert(0, str(Path(__file__).parent))  # cases.py and agreement.py stand beside this file
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))  # cases import the gallery
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gallery"))  # whose files import each other
 
 from cases import Case
 

@@ -12,19 +12,15 @@ Source: Gu and Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective St
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from selective_scan_kernels import SIZES, require_inputs, scan_cpp, scan_grad_cpp, scan_triton, scanned
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
-
-sys.path.append(str(Path(__file__).parent))  # also where this file is imported from another folder
-from selective_scan_kernels import SIZES, require_inputs, scan_cpp, scan_grad_cpp, scan_triton, scanned
 
 
 @custom_op("gallery::selective_scan", outputs=("out", "last_state"), reference=True)
