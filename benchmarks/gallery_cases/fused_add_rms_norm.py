@@ -12,21 +12,26 @@ from torch import Tensor
 LLAMA = {"tokens": 2048, "features": 4096}
 
 
-def op(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
-    """All that are measured write to one residual; .data, so that no call is part of the graph of the next."""
-    return fused_add_rms_norm(x, residual.data, weight)
+def op(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both go on into the model, so both have a gradient. All that are measured write to one residual, outside graphs.
+
+    .data: no call is part of the graph of the next.
+    """
+    residual = residual.data
+    return fused_add_rms_norm(x, residual, weight), residual
 
 
-def reference(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
+def reference(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """The formula in PyTorch operations; the residual is written in place, as in the op."""
     residual = residual.data.add_(x)
     wide = residual.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * weight).to(x.dtype)
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * weight).to(x.dtype), residual
 
 
-def built_in(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
+def built_in(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """PyTorch's own addition and normalisation, one after the other."""
-    return F.rms_norm(residual.data.add_(x), weight.shape, weight, 1e-6)
+    residual = residual.data.add_(x)
+    return F.rms_norm(residual, weight.shape, weight, 1e-6), residual
 
 
 def arguments(device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
