@@ -67,7 +67,7 @@ def load_cases(path: Path) -> list[Case]:
     spec = importlib.util.spec_from_file_location(f"cases_of_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # Dynamo imports it by that name
     spec.loader.exec_module(module)
     return list(module.cases())
 

@@ -2,19 +2,12 @@
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from cases import Case
+from gallery.flash_attention import flash_attention  # examples/ is on the path
 from torch import Tensor
-
-from custom_autograd.checks.loading import load
-
-EXAMPLES = Path(__file__).parents[2] / "examples" / "gallery"
-
-# The file imports what lies beside it: it is loaded by its path, as `custom-autograd check` does.
-flash_attention = load(f"{EXAMPLES / 'flash_attention.py'}:flash_attention")[0].value
 
 # batch, heads, kv_heads, length, features
 SIZES = {

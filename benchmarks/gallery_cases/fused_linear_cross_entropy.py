@@ -13,8 +13,8 @@ PYTHIA = {"tokens": 2048, "features": 128, "classes": 50304}
 
 
 def reference(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """What people write, which is the built-in too."""
-    return F.cross_entropy(F.linear(x, weight), labels)
+    """What people write, which is the built-in too; the mean in float32, since in bfloat16 PyTorch's is 1.4 % off."""
+    return F.cross_entropy(F.linear(x, weight), labels, reduction="none").float().mean()
 
 
 def arguments(device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,18 +1,12 @@
 """What pair_distances is measured on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import torch
 from cases import Case
+from gallery.pair_distances import pair_distances  # examples/ is on the path
 from torch import Tensor
-
-from custom_autograd.checks.loading import load
-
-# By its file: it imports what lies beside it.
-GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
-pair_distances: Callable[..., Tensor] = load(f"{GALLERY / 'pair_distances.py'}:pair_distances")[0].value
 
 WATER = {"atoms": 20_000, "neighbours": 40}
 LENGTH = 58.5  # of the box, in ångström, at the density of water
