@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_refused(x: Tensor, weight: Tensor, message: str) -
 @needs_compiler
 def test_expanded_residual_is_refused() -> None:
     """It has fewer places than elements."""
-    with pytest.raises(RuntimeError, match="argument .residual. is written to, and is expanded"):
+    with pytest.raises(RuntimeError, match=r"argument .residual. is written to, and is expanded"):
         norm.fused_add_rms_norm(torch.ones(2, 8), torch.zeros(1, 8).expand(2, 8), torch.ones(8))
 
 
