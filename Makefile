@@ -16,7 +16,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 demo: $(VENV)/installed
 	mkdir -p $(BUILD)/demo
-	$(BIN)/custom-autograd check examples/gallery -j 2
+	$(BIN)/custom-autograd check examples/gallery -j 2 --html $(BUILD)/demo/gallery.html
+	$(BIN)/python benchmarks/measure_gallery.py rms_norm rope flash_attention --without compiled --seconds 1 --out $(BUILD)/demo
 	$(BIN)/python examples/language_model/train.py --output $(BUILD)/demo
 
 # One thread for each worker: the workers share the cores among themselves.
