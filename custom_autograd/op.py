@@ -173,6 +173,8 @@ class CustomOp(Generic[P, R]):
         """Calls the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():
             return self.entry.traced(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
+        if self.entry.call_behind is not None:
+            return self.entry.call_behind(self, *args, **kwargs)  # type: ignore[no-any-return]  # what the schema says
         publish(self.entry)
         return self(*args, **kwargs)
 

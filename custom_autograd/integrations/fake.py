@@ -14,7 +14,7 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.cache_tag import COUNTED, count_rules
-from custom_autograd.runtime.call import publish
+from custom_autograd.runtime.call import make_ready
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.runtime.user_code import noted
@@ -36,15 +36,16 @@ class Fake:
             if COUNTED not in entry.attached:
                 count_rules(entry)
             if entry.uncalled:
-                publish(entry)
+                make_ready(entry)
             rule = _find_rule(entry)
             arguments = bind.arguments(*args, **kwargs)
             if rule is None:
+                _check_has_no_data(entry, "no fake is needed", None, arguments)
                 return reader.read(None, arguments, "fake")
             positional, keywords = bind.user_call(arguments)
             result = noted(entry.name, rule)(*positional, **keywords)
             found = reader.read(result, arguments, f"fake, {rule.location},")
-            _check_has_no_data(entry, rule, found, arguments)
+            _check_has_no_data(entry, f"{rule.location}, fake", found, arguments)
             return found
 
         torch.library.register_fake(str(entry.home), fake, lib=entry.library)
@@ -60,12 +61,14 @@ class Fake:
         return "derived: the op returns nothing new" if _returns_nothing_new(entry) else "missing: register_fake"
 
 
-def _check_has_no_data(entry: Entry, rule: Rule, found: Any, arguments: dict[str, Any]) -> None:
+def _check_has_no_data(entry: Entry, rule: str, found: Any, arguments: dict[str, Any]) -> None:
     """Refuses memory that nobody has written to: from a call with tensors on "meta" and others that are not.
 
     Any: results and arguments of any type.
     """
-    if not any(type(tensor) is Tensor and not tensor.is_meta for tensor in tensors_in([found])):
+    written = [arguments[argument.name] for argument in entry.declaration.schema.mutated_arguments]
+    tensors = tensors_in([found, *written])
+    if not any(type(tensor) is Tensor and not tensor.is_meta for tensor in tensors):
         return
     devices = {name: tensor.device for name, value in arguments.items() for tensor in tensors_in([value])}
     raise KernelError(
@@ -74,7 +77,7 @@ def _check_has_no_data(entry: Entry, rule: Rule, found: Any, arguments: dict[str
             "the op meets tensors on 'meta', which have no data, together with tensors that have",
             expected="all tensors on one device",
             found=", ".join(f"'{name}' on {str(device)!r}" for name, device in devices.items()),
-            rule=f"{rule.location}, fake",
+            rule=rule,
             declared=entry.declaration.location,
             do="move them to one device; a fake makes its outputs on the device of an input",
         )

@@ -37,6 +37,7 @@ class Entry:
         traced: what `op(...)` runs while Dynamo traces it: `call`, behind what takes containers apart.
         handle: the op as its author holds it, as long as anybody does; what unpickling gives.
         uncalled: the handles whose classes have no generated `__call__` yet.
+        call_behind: what the class's own `__call__` runs, where a compiler has seen that before the first eager call.
         roads: the calls that are known to need no dispatcher.
         programs: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
         validation: the op's own level of validation, or None.
@@ -58,6 +59,7 @@ class Entry:
         self.traced: Callable[..., Any] | None = None  # Any: as above
         self.handle: weakref.ref[Any] | None = None  # Any: CustomOp, some layers above
         self.uncalled: weakref.WeakSet[Any] = weakref.WeakSet()  # Any: as above
+        self.call_behind: Callable[..., Any] | None = None  # Any: as above
         self.roads: Any = None  # Any: runtime's Roads, a layer above
         self.programs: dict[str, Any] = {}  # Any: runtime's Program, a layer above
         self.validation: str | None = None

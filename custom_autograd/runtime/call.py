@@ -19,7 +19,7 @@ from custom_autograd.runtime.passing import call_kernel, pass_on
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.source import Source, compile_source
 from custom_autograd.structures import calls as structured
-from custom_autograd.torch_private.compiler import constant_in_graphs
+from custom_autograd.torch_private.compiler import constant_in_graphs, is_tracing
 
 
 def signature(schema: Schema, *, first: str = "", for_dispatcher: bool) -> str:
@@ -167,6 +167,17 @@ def publish(entry: Entry) -> None:
     for handle in list(entry.uncalled):
         type(handle).__call__ = make_public_call(entry)
         entry.uncalled.discard(handle)
+
+
+def make_ready(entry: Entry) -> None:
+    """Publishes the op when its fake is asked before its first eager call, but not in the midst of a trace.
+
+    Dynamo starts a trace again after a graph break, and has to meet the same frames: then `__call__` stays as it is.
+    """
+    if not is_tracing():
+        publish(entry)
+    elif entry.call_behind is None:
+        entry.call_behind = make_public_call(entry)
 
 
 def _compile(entry: Entry, source: Source, name: str, helpers: dict[str, Any]) -> Callable[..., Any]:

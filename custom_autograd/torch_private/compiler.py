@@ -4,6 +4,7 @@
   calls of one function, and without importing Dynamo, which takes a second.
 - `_C._dynamo.eval_frame.get_eval_frame_callback`: whether Dynamo would compile the functions that are called now.
 - `_dynamo_marked_constant`: the mark that `torch.compiler.assume_constant_result` sets, which imports Dynamo to do so.
+- `_guards.TracingContext`: whether Dynamo or AOTAutograd traces now; `torch.compiler.is_compiling` is for traced code.
 - `torch.compiler.config.cache_key_tag` is public, but its module imports the compiler: it is set once that is loaded.
 """
 
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame
+from torch._guards import TracingContext
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -28,6 +30,11 @@ def outside_compilation(function: F) -> F:
     """The same function; Dynamo compiles neither it nor what it calls: a kernel may do what no compiler understands."""
     eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
     return function
+
+
+def is_tracing() -> bool:
+    """Whether a compiler traces in this thread: asked by what it calls, such as a fake kernel."""
+    return TracingContext.try_get() is not None
 
 
 def constant_in_graphs(function: F) -> F:
