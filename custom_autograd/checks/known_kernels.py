@@ -32,7 +32,7 @@ def conditional(kernel: Kernel) -> Callable[..., object]:
     def call(*args: object, **kwargs: object) -> object:
         reason = when.refusal(args, kwargs)
         if reason is not None:
-            raise KernelUnavailable(f"the {kernel.label} does not take the sample: {reason}")
+            raise KernelUnavailable(f"the {kernel.label} does not take the sample: {reason or when.text}")
         result: object = kernel.function(*args, **kwargs)
         return result
 

@@ -28,6 +28,14 @@ def modules_of(function: Callable[..., Any]) -> tuple[str, ...]:  # Any: as abov
     return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))
 
 
+def stacklevel_of_caller() -> int:
+    """The stacklevel for a warning from the function that calls this one: the first frame outside this package."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and (_is_ours(frame.f_globals) or frame.f_code.co_filename.startswith("<custom_autograd")):
+        frame, level = frame.f_back, level + 1
+    return max(1, level)
+
+
 def _is_ours(names: dict[str, Any]) -> bool:  # Any: the global names of a module
     return str(names.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
 

@@ -30,7 +30,7 @@ class Condition:
     op: str
 
     def refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """Why the kernel does not take these arguments, or None where it does.
+        """None where the kernel takes these arguments, else the reason that was given, or nothing: see `text`.
 
         Raises:
             KernelError: the function returns something other than a bool.
@@ -45,13 +45,14 @@ class Condition:
             raise KernelError(
                 format_message(self.op, problem, expected="a bool", found=show(answer), rule=self.location)
             )
-        return None if answer else f"when={self._text()} returns False"
+        return None if answer else ""
 
-    def _text(self) -> str:
-        """What the function is called, what it says of itself, and where it stands."""
+    @property
+    def text(self) -> str:
+        """That the function returns False: its name, what it says of itself, and where it stands."""
         name = getattr(self.function, "__name__", type(self.function).__name__)
         words = (inspect.getdoc(self.function) or "").partition("\n")[0].rstrip(".")
-        return f"{name} ({words + ', ' if words else ''}{self.location})"
+        return f"when={name} ({words + ', ' if words else ''}{self.location}) returns False"
 
 
 def first_line(error: Exception) -> str:

@@ -1,11 +1,17 @@
-"""Which kernel somebody insists on: `op.use_kernel("triton")`, or CUSTOM_AUTOGRAD_KERNELS=namespace::op=triton."""
+"""Which kernel somebody insists on: `op.use_kernel("triton")`, or CUSTOM_AUTOGRAD_KERNELS=namespace::op=triton.
+
+A ContextVar says it for a thread or an asyncio task. Autograd runs a backward on a GPU in a thread of its own, which
+has no such context: there the table counts that the thread had which started the backward.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
@@ -13,21 +19,31 @@ from custom_autograd.torch_private import thread_values
 
 VARIABLE = "CUSTOM_AUTOGRAD_KERNELS"
 
+Table = Mapping[int, str]
 
-def wanted_by_thread(key: int) -> str | None:
-    """The kernel that this thread insists on for what has this key, or None."""
-    table: dict[int, str] = thread_values.get(VARIABLE, {})
+_here: ContextVar[Table | None] = ContextVar(VARIABLE, default=None)
+
+
+def wanted_here(key: int) -> str | None:
+    """The kernel that this thread or task insists on for what has this key, or None."""
+    table = _here.get()
+    if table is None:
+        owner, table = thread_values.get(VARIABLE, (0, {}))
+        if owner == threading.get_ident():  # of another task in this thread
+            return None
     return table.get(key)
 
 
 @contextmanager
 def insisting(key: int, name: str) -> Iterator[None]:
-    """Insists on a kernel, in this thread and in the backward passes that start in it; contexts nest."""
-    before: dict[int, str] = thread_values.get(VARIABLE, {})
-    thread_values.put(VARIABLE, {**before, key: name})
+    """Insists on a kernel, in this thread or task and in the backward passes that start in it; contexts nest."""
+    table = {**(_here.get() or {}), key: name}
+    token, before = _here.set(table), thread_values.get(VARIABLE, (0, {}))
+    thread_values.put(VARIABLE, (threading.get_ident(), table))
     try:
         yield
     finally:
+        _here.reset(token)
         thread_values.put(VARIABLE, before)
 
 
@@ -43,7 +59,7 @@ def wanted_by_environment(op: str) -> str | None:
 
 @functools.cache
 def _parse(text: str) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         op, equals, name = (piece.strip() for piece in part.partition("="))
         if not equals or not name or "::" not in op:
@@ -56,5 +72,9 @@ def _parse(text: str) -> dict[str, str]:
                     do=f"correct it, or unset {VARIABLE}",
                 )
             )
-        found[op] = name
+        if found.setdefault(op, name) != name:
+            problem = f"the environment variable names two kernels for {op}"
+            raise KernelError(
+                format_message(VARIABLE, problem, found=f"{found[op]!r} and {name!r}", do="leave one out")
+            )
     return found

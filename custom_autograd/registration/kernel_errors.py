@@ -9,6 +9,7 @@ import torch
 from custom_autograd.core.errors import KernelError, RegistrationError
 from custom_autograd.core.messages import format_message, quote, suggest
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.forcing import VARIABLE
 
 
 def taken(declaration: Declaration, device_type: str | None, name: str, location: str, other: str) -> RegistrationError:
@@ -64,6 +65,19 @@ def unknown(declaration: Declaration, name: str, device_type: str | None, names:
             found=repr(name),
             declared=declaration.location,
             do=suggest(name, names) or "choose one of these, or register it",
+        )
+    )
+
+
+def declined(declaration: Declaration, name: str, reasons: Sequence[str]) -> KernelError:
+    """The kernel that somebody insists on does not take the arguments."""
+    return KernelError(
+        format_message(
+            str(declaration.name),
+            f"the kernel {name!r}, which use_kernel or {VARIABLE} insists on, does not accept these arguments",
+            found=("\n" + " " * 13).join(reasons),
+            declared=declaration.location,
+            do=f"change the arguments, leave the block of use_kernel, or unset {VARIABLE}",
         )
     )
 

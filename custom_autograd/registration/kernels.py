@@ -7,7 +7,6 @@ is what is called, and choosing costs nothing. Elsewhere a `Choice` asks one aft
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,9 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable, KernelWarning
+from custom_autograd.core.locations import stacklevel_of_caller
 from custom_autograd.registration import forcing, kernel_errors
+from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.conditions import Condition, first_line
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private.registrations import changes
@@ -85,11 +86,12 @@ class Kernels(Mapping["str | None", Kernel]):
     def __init__(self, declaration: Declaration) -> None:
         self._declaration = declaration
         self._kernels: dict[str | None, tuple[Kernel, ...]] = {}
-        self._disabled: dict[str, int] = {}
+        self._switches: tuple[tuple[object, str, bool], ...] = ()
         self._chosen: dict[str | None, Function] = {}
+        self._choices: dict[str | None, Choice] = {}
         self._trusted: frozenset[Kernel] = frozenset()
         self._unavailable: dict[Kernel, str] = {}
-        self._insisting = 0
+        self._is_insisted_on = False
 
     def __getitem__(self, device_type: str | None) -> Kernel:
         return self._kernels[device_type][0]
@@ -128,7 +130,9 @@ class Kernels(Mapping["str | None", Kernel]):
             )
         its = tuple(kernel if other is taken else other for other in its) if taken else (*its, kernel)
         ordered = tuple(sorted(its, key=lambda one: (-one.priority, one.when is None)))
-        self._kernels = {**self._kernels, kernel.device_type: ordered}
+        kernels = {**self._kernels, kernel.device_type: ordered}
+        self._kernels = dict(sorted(kernels.items(), key=lambda row: row[0] is None))
+        self._trusted &= frozenset(self.all())
         self._changed()
 
     def choose(self, device_type: str | None) -> Function:
@@ -149,30 +153,33 @@ class Kernels(Mapping["str | None", Kernel]):
             raise self.missing(device_type)
         available = [kernel for kernel in candidates if kernel not in self._unavailable] or candidates
         first, is_certain = available[0], len(available) == 1 or available[0] in self._trusted
-        if first.when is None and is_certain and not self._insisting:
+        if first.when is None and is_certain and not self._is_insisted_on:
             return first.function
-        return Choice(self, device_type)
+        return self._choices.setdefault(device_type, Choice(self, device_type))
 
     def _candidates(self, device_type: str | None) -> Sequence[Kernel]:
-        """What serves a device type, in order, whoever insists on what in which thread."""
-        its = self._kernels.get(device_type, ())
-        if self._disabled and device_type in self._disabled:
-            its = () if None in self._kernels or not its else (declared_kernel(self._declaration),)
-        everywhere = self._kernels.get(None, ()) if device_type is not None else ()
+        """What serves a device type, in order, but for what a thread insists on."""
+        found = self._all_for(device_type)
         wanted = forcing.wanted_by_environment(str(self._declaration.name))
-        return self.named(wanted, (*its, *everywhere), device_type) if wanted else (*its, *everywhere)
+        return self.named(wanted, found, device_type) if wanted else found
+
+    def _all_for(self, device_type: str | None) -> Sequence[Kernel]:
+        its = self._kernels.get(device_type, ())
+        switched = [is_enabled for _, device, is_enabled in self._switches if device == device_type]
+        if switched and not switched[-1]:
+            its = () if None in self._kernels or not its else (declared_kernel(self._declaration),)
+        return (*its, *(self._kernels.get(None, ()) if device_type is not None else ()))
 
     def candidates(self, device_type: str | None) -> Sequence[Kernel]:
-        """What is tried for a call in this thread, in order."""
-        found = self._candidates(device_type)
+        """What is tried for a call in this thread, in order; what a thread insists on comes before the environment."""
         wanted = self.wanted()
         if wanted is not None:
-            return self.named(wanted, found, device_type)
-        return [kernel for kernel in found if kernel not in self._unavailable]
+            return self.named(wanted, self._all_for(device_type), device_type)
+        return [kernel for kernel in self._candidates(device_type) if kernel not in self._unavailable]
 
     def wanted(self) -> str | None:
         """The name of the kernel that has to run in this thread, or none."""
-        return forcing.wanted_by_thread(id(self)) if self._insisting else None
+        return forcing.wanted_here(id(self)) if self._is_insisted_on else None
 
     def named(self, name: str, candidates: Sequence[Kernel], device_type: str | None) -> Sequence[Kernel]:
         """Those of that name.
@@ -193,17 +200,11 @@ class Kernels(Mapping["str | None", Kernel]):
             KernelError: no device type has one.
         """
         self.named(name, tuple(self.all()), None)
-        self._count_insisting(1)
-        try:
-            with forcing.insisting(id(self), name):
-                yield
-        finally:
-            self._count_insisting(-1)
-
-    def _count_insisting(self, by: int) -> None:
-        with changes.lock:
-            self._insisting += by
+        if not self._is_insisted_on:  # and from now on every call asks who insists on what
+            self._is_insisted_on = True
             self._changed()
+        with forcing.insisting(id(self), name):
+            yield
 
     def trust(self, kernel: Kernel) -> None:
         """Notes that a kernel has run: where it is the first, and has no condition, it is called without asking."""
@@ -216,7 +217,7 @@ class Kernels(Mapping["str | None", Kernel]):
         self._unavailable = {**self._unavailable, kernel: first_line(error)}
         self._changed()
         text = f"{error}\n  meanwhile  the {kernel.label} of {self._declaration.name} is passed over"
-        warnings.warn(text, KernelWarning, stacklevel=4)
+        warnings.warn(text, KernelWarning, stacklevel=stacklevel_of_caller())
 
     def describe(self, function: Function) -> str:
         """What a chosen function is, for a message: "cpu kernel, k.py:12,"."""
@@ -240,56 +241,37 @@ class Kernels(Mapping["str | None", Kernel]):
     def none_accepts(self, device_type: str | None, refusals: Mapping[Kernel, str]) -> KernelError:
         """The error that lists every kernel that was asked, and why it did not run."""
         passed = {one: why for one, why in self._unavailable.items() if one in self._candidates(device_type)}
-        listed = [f"{kernel.label} ({kernel.location}): {why}" for kernel, why in {**passed, **refusals}.items()]
+        reasons = {kernel: why or (kernel.when.text if kernel.when else "") for kernel, why in refusals.items()}
+        listed = [f"{kernel.label} ({kernel.location}): {why}" for kernel, why in {**passed, **reasons}.items()]
+        wanted = self.wanted() or forcing.wanted_by_environment(str(self._declaration.name))
+        if wanted is not None:
+            return kernel_errors.declined(self._declaration, wanted, listed)
         return kernel_errors.none_accepts(self._declaration, device_type, listed)
+
+    def instead(self, function: Function, error: KernelUnavailable) -> Function:
+        """What serves a call in place of a kernel that has run before, and is not available now.
+
+        Raises:
+            KernelUnavailable: nothing does.
+        """
+        function = getattr(function, "kernel_function", function)  # behind what watches it
+        kernel = next((one for one in self.all() if one.function is function), None)
+        if kernel is None or len(self._candidates(kernel.device_type)) == 1:
+            raise error
+        self.pass_over(kernel, error)
+        return self.choose(kernel.device_type)
 
     @contextmanager
     def enabled(self, device_type: str, is_enabled: bool) -> Iterator[None]:
         """Switches the kernels of a device type on or off while the context is open; contexts nest."""
-        before = self._disabled
-        rest = {device: 1 for device in before if device != device_type}
-        self._disabled = rest if is_enabled else {**rest, device_type: 1}
-        self._changed()
+        switch = (object(), device_type, is_enabled)
+        self._switch((*self._switches, switch))
         try:
             yield
         finally:
-            self._disabled = before
+            self._switch(tuple(other for other in self._switches if other is not switch))
+
+    def _switch(self, switches: tuple[tuple[object, str, bool], ...]) -> None:
+        with changes.lock:
+            self._switches = switches
             self._changed()
-
-
-class Choice:
-    """Runs the first kernel that accepts the arguments; it is called as kernels are."""
-
-    def __init__(self, kernels: Kernels, device_type: str | None) -> None:
-        self._kernels = kernels
-        self._device_type = device_type
-        self._here = threading.local()
-
-    @property
-    def last(self) -> Kernel | None:
-        """The kernel that ran last in this thread, for messages."""
-        return getattr(self._here, "kernel", None)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
-        """What that kernel returns.
-
-        Raises:
-            KernelError: none accepts them; the message says why.
-        """
-        refusals: dict[Kernel, str] = {}
-        for kernel in self._kernels.candidates(self._device_type):
-            reason = None if kernel.when is None else kernel.when.refusal(args, kwargs)
-            if reason is not None:
-                refusals[kernel] = reason
-                continue
-            self._here.kernel = kernel
-            try:
-                result = kernel.function(*args, **kwargs)
-            except KernelUnavailable as error:
-                if self._kernels.wanted() is not None:
-                    raise
-                self._kernels.pass_over(kernel, error)
-                continue
-            self._kernels.trust(kernel)
-            return result
-        raise self._kernels.none_accepts(self._device_type, refusals)

@@ -110,6 +110,7 @@ def make_public_call(entry: Entry) -> Callable[..., Any]:
     """What `op(...)` runs: the direct road, or what `make_call` made. It follows from the schema alone, too."""
     helpers = {
         **direct.helpers(),
+        "instead": entry.kernels.instead,
         "entry": entry,
         "roads": entry.roads,
         "named_tuple": entry.declaration.schema.named_tuple,

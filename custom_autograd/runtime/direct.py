@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.runtime.passing import call_kernel
 from custom_autograd.runtime.source import Source, tuple_of
@@ -67,6 +68,7 @@ def helpers() -> dict[str, Any]:
         "Tensor": Tensor,
         "Parameter": torch.nn.Parameter,
         "NO_ROAD": NO_ROAD,
+        "KernelUnavailable": KernelUnavailable,
         "forward_ad": forward_ad,
         "torch_function_modes": guards.torch_function_modes,
         "torch_dispatch_modes": guards.torch_dispatch_modes,
@@ -194,13 +196,21 @@ def write_kernel_call(source: Source, call: str, condition: str) -> None:
         condition: source that is true where grad mode need not be switched off.
     """
     with source.block(f"if {condition}"):
-        source.line(f"$result = {call}")
+        write_call_or_another(source, call)
     with source.block("else"):
         source.line("$set_grad_enabled(False)")
         with source.block("try"):
-            source.line(f"$result = {call}")
+            write_call_or_another(source, call)
         with source.block("finally"):
             source.line("$set_grad_enabled(True)")
+
+
+def write_call_or_another(source: Source, call: str) -> None:
+    """Writes a call of a kernel, and of another where it turns out not to be available; a try costs nothing."""
+    with source.block("try"):
+        source.line(f"$result = {call}")
+    with source.block("except $KernelUnavailable as $error"):
+        source.line(f"$result = {call.replace('$function', '$instead($function, $error)', 1)}")
 
 
 def write_reading(source: Source, schema: Schema, condition: str) -> None:

@@ -8,7 +8,7 @@ find that what it returns fits, and leaves everything else to the Function's own
 from __future__ import annotations
 
 from custom_autograd.registration.rules import Rule, grad_names, sole_result
-from custom_autograd.runtime.direct import write_reading
+from custom_autograd.runtime.direct import write_call_or_another, write_reading
 from custom_autograd.runtime.drop_in import PARCEL
 from custom_autograd.runtime.function import FunctionWriter
 from custom_autograd.runtime.passing import call_kernel
@@ -48,7 +48,7 @@ class NodeWriter:
         source, results = self.source, self.function.results
         if self.function.has_lists:
             source.line(f"{', '.join(self.function.inputs)}, = $restore_lists($flat, $layout.inputs)")
-        source.line(f"$result = {call_kernel(self.schema)}")
+        write_call_or_another(source, call_kernel(self.schema))
         if self.schema.may_return_inputs:
             source.line("$read_result = $read_recorded")
         write_reading(source, self.schema, str(self.is_checked))

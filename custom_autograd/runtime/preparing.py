@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,14 +20,15 @@ from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.rules import keywords_of, positional_of
 from custom_autograd.runtime.passing import arguments_of
+from custom_autograd.runtime.results import spans
 from custom_autograd.runtime.source import Source, compile_source
-from custom_autograd.runtime.tensors import first_tensor
+from custom_autograd.runtime.tensors import first_tensor, tensors_in
 
 LAYOUTS = {
     "contiguous": "{0}.contiguous()",
     "contiguous_rows": "({0} if {0}.dim() == 0 or {0}.stride(-1) == 1 else {0}.contiguous())",
-    "channels_last": "{0}.contiguous(memory_format=$torch.channels_last)",
-    "channels_last_3d": "{0}.contiguous(memory_format=$torch.channels_last_3d)",
+    "channels_last": "$in_format({0}, 4, $torch.channels_last)",
+    "channels_last_3d": "$in_format({0}, 5, $torch.channels_last_3d)",
 }
 """Source of a tensor in a layout: itself where it has it. In "contiguous_rows" the last dimension has stride 1."""
 
@@ -58,7 +59,9 @@ def wrapper_of(
             "function": function,
             "torch": torch,
             "on_device_of": on_device_of,
-            "write_back": partial(write_back, name),
+            "in_format": in_format,
+            "copies_of": Copies(name).of,
+            "written_back": written_back,
         }
         namespace = {source.own(key): value for key, value in values.items()}
         made: Function = compile_source(source.text, f"{name} kernel", namespace)[source.own("kernel")]
@@ -80,10 +83,12 @@ def _source(schema: Schema, layouts: Mapping[str, str], *, has_device: bool) -> 
         for name in written:
             source.line(f"$own_{name} = {prepared[name]}")
             prepared[name] = f"$own_{name}"
+        if written:
+            pairs = ", ".join(f'"{name}": ({name}, $own_{name})' for name in written)
+            tensors = ", ".join(argument.name for argument in schema.tensor_arguments)
+            source.line(f"$copies = $copies_of({{{pairs}}}, [{tensors}])")
         source.line(f"$result = $function({arguments_of(schema, prepared)})")
-        for name in written:
-            _write_back(source, schema, name)
-        source.line("return $result")
+        source.line("return $written_back($copies, $result)" if written else "return $result")
     return source
 
 
@@ -101,25 +106,57 @@ def _prepared(argument: Argument, layout: str | None) -> str:
     return f"None if {argument.name} is None else {prepared}" if argument.is_optional else prepared
 
 
-def _write_back(source: Source, schema: Schema, name: str) -> None:
-    """What was written to a copy reaches the argument."""
-    argument = next(a for a in schema.mutated_arguments if a.name == name)
-    pairs = f"zip({name} or (), $own_{name} or ())" if argument.is_tensor_list else f"[({name}, $own_{name})]"
-    with source.block(f"for $given, $copy in {pairs}"), source.block("if $copy is not $given"):
-        source.line(f'$write_back("{name}", $given, $copy)')
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What stands for the written arguments of one call that do not lie as a kernel needs them."""
+
+    op: str
+
+    def of(self, arguments: Mapping[str, tuple[Any, Any]], tensors: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
+        """The arguments that were copied, each with its copy.
+
+        Args:
+            arguments: by name, what was given, and what the kernel gets (Any: a tensor, a list of them, None).
+            tensors: all that was given.
+
+        Raises:
+            KernelError: nothing can be written back: elements lie in one place, or in that of another argument.
+        """
+        found = []
+        for name, (given, own) in arguments.items():
+            for tensor, copy in zip(tensors_in([given]), tensors_in([own]), strict=True):
+                if copy is not tensor:
+                    self._check(name, tensor, tensors_in(tensors))
+                    found.append((tensor, copy))
+        return found
+
+    def _check(self, name: str, tensor: Tensor, others: Sequence[Tensor]) -> None:
+        if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            problem = f"argument '{name}' is written to, and is expanded: several of its elements lie in one place"
+            found = f"strides {tensor.stride()} for shape {tuple(tensor.shape)}"
+            raise KernelError(format_message(self.op, problem, found=found, do=f"pass '{name}'.clone()"))
+        if sum(not set(spans(tensor)).isdisjoint(spans(other)) for other in others) > 1:
+            problem = f"argument '{name}' is written to, has to be copied, and lies in the memory of another argument"
+            do = f"pass it in the layout that the kernel needs ('{name}'.contiguous()), or a copy of the other one"
+            raise KernelError(format_message(self.op, problem, do=do))
 
 
-def write_back(op: str, name: str, given: Tensor, copy: Tensor) -> None:
-    """Writes to an argument what a kernel wrote to a copy of it.
+def written_back(copies: Sequence[tuple[Tensor, Tensor]], result: Any) -> Any:  # Any: what a kernel returns
+    """The result of a kernel, after what it wrote to copies has reached the arguments, which stand for them in it."""
+    for tensor, copy in copies:
+        tensor.copy_(copy)
+    if isinstance(result, tuple):
+        return tuple(_given(copies, value) for value in result)
+    return _given(copies, result)
 
-    Raises:
-        KernelError: several elements of the argument lie in one place.
-    """
-    if any(size > 1 and stride == 0 for size, stride in zip(given.shape, given.stride(), strict=True)):
-        problem = f"argument '{name}' is written to, and is expanded: several of its elements lie in one place"
-        found = f"strides {given.stride()} for shape {tuple(given.shape)}"
-        raise KernelError(format_message(op, problem, found=found, do=f"pass '{name}'.clone()"))
-    given.copy_(copy)
+
+def _given(copies: Sequence[tuple[Tensor, Tensor]], value: Any) -> Any:
+    return next((tensor for tensor, copy in copies if copy is value), value)
+
+
+def in_format(tensor: Tensor, dims: int, memory_format: torch.memory_format) -> Tensor:
+    """The tensor in a memory format for tensors of some number of dimensions; any other as it is."""
+    return tensor.contiguous(memory_format=memory_format) if tensor.dim() == dims else tensor
 
 
 def _has_star(schema: Schema) -> bool:

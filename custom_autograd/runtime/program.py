@@ -11,6 +11,7 @@ from torch.autograd.function import Function
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message, quote
+from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import direct, tensors, validation
 from custom_autograd.runtime.autograd_key import AutogradWriter
@@ -75,6 +76,8 @@ class Program:
     def choose(self, device_type: str | None) -> Callable[..., Any]:
         """The function that serves a device type now; at the level `full`, one that watches it."""
         function = self._kernels.choose(device_type)
+        if isinstance(function, Choice):
+            function.watch = self.watch if self.is_checked else None
         return self.watch(function) if self._is_watched else function
 
     def recorder(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,6 +162,7 @@ def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
     """The functions and classes that generated source uses (Any: of any signature)."""
     return {
         "overload": entry.overload,
+        "instead": entry.kernels.instead,
         "roads": entry.roads,
         "input_metadata": input_metadata,
         "Named": Named,

@@ -48,6 +48,7 @@ class Watcher:
                     raise self._undeclared(name, function)
             return result
 
+        watched.kernel_function = function  # type: ignore[attr-defined]  # for what asks which kernel it is
         return watched
 
     def _undeclared(self, name: str, function: Callable[..., Any]) -> KernelError:

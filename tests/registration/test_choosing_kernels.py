@@ -1,5 +1,6 @@
 """Which of several kernels runs: priority, condition, what is available, and who insists on one."""
 
+import asyncio
 import threading
 import warnings
 
@@ -219,7 +220,7 @@ def test_insisting_reaches_the_backward():
 def test_insisting_on_a_kernel_whose_condition_says_no_raises():
     op = three()
 
-    with op.use_kernel("vectors"), pytest.raises(KernelError, match="no kernel for device type 'cpu' accepts"):
+    with op.use_kernel("vectors"), pytest.raises(KernelError, match=r"the kernel .vectors., which use_kernel"):
         value(op, 1, 1)
 
 
@@ -270,6 +271,7 @@ def test_the_environment_insists_for_a_process(monkeypatch, text, expected):
         ("choosing::subject=plan", "there is no kernel 'plan' for device type 'cpu'"),
         ("subject=plain", "CUSTOM_AUTOGRAD_KERNELS: the environment variable cannot be read"),
         ("choosing::subject", "CUSTOM_AUTOGRAD_KERNELS: the environment variable cannot be read"),
+        ("choosing::subject=plain,choosing::subject=default", "names two kernels for choosing::subject"),
     ],
 )
 def test_what_the_environment_cannot_mean_raises(monkeypatch, text, problem):
@@ -287,6 +289,83 @@ def test_two_kernels_of_one_name_are_refused_with_both_places():
     assert 2 == str(caught.value).split("found")[1].split("\n")[0].count("test_choosing_kernels.py:")
 
 
+def only_nothing(x):
+    if x.numel() == 0:
+        return torch.empty_like(x)
+    raise KernelUnavailable("the kernel needs a compiler")
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("way", ["op", "dispatcher"])
+def test_a_kernel_that_ran_before_it_was_not_available_is_passed_over(way, requires_grad):
+    op = make()
+    op.register_backward(lambda grad: grad)
+    op.register_kernel("cpu", only_nothing)
+    call = op if way == "op" else torch.ops.choosing.subject
+    for _ in range(3):
+        call(torch.zeros(0, requires_grad=requires_grad))
+    with pytest.warns(KernelWarning, match="is passed over"):
+        found = call(torch.zeros(1, requires_grad=requires_grad))
+
+    assert 1.0 == found.item()
+    assert requires_grad == found.requires_grad
+
+
+def test_each_kernel_is_checked_in_full_when_it_first_runs():
+    """Not only the one that ran when the road to them was proven."""
+    op = custom_op("choosing::subject", lambda x: x.add_(1) * 1, schema="(Tensor x) -> Tensor", replace=True)
+    op.register_kernel("cpu", adding(1), name="small", when=lambda x: bool(x[0] < 2))
+    for _ in range(3):
+        op(torch.ones(3))
+
+    with pytest.raises(KernelError, match=r"the default kernel, .* writes to its input 'x'"):
+        op(torch.full((3,), 5.0))
+
+
+def test_insisting_does_not_leave_anything_behind():
+    op = three()
+    with op.use_kernel("plain"):
+        value(op, 1)
+    before = op.entry.kernels.choose("cpu")
+    with op.use_kernel("default"):
+        value(op, 1)
+
+    assert op.entry.kernels.choose("cpu") is before
+
+
+def test_each_asyncio_task_insists_for_itself():
+    op = three()
+
+    async def task(name, seconds):
+        with op.use_kernel(name):
+            await asyncio.sleep(seconds)
+            return value(op, 1)
+
+    async def both():
+        return [*await asyncio.gather(task("plain", 0.02), task("default", 0.0)), value(op, 1)]
+
+    assert [10.0, 1.0, 20.0] == asyncio.run(both())
+
+
+def test_what_a_thread_insists_on_comes_before_the_environment(monkeypatch):
+    monkeypatch.setenv("CUSTOM_AUTOGRAD_KERNELS", "choosing::subject=default")
+    op = three()
+    with op.use_kernel("plain"):
+        assert 10.0 == value(op, 1)
+    assert 1.0 == value(op, 1)
+
+
+def test_switches_that_do_not_nest_are_each_undone():
+    op = three()
+    first, second = op.set_kernel_enabled("cpu", False), op.set_kernel_enabled("cpu", True)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+
+    assert 20.0 == value(op, 1)
+
+
 def test_a_kernel_is_replaced_by_name():
     op = three()
     op.register_kernel("cpu", adding(30), name="plain", replace=True)
@@ -297,7 +376,7 @@ def test_a_kernel_is_replaced_by_name():
 def test_kernels_are_listed_in_the_order_of_their_turns():
     listed = three().kernels
 
-    assert ["default", "cpu"] == list(listed)
+    assert ["cpu", "default"] == list(listed)
     assert ["vectors", "plain"] == [part.split(" ")[0] for part in listed["cpu"].split("; ")]
     assert "priority 1, when test_choosing_kernels.py:" in listed["cpu"]
 
@@ -403,6 +482,31 @@ def test_an_expanded_argument_cannot_be_written_back():
 
     with pytest.raises(KernelError, match="argument 'x' is written to, and is expanded"):
         op(torch.ones(1, 3).expand(2, 3))
+
+
+def test_a_written_copy_must_not_lie_in_the_memory_of_another_argument():
+    op = custom_op("choosing::add_", add_, mutates_args=("x",), schema="(Tensor(a!) x, Tensor y) -> ()", replace=True)
+    op.register_kernel("cpu", add_, layouts="contiguous")
+    x = torch.ones(3, 2)
+    op(x, x)
+
+    assert torch.equal(torch.full((3, 2), 2.0), x)
+    with pytest.raises(KernelError, match="argument 'x' is written to, has to be copied, and lies in the memory"):
+        op(x.t(), x.t())
+
+
+def add_(x, y):
+    x.add_(y)
+
+
+def test_a_copy_that_a_kernel_returns_stands_for_the_argument():
+    schema = "(Tensor(a!) x) -> Tensor(a!)"
+    op = custom_op("choosing::returning_", lambda x: x.add_(1), mutates_args=("x",), schema=schema, replace=True)
+    op.register_kernel("cpu", lambda x: x.add_(1), layouts="contiguous")
+    x = torch.zeros(2, 3).t()
+
+    assert op(x) is x
+    assert torch.equal(torch.ones(3, 2), x)
 
 
 @pytest.mark.parametrize(

@@ -59,11 +59,17 @@ def op(self, /, x, y):
                 if record is not None and is_grad_enabled():
                     return record(x, y)
                 if is_blind or not is_grad_enabled():
-                    result = function(x, y)
+                    try:
+                        result = function(x, y)
+                    except KernelUnavailable as error:
+                        result = instead(function, error)(x, y)
                 else:
                     set_grad_enabled(False)
                     try:
-                        result = function(x, y)
+                        try:
+                            result = function(x, y)
+                        except KernelUnavailable as error:
+                            result = instead(function, error)(x, y)
                     finally:
                         set_grad_enabled(True)
                 if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
@@ -81,11 +87,17 @@ def kernel(device, x, y):
     \"\"\"What stands at a backend's dispatch key.\"\"\"
     function = choose(device)
     if not is_grad_enabled():
-        result = function(x, y)
+        try:
+            result = function(x, y)
+        except KernelUnavailable as error:
+            result = instead(function, error)(x, y)
     else:
         set_grad_enabled(False)
         try:
-            result = function(x, y)
+            try:
+                result = function(x, y)
+            except KernelUnavailable as error:
+                result = instead(function, error)(x, y)
         finally:
             set_grad_enabled(True)
     if type(result) is not Tensor or result is x or result is y or result._is_view():
@@ -132,7 +144,10 @@ def make_node(function):
     \"\"\"The node of a call that needs no dispatcher, for one kernel.\"\"\"
 
     def forward(ctx, x, y):
-        result = function(x, y)
+        try:
+            result = function(x, y)
+        except KernelUnavailable as error:
+            result = instead(function, error)(x, y)
         if type(result) is not Tensor or result is x or result is y or result._is_view():
             result = read_result(result, {"x": x, "y": y}, function, is_checked=True)
         output = result
@@ -181,11 +196,17 @@ def autograd(keyset, x, y):
             if record is not None and is_grad_enabled():
                 return record(x, y)
             if is_blind or not is_grad_enabled():
-                result = function(x, y)
+                try:
+                    result = function(x, y)
+                except KernelUnavailable as error:
+                    result = instead(function, error)(x, y)
             else:
                 set_grad_enabled(False)
                 try:
-                    result = function(x, y)
+                    try:
+                        result = function(x, y)
+                    except KernelUnavailable as error:
+                        result = instead(function, error)(x, y)
                 finally:
                     set_grad_enabled(True)
             if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
@@ -223,11 +244,17 @@ def op(self, /, x, weight=None, n=2, *, eps=1e-06):
                     out, _ = record(x, weight, n, eps)
                     return out
                 if is_blind or not is_grad_enabled():
-                    result = function(x, weight, n, eps=eps)
+                    try:
+                        result = function(x, weight, n, eps=eps)
+                    except KernelUnavailable as error:
+                        result = instead(function, error)(x, weight, n, eps=eps)
                 else:
                     set_grad_enabled(False)
                     try:
-                        result = function(x, weight, n, eps=eps)
+                        try:
+                            result = function(x, weight, n, eps=eps)
+                        except KernelUnavailable as error:
+                            result = instead(function, error)(x, weight, n, eps=eps)
                     finally:
                         set_grad_enabled(True)
                 if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
@@ -247,11 +274,17 @@ def kernel(device, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What stands at a backend's dispatch key.\"\"\"
     function = choose(device)
     if not is_grad_enabled():
-        result = function(x, weight, n, eps=eps)
+        try:
+            result = function(x, weight, n, eps=eps)
+        except KernelUnavailable as error:
+            result = instead(function, error)(x, weight, n, eps=eps)
     else:
         set_grad_enabled(False)
         try:
-            result = function(x, weight, n, eps=eps)
+            try:
+                result = function(x, weight, n, eps=eps)
+            except KernelUnavailable as error:
+                result = instead(function, error)(x, weight, n, eps=eps)
         finally:
             set_grad_enabled(True)
     if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
@@ -300,7 +333,10 @@ def make_node(function):
     \"\"\"The node of a call that needs no dispatcher, for one kernel.\"\"\"
 
     def forward(ctx, x, weight, n, eps):
-        result = function(x, weight, n, eps=eps)
+        try:
+            result = function(x, weight, n, eps=eps)
+        except KernelUnavailable as error:
+            result = instead(function, error)(x, weight, n, eps=eps)
         if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
             result = read_result(result, {"x": x, "weight": weight}, function, is_checked=True)
         out, rstd = result
@@ -328,11 +364,17 @@ def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
             if record is not None and is_grad_enabled():
                 return record(x, weight, n, eps)
             if is_blind or not is_grad_enabled():
-                result = function(x, weight, n, eps=eps)
+                try:
+                    result = function(x, weight, n, eps=eps)
+                except KernelUnavailable as error:
+                    result = instead(function, error)(x, weight, n, eps=eps)
             else:
                 set_grad_enabled(False)
                 try:
-                    result = function(x, weight, n, eps=eps)
+                    try:
+                        result = function(x, weight, n, eps=eps)
+                    except KernelUnavailable as error:
+                        result = instead(function, error)(x, weight, n, eps=eps)
                 finally:
                     set_grad_enabled(True)
             if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
@@ -366,11 +408,17 @@ def op(self, /, values, step):
                 _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
             if function is not None:
                 if is_blind or not is_grad_enabled():
-                    result = function(list(values), step)
+                    try:
+                        result = function(list(values), step)
+                    except KernelUnavailable as error:
+                        result = instead(function, error)(list(values), step)
                 else:
                     set_grad_enabled(False)
                     try:
-                        result = function(list(values), step)
+                        try:
+                            result = function(list(values), step)
+                        except KernelUnavailable as error:
+                            result = instead(function, error)(list(values), step)
                     finally:
                         set_grad_enabled(True)
                 if type(result) is not list or not are_new(result, (values, step), is_checked):
@@ -389,11 +437,17 @@ def kernel(device, values, step):
     \"\"\"What stands at a backend's dispatch key.\"\"\"
     function = choose(device)
     if not is_grad_enabled():
-        result = function(values, step)
+        try:
+            result = function(values, step)
+        except KernelUnavailable as error:
+            result = instead(function, error)(values, step)
     else:
         set_grad_enabled(False)
         try:
-            result = function(values, step)
+            try:
+                result = function(values, step)
+            except KernelUnavailable as error:
+                result = instead(function, error)(values, step)
         finally:
             set_grad_enabled(True)
     if type(result) is not list or not are_new(result, (values, step), True):
@@ -458,11 +512,17 @@ def autograd(keyset, values, step):
             _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
         if function is not None:
             if is_blind or not is_grad_enabled():
-                result = function(list(values), step)
+                try:
+                    result = function(list(values), step)
+                except KernelUnavailable as error:
+                    result = instead(function, error)(list(values), step)
             else:
                 set_grad_enabled(False)
                 try:
-                    result = function(list(values), step)
+                    try:
+                        result = function(list(values), step)
+                    except KernelUnavailable as error:
+                        result = instead(function, error)(list(values), step)
                 finally:
                     set_grad_enabled(True)
             if type(result) is not list or not are_new(result, (values, step), is_checked):
