@@ -210,8 +210,9 @@ def document_of(result: dict[str, Any]) -> str:
         false = collections.Counter(row["outcomes"][column]["status"] for row in honest)
         numbers = [found[status] for status in ("caught", "crashed", "passed", "not applicable")]
         lines.append(f"| {column} | {' | '.join(map(str, numbers))} | {false['caught']} | {false['crashed']} |")
-    lines += ["", "## Every fault", "", "A tool that passes has missed the fault; – stands where it does not apply.", ""]
-    lines += [f"| what is wrong, and the name of the fault | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
+    lines += ["", "## Every fault", "", "A tool that passes has missed the fault; – says that it does not apply.", ""]
+    lines.append(f"| what is wrong, and the name of the fault | {' | '.join(columns)} |")
+    lines.append("|---|" + "---|" * len(columns))
     for row in mutants:
         marks = " | ".join(MARKS[row["outcomes"][column]["status"]] for column in columns)
         lines.append(f"| {row['purpose']}<br>`{row['name']}` | {marks} |")
