@@ -22,7 +22,7 @@ def page(root: Path) -> str:
     found = messages(root / "custom_autograd")
     shown = {key: example for key, example in examples(found, root / "tests" / "messages").items() if example}
     titles = _titles(sorted({message.path.relative_to(root / "custom_autograd") for message in found}))
-    anchors = _anchors(found)
+    places = anchors(found)
     parts = [
         "# Errors",
         "Every message that the package raises, read from its source when this page is built.\n"
@@ -31,14 +31,14 @@ def page(root: Path) -> str:
         "The classes are these:",
         table(("class", "derives from", "what to do"), classes(errors.__doc__ or "")),
         f"There are {len(found)} messages, by class, and by the file of `custom_autograd/` that raises them.\n"
-        "The sign before a message is a link to it.",
+        "The `#` before a message is a link to it.",
     ]
     for error, title in TITLES.items():
         own = [message for message in found if message.error == error]
         parts += [f"## {title}", *INTRODUCTIONS.get(error, ())] if own else []
         for path, group in _by_file(own):
             parts.append(f"### {titles[path.relative_to(root / 'custom_autograd')]}")
-            parts += [_entry(row, anchors[row], shown.get((row.error, row.text))) for row in group]
+            parts += [_entry(row, places[row], shown.get((row.error, row.text))) for row in group]
     return "\n\n".join(parts) + "\n"
 
 
@@ -133,7 +133,7 @@ def _titles(paths: list[Path]) -> dict[Path, str]:
     return titles
 
 
-def _anchors(found: list[Message]) -> dict[Message, str]:
+def anchors(found: list[Message]) -> dict[Message, str]:
     """The name of the place of each message: its class and first words, with a number where others have the same."""
     seen: collections.Counter[str] = collections.Counter()
     names = {}
