@@ -191,7 +191,7 @@ def document_of(result: dict[str, Any]) -> str:
     """The page: what each tool catches of how many, what crashes, what is raised against honest ops, and every row."""
     mutants = [row for row in result["rows"] if row["family"] != "honest"]
     honest = [row for row in result["rows"] if row["family"] == "honest"]
-    columns = result["columns"]
+    columns = [OURS, *(column for column in result["columns"] if column != OURS)]  # what the page is about comes first
     lines = [
         "# What catches what",
         "",
@@ -210,11 +210,12 @@ def document_of(result: dict[str, Any]) -> str:
         false = collections.Counter(row["outcomes"][column]["status"] for row in honest)
         numbers = [found[status] for status in ("caught", "crashed", "passed", "not applicable")]
         lines.append(f"| {column} | {' | '.join(map(str, numbers))} | {false['caught']} | {false['crashed']} |")
-    lines += ["", "## Every fault", "", f"| fault | what is wrong | {' | '.join(columns)} |"]
-    lines.append("|---|---|" + "---|" * len(columns))
+    lines += ["", "## Every fault", "", "A tool that passes has missed the fault; – says that it does not apply.", ""]
+    lines.append(f"| what is wrong, and the name of the fault | {' | '.join(columns)} |")
+    lines.append("|---|" + "---|" * len(columns))
     for row in mutants:
         marks = " | ".join(MARKS[row["outcomes"][column]["status"]] for column in columns)
-        lines.append(f"| `{row['name']}` | {row['purpose']} | {marks} |")
+        lines.append(f"| {row['purpose']}<br>`{row['name']}` | {marks} |")
     lines += ["", "## Failures and crashes on honest ops", "", "| op | tool | what it says |", "|---|---|---|"]
     for row in honest:
         for column in columns:
@@ -225,7 +226,7 @@ def document_of(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-MARKS = {"caught": "caught", "crashed": "crash", "passed": "", "not applicable": "–"}
+MARKS = {"caught": "caught", "crashed": "crash", "passed": "missed", "not applicable": "–"}
 EXTENTS = {"named": "the one check that each fault names, and all checks on honest ops", "all": "all checks"}
 
 

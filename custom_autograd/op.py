@@ -256,7 +256,7 @@ class CustomOp(Generic[P, R]):
 
     @property
     def kernels(self) -> dict[str, str]:
-        """file:line of the kernels, by device type; the default kernel stands under "default".
+        """`file:line` of the kernels, by device type; the default kernel stands under "default".
 
         Where there are several for a device type, they stand in the order in which they are tried, by name.
         """

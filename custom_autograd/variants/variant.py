@@ -83,7 +83,7 @@ class Variant:
 
     @property
     def kernels(self) -> dict[str, str]:
-        """file:line of each kernel of its own, by device type; empty where it is the op and a copy."""
+        """`file:line` of each kernel of its own, by device type; empty where it is the op and a copy."""
         kernels, derived = self.entry.kernels, self.entry.declaration.function
         return {name or "default": one.location for name, one in kernels.items() if one.given is not derived}
 

@@ -15,6 +15,7 @@ from generate.markup import block, cell, escape, folded, paragraphs, prose, tabl
 
 LANGUAGES = {".py": "python", ".cpp": "cpp", ".cu": "cuda", ".h": "cpp", ".cuh": "cuda"}
 NAMES = {".cpp": "C++", ".cu": "CUDA C++", ".h": "C++ header", ".cuh": "CUDA C++ header"}
+FILE = re.compile(r"\w+\.(cpp|cu|h|cuh)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,11 @@ class Example:
 
     @property
     def sources(self) -> list[Path]:
-        """The files that the example is made of, its own first."""
-        beside = sorted(self.path.parent.glob(f"{self.name}*"))
-        inside = sorted((self.path.parent / self.name).glob("*")) if self.path.with_suffix("").is_dir() else []
-        same = [file for file in beside if file.stem == self.name and file.suffix in LANGUAGES and file != self.path]
-        return [self.path, *same, *(file for file in inside if file.suffix in LANGUAGES)]
+        """The files that the example is made of, its own first: to copy it, one needs all of them."""
+        found = [self.path]
+        for file in found:  # it grows while it is read
+            found += [other for other in _needed(file) if other not in found]
+        return sorted(found, key=lambda file: (file != self.path, file.stem != self.name, file.suffix, file.name))
 
 
 def examples(root: Path) -> list[Example]:
@@ -72,6 +73,22 @@ def _rows(readme: Path) -> dict[str, tuple[str, str]]:
     return rows
 
 
+def _needed(file: Path) -> list[Path]:
+    """The files beside a Python file that it imports or names, and the sources in other languages of its own name."""
+    if file.suffix != ".py":
+        return []
+    named = [file.with_suffix(suffix).name for suffix in NAMES]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            named += [f"{alias.name}.py" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            named.append(f"{node.module}.py")
+        elif isinstance(node, ast.Constant) and FILE.fullmatch(str(node.value)):
+            named.append(node.value)
+    beside = [file.with_name(name) for name in dict.fromkeys(named)]
+    return [path for path in beside if path.is_file()]
+
+
 def _ops(file: Path) -> tuple[CustomOp, ...]:
     """The ops that a file declares, the one of its own name first; what it imports from another file is not its own."""
     found = [loaded.value for loaded in load(str(file)) if isinstance(loaded.value, CustomOp)]
@@ -84,11 +101,12 @@ def _page(root: Path, example: Example, report: Report | None) -> str:
     parts = [f"# {example.name}", first, *rest]
     if example.teaches:
         parts += ["## What it teaches", f"{example.teaches[:1].upper()}{example.teaches[1:]}."]
-    parts += ["## The code", *_code(root, example)]
+    names = ", ".join(f"`{file.name}`" for file in example.sources)
+    parts += ["## The code", f"Files to copy: {names}.", *_code(root, example)]
     for op in example.ops:
         parts += _op(op, verification.results_of(report, op.name))
     folder = root / "benchmarks" / "results" / "gallery"
-    parts += ["## What it costs", measurements.section(folder, example.name)]
+    parts.append(measurements.section(folder, example.name))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -138,9 +156,10 @@ def _index(found: list[Example], report: Report | None) -> str:
     return "\n\n".join(
         [
             "# The gallery",
-            f"Complete ops to copy: {len(found)} files with {number} ops, each with kernels, rules and samples.\n"
+            f"Complete ops to copy: {len(found)} files with {number} ops, each with rules and samples, "
+            "and with kernels where PyTorch's own operations are not enough.\n"
             "Each page is made from the code: formula, sources, what is registered and what is derived, "
-            "what every check found, and what was measured.",
+            "what every check found, and, where it was measured, what it costs.",
             '<div class="cards">\n' + "\n".join(_card(example, report) for example in found) + "\n</div>",
             "Each file runs as a script from any folder, and its last lines verify its ops:",
             block("$ python examples/gallery/rms_norm.py\n$ custom-autograd check examples/gallery", "console"),

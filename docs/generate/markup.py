@@ -47,6 +47,11 @@ def folded(summary: str, markdown: str) -> str:
     return f"<details>\n<summary>{html.escape(summary)}</summary>\n\n{markdown}\n\n</details>"
 
 
+def anchored(name: str) -> str:
+    """A place to link to, and the link to it."""
+    return f'<a class="place" id="{name}" href="#{name}" aria-label="link to this message">#</a>'
+
+
 def paragraphs(docstring: str) -> list[str]:
     """The paragraphs of a docstring as Markdown: indented ones are formulas, named lines become a list."""
     found = []

@@ -17,6 +17,16 @@ OTHER = "#3a9d7a"
 SHOWN = {"µs": ("ms", 1000.0), "MiB": ("MiB", 1.0), "GB/s": ("GB/s", 1.0)}
 """What a unit is shown in, and how many of it that is."""
 
+PHRASES = {
+    "cpu": "{}",
+    "gpu": "{}",
+    "cores": "{} cores",
+    "threads": "{} threads",
+    "system": "{}",
+    "python": "Python {}",
+}
+"""How the facts about a machine are said; another one follows its name."""
+
 Row = dict[str, Any]  # Any: names and numbers of a JSON document
 
 
@@ -27,11 +37,11 @@ def results(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def section(folder: Path, name: str) -> str:
-    """The part of the page on what was measured; that nothing was, where nothing was."""
+    """The part of the page on what was measured; empty where nothing was."""
     found = results(folder, name)
     if not any(document.get("rows") for _, document in found):
-        return "Not measured: no figures of this op are recorded."
-    parts = [_device(device, document) for device, document in found if document.get("rows")]
+        return ""
+    parts = ["## What it costs", *(_device(device, document) for device, document in found if document.get("rows"))]
     if "cuda" not in [device for device, _ in found]:
         parts.append("Not measured on a GPU.")
     return "\n\n".join(parts)
@@ -39,8 +49,8 @@ def section(folder: Path, name: str) -> str:
 
 def _device(device: str, document: dict[str, Any]) -> str:
     rows = document["rows"]
-    machine = document.get("machine", {})
-    facts = [f"{key} {escape(str(value))}" for key, value in machine.items() if value is not None]
+    machine = {key: escape(str(value)) for key, value in document.get("machine", {}).items() if value is not None}
+    facts = [PHRASES.get(key, f"{key} {{}}").format(value) for key, value in machine.items()]
     head = ("case", "mode", "callable", "minimum", "median", "op / callable")
     pairs = zip(rows, [{}, *rows[:-1]], strict=True)
     lines = [[*_place(row, before), code(row["callable"]), *_figures(row)] for row, before in pairs]

@@ -1,5 +1,6 @@
 """The index of errors is complete: every message that a test pins is found in it, by class and by text."""
 
+import inspect
 import textwrap
 from pathlib import Path
 
@@ -54,6 +55,41 @@ def test_a_message_that_is_not_in_the_package_is_not_found(found):
 )
 def test_the_page_shows_text_advice_and_the_pinned_message(page, part):
     assert part in page
+
+
+def test_the_table_of_classes_says_what_each_derives_from():
+    tree = """Errors. Two of them.
+
+    All (RuntimeError)
+      Bad (also ValueError)   change the | declaration
+        Cut                   the next one runs
+      Dim                     change the kernel
+    """
+
+    assert [
+        ("`All`", "`RuntimeError`", errors.ALL),
+        ("`Bad`", "`All`, `ValueError`", r"change the \| declaration"),
+        ("`Cut`", "`Bad`", "the next one runs"),
+        ("`Dim`", "`All`", "change the kernel"),
+    ] == list(errors.classes(inspect.cleandoc(tree)))
+
+
+def test_every_class_of_the_package_is_in_the_table(page):
+    assert [] == [name for name in errors.ERRORS if f"| `{name}` |" not in page]
+
+
+def test_messages_of_the_same_first_words_have_places_of_their_own(tmp_path):
+    text = """
+        def f():
+            raise KernelError("one two three four five six seven eight nine")
+
+        def g():
+            raise KernelError("one two three four five six seven eight ten")
+    """
+    (tmp_path / "a.py").write_text(textwrap.dedent(text), encoding="utf-8")
+
+    name = "message-kernelerror-one-two-three-four-five-six-seven-eight"
+    assert [name, f"{name}-2"] == list(errors.anchors(messages(tmp_path)).values())
 
 
 def test_a_message_that_is_raised_where_it_is_written(tmp_path):

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from expecttest import assert_expected_inline
-from generate import api, markup, measurements, verification
+from generate import api, gallery, markup, measurements, verification
 
 from custom_autograd import CustomOp, Report, Result
 
@@ -70,6 +70,31 @@ out = x²
     )
 
 
+@pytest.fixture
+def copied(tmp_path):
+    """An op whose file imports another, which names a third; strangers lie beside them."""
+    files = {
+        "op.py": "import math\nfrom pair import launch\nimport shared",
+        "op.cu": "",
+        "op.txt": "",
+        "pair.py": "SOURCE = with_name('other.cpp')\nimport op",
+        "shared.py": "",
+        "shared.cpp": "",
+        "other.cpp": "",
+        "op_more.py": "",
+        "stranger.cpp": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return gallery.Example(tmp_path / "op.py", (), "", "")
+
+
+def test_the_files_to_copy_are_those_that_are_imported_or_named_and_their_own_sources(copied):
+    names = [file.name for file in copied.sources]
+
+    assert ["op.py", "op.cu", "other.cpp", "shared.cpp", "pair.py", "shared.py"] == names
+
+
 def test_the_figures_of_an_op(folder):
     text = measurements.section(folder, "rope")
 
@@ -102,8 +127,8 @@ def test_the_plot_shows_ratios_in_the_colour_of_the_page(folder):
     assert (True, True, False) == ("2.50" in text, "currentColor" in text, measurements.INK in text)
 
 
-def test_nothing_was_measured(tmp_path):
-    assert "Not measured: no figures of this op are recorded." == measurements.section(tmp_path, "rope")
+def test_where_nothing_was_measured_there_is_no_section(tmp_path):
+    assert measurements.section(tmp_path, "rope") == ""
 
 
 def test_the_matrix_of_checks():

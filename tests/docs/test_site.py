@@ -113,7 +113,8 @@ def pages_of(site: Path) -> list[Path]:
 
 
 def is_elsewhere(address: str) -> bool:
-    return bool(urlsplit(address).scheme or urlsplit(address).netloc)
+    """Whether an address is on the web; `file:` is not: what looks like it in a text is no link."""
+    return urlsplit(address).scheme in ("http", "https", "mailto") or bool(urlsplit(address).netloc)
 
 
 def dead_links(site: Path, path: Path) -> list[str]:
@@ -136,9 +137,10 @@ def test_no_link_is_dead(site):
 
 def test_a_dead_link_and_a_dead_place_are_noticed(tmp_path):
     page = tmp_path / "page.html"
-    page.write_text('<a href="gone.html">a</a><a href="#nowhere">b</a><a href="#here">c</a><p id="here"></p>')
+    links = ("gone.html", "#nowhere", "#here", "file:line", "https://example.org")
+    page.write_text("".join(f'<a href="{link}">a</a>' for link in links) + '<p id="here"></p>', encoding="utf-8")
 
-    assert ["page.html -> gone.html", "page.html -> #nowhere"] == dead_links(tmp_path, page)
+    assert ["page.html -> gone.html", "page.html -> #nowhere", "page.html -> file:line"] == dead_links(tmp_path, page)
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
@@ -146,6 +148,13 @@ def test_nothing_is_loaded_from_elsewhere(site):
     styles = [file for file in site.rglob("*.css") if ELSEWHERE.search(file.read_text(encoding="utf-8"))]
 
     assert ([], []) == (loaded, styles)
+
+
+def test_the_place_of_each_message_of_the_index_is_there_once(site):
+    text = (site / "reference" / "errors.html").read_text(encoding="utf-8")
+    places = re.findall(r'id="(message-[^"]+)"', text)
+
+    assert (True, len(places)) == (len(places) > 200, len(set(places)))
 
 
 def test_every_file_of_the_gallery_with_ops_has_a_page(site):
