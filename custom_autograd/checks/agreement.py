@@ -26,7 +26,10 @@ ROUNDING = 8.0
 CRASHES = (LookupError, ArithmeticError, AttributeError, NameError, TypeError, AssertionError, SystemError)
 """What a kernel raises that meets a case it was not written for. A ValueError or a RuntimeError is a decision."""
 
-TO_SAY = ", which the default kernel computes; let the kernel that refuses say so with when=, and the next kernel runs"
+TO_SAY = (
+    ", which the default kernel computes; let the kernel that refuses say so with when=, and the next kernel runs"
+    " (of a layout: with layouts=, and it is copied)"
+)
 
 
 def why_no_reference(target: Target) -> str | None:

@@ -84,5 +84,5 @@ def test_a_layout_that_only_a_kernel_refuses_gives_advice():
         result.advice,
         """\
 cpu kernel, transposed: the op refuses it (ValueError: gaps), which the default kernel computes; let the kernel that \
-refuses say so with when=, and the next kernel runs""",
+refuses say so with when=, and the next kernel runs (of a layout: with layouts=, and it is copied)""",
     )

@@ -108,7 +108,7 @@ def test_kernel_that_refuses_what_the_default_kernel_computes_is_advised_to_say_
         result.advice,
         """\
 size 4 -> 1: the op refuses it (ValueError: one row is too few), which the default kernel computes; let the kernel \
-that refuses say so with when=, and the next kernel runs""",
+that refuses say so with when=, and the next kernel runs (of a layout: with layouts=, and it is copied)""",
     )
 
 
