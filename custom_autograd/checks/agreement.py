@@ -14,6 +14,7 @@ from torch import Tensor
 from custom_autograd.checks.base import PASSED, Finding, find_refusal, first_line, skipped
 from custom_autograd.checks.comparison import Difference, find_difference, widened
 from custom_autograd.checks.differentiable import TensorFunction, signed_like, vector_jacobian
+from custom_autograd.checks.dispatching import completing
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.checks.variants import sizes, without_dimensions
 from custom_autograd.core.errors import KernelUnavailable
@@ -24,6 +25,11 @@ ROUNDING = 8.0
 
 CRASHES = (LookupError, ArithmeticError, AttributeError, NameError, TypeError, AssertionError, SystemError)
 """What a kernel raises that meets a case it was not written for. A ValueError or a RuntimeError is a decision."""
+
+TO_SAY = (
+    ", which the default kernel computes; let the kernel that refuses say so with when=, and the next kernel runs"
+    " (of a layout: with layouts=, and it is copied)"
+)
 
 
 def why_no_reference(target: Target) -> str | None:
@@ -60,7 +66,7 @@ def compare_values(target: Target, other: Function, sample: Sample, label: str, 
         try:
             found = values_of(target, target.full, sample)
         except Exception as error:  # noqa: BLE001  # told apart there, and raised again where it is no variant
-            return _raised(error, sample, label, name)
+            return _raised(error, target, sample, label, name)
         difference = find_difference(found, expected)
         if difference is not None:
             torch.set_rng_state(state)
@@ -124,7 +130,23 @@ def to_double(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
-def _raised(error: Exception, sample: Sample, label: str, name: str) -> Finding:
+def refused(error: Exception, target: Target, sample: Sample, label: str) -> Finding:
+    """A variant that the op does not take; with advice where only a kernel that is not the default refuses it."""
+    reason = f"{label}: the op refuses it ({first_line(error)})"
+    if not only_a_kernel_refuses(target, sample):
+        return skipped(reason)
+    return skipped(f"{reason}{TO_SAY}", advice=f"{reason}{TO_SAY}")
+
+
+def only_a_kernel_refuses(target: Target, sample: Sample) -> bool:
+    """Whether the op raises where the default kernel, which is not its only one, gives a result."""
+    if "" not in target.kernels or len(target.kernels) < 2:
+        return False
+    default = completing(target.complete, target.kernels[""])
+    return _find_shapes(target, target.full, sample) is None and _find_shapes(target, default, sample) is not None
+
+
+def _raised(error: Exception, target: Target, sample: Sample, label: str, name: str) -> Finding:
     """A variant that only the op refuses: a decision, but for empty tensors, which every op of PyTorch takes."""
     if label == "as given":
         raise error
@@ -134,7 +156,7 @@ def _raised(error: Exception, sample: Sample, label: str, name: str) -> Finding:
     if find_refusal(error) is None and (is_empty or isinstance(error, CRASHES)):
         text = f"{label}: the op raises {first_line(error)}, where {name} gives a result"
         return Difference(text, "a kernel that meets a case it was not written for").failed(text)
-    return skipped(f"{label}: the op refuses it ({first_line(error)})")
+    return refused(error, target, sample, label)
 
 
 def _beyond_rounding(

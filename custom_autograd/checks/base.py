@@ -23,12 +23,14 @@ class Finding:
         message: why it failed or was skipped.
         cause: why, probably: "the sign is flipped"; empty where nobody knows.
         measures: numbers worth keeping by name, such as "bytes saved"; reports show and draw them.
+        advice: what to change although nothing failed; reports show it.
     """
 
     status: Literal["passed", "failed", "skipped"]
     message: str = ""
     cause: str = ""
     measures: Mapping[str, float] = field(default_factory=dict)
+    advice: str = ""
 
 
 PASSED = Finding("passed")
@@ -44,9 +46,9 @@ def measured(**measures: float) -> Finding:
     return Finding("passed", measures=measures)
 
 
-def skipped(reason: str) -> Finding:
-    """Nothing was looked at, for this reason."""
-    return Finding("skipped", reason)
+def skipped(reason: str, *, advice: str = "") -> Finding:
+    """Nothing was looked at, for this reason; the advice is shown even where everything else passed."""
+    return Finding("skipped", reason, advice=advice)
 
 
 class NothingToCheckError(Exception):

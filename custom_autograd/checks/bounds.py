@@ -8,6 +8,7 @@ from torch import Tensor
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.entries import unless_replaced
 from custom_autograd.checks.known_kernels import device_of_kernel, label_of_kernel
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.errors import KernelUnavailable
@@ -34,11 +35,12 @@ class Bounds(Check):
         return "its kernels are not known: a dispatcher's op shows nothing of its memory" if is_opaque else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per kernel that runs where the sample lives."""
+        """One finding per kernel that runs where the sample lives; none of a fallback that stands in for one."""
         devices = {"", *(tensor.device.type for tensor in sample.tensors())}
         kernels = {key: row for key, row in target.kernels.items() if device_of_kernel(key) in devices}
         for key, kernel in kernels.items() or [("", target.full)]:
-            yield _check_if_available(kernel, target, sample, label_of_kernel(key) if kernels else "it")
+            finding = _check_if_available(kernel, target, sample, label_of_kernel(key) if kernels else "it")
+            yield unless_replaced(finding, target, key)
 
 
 def _check_if_available(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:

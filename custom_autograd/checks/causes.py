@@ -141,10 +141,13 @@ def _part(found: Tensor, expected: Tensor, relative: float) -> Iterator[str]:
 
 
 def _rounding(found: Tensor, expected: Tensor, _: float) -> Iterator[str]:
+    """A step in a narrower dtype makes no larger error in the element that is most wrong, relative to itself."""
     if found.dtype not in (torch.float64, torch.complex128) or not bool(expected.isfinite().all()):
         return
-    scale = float(expected.abs().max())
-    error = float((found - expected).abs().max()) / scale if scale else 0.0
+    errors = (found - expected).abs().flatten()
+    worst = int(errors.argmax())
+    size = float(expected.flatten()[worst].abs())
+    error = float(errors[worst]) / size if size else 0.0
     for limit, name in ((4e-7, "float32"), (2e-3, "float16"), (1.5e-2, "bfloat16")):
         if 0 < error < limit:
             yield f"precision: an error of {error:.1g} is what a step in {name} makes"

@@ -6,6 +6,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from custom_autograd.checks.agreement import TO_SAY, only_a_kernel_refuses
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line, skipped
 from custom_autograd.checks.differentiable import cotangents_like, function_of, vector_jacobian
 from custom_autograd.checks.numerical import Estimate, along, inner
@@ -66,7 +67,8 @@ def _made_complex(target: Target, sample: Sample) -> Sample:
             outputs = call_on(target.call, changed.map(torch.clone))
             call_on(target.reference, changed.map(torch.clone))
     except Exception as error:
-        raise NothingToCheckError(f"the op takes no complex numbers: {first_line(error)}") from error
+        advice = TO_SAY if only_a_kernel_refuses(target, changed) else ""
+        raise NothingToCheckError(f"the op takes no complex numbers: {first_line(error)}{advice}") from error
     if not outputs or not all(output.is_complex() for output in outputs):
         raise NothingToCheckError("the op does not answer in complex numbers")
     return changed.map(lambda x: x.requires_grad_(x.is_complex()))

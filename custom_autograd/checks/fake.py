@@ -8,6 +8,7 @@ from torch import Tensor
 
 from custom_autograd.checks.agreement import accepted_sizes
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, root_cause, skipped
+from custom_autograd.checks.entries import has_derived_fake
 from custom_autograd.checks.sweeps import layouts
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.checks.variants import VARIED
@@ -53,7 +54,10 @@ def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
                 return skipped(f"it has no fake kernel, and cannot be traced: {first_line(root_cause(error))}")
             return failed(f"{label}: the fake kernel raises {first_line(root_cause(error))}")
     difference = _find_difference(fake, real)
-    return PASSED if difference is None else failed(f"{label}: {difference}")
+    if difference is None:
+        return PASSED
+    what, text = difference
+    return failed(f"{label}: {text}", cause=_why(what, real) if has_derived_fake(target) else "")
 
 
 def _fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
@@ -61,14 +65,23 @@ def _fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
         return call_on(target.full, sample.map(to_fake))
 
 
-def _find_difference(fake: Sequence[Tensor], real: Sequence[Tensor]) -> str | None:
+def _find_difference(fake: Sequence[Tensor], real: Sequence[Tensor]) -> tuple[str, str] | None:
+    """What differs first, and how; None where nothing does."""
     if len(fake) != len(real):
-        return f"the fake kernel returns {len(fake)} tensors, the real one {len(real)}"
+        return "number", f"the fake kernel returns {len(fake)} tensors, the real one {len(real)}"
     for position, (said, done) in enumerate(zip(fake, real, strict=True)):
         for what, one, other in _rows(said, done):
             if one != other:
-                return f"output {position}: the fake kernel says {what} {one}, the real one gives {other}"
+                return what, f"output {position}: the fake kernel says {what} {one}, the real one gives {other}"
     return None
+
+
+def _why(what: str, real: Sequence[Tensor]) -> str:
+    """What to do about a reference whose outputs are not those of the kernel."""
+    if what != "stride":
+        return f"the fake is derived from the reference, which returns another {what}: register_fake"
+    is_contiguous = all(output.layout == torch.strided and output.is_contiguous() for output in real)
+    return f"{STRIDES}: {CONTIGUOUS if is_contiguous else OTHER}"
 
 
 def _rows(said: Tensor, done: Tensor) -> list[tuple[str, object, object]]:
@@ -88,3 +101,8 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
     if tensor.numel() == 0:
         return ()
     return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
+
+
+STRIDES = "all kernels of an op return the same strides, and the fake is derived from the reference"
+CONTIGUOUS = "end the reference in .contiguous(), or register_fake with x.new_empty(x.shape)"
+OTHER = "let the kernel return the strides of the reference, or register_fake those of the kernel"

@@ -10,6 +10,7 @@ import torch
 from custom_autograd.checks.agreement import compare_values
 from custom_autograd.checks.base import Check, Finding, first_line, skipped
 from custom_autograd.checks.dispatching import completing
+from custom_autograd.checks.entries import unless_replaced
 from custom_autograd.checks.known_kernels import device_of_kernel, label_of_kernel
 from custom_autograd.checks.sweeps import layouts
 from custom_autograd.checks.targets import Function, Target
@@ -47,14 +48,16 @@ class Kernels(Check):
                 continue  # both were compared with the default kernel
             moved = sample.map(operator.methodcaller("to", home))
             elsewhere = _on(completing(target.complete, target.kernels[other]), device=device, home=home)
-            yield _compare(_with(target, one), elsewhere, moved, label_of_kernel(one)[4:], label_of_kernel(other))
+            finding = _compare(_with(target, one), elsewhere, moved, label_of_kernel(one)[4:], label_of_kernel(other))
+            yield unless_replaced(unless_replaced(finding, target, one), target, other)
 
 
 def _against_default(target: Target, key: str, sample: Sample) -> Iterable[Finding]:
     moved = sample.map(operator.methodcaller("to", device_of_kernel(key)))
     for label, variant in layouts(moved, written=target.written_places(sample)):
         place = f"{label_of_kernel(key)[4:]}, {label}"
-        yield _compare(_with(target, key), target.kernels[""], variant, place, "the default kernel")
+        finding = _compare(_with(target, key), target.kernels[""], variant, place, "the default kernel")
+        yield unless_replaced(finding, target, key)
 
 
 def _compare(target: Target, other: Function, sample: Sample, label: str, name: str) -> Finding:

@@ -137,9 +137,19 @@ def _attribute(module: ModuleType, name: str, place: str) -> object:
 
 
 def _raised(place: str, error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    lines = [f"  {Path(frame.filename).name}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames]
+    frames = list(traceback.extract_tb(error.__traceback__))
+    # the first is the line of the target that starts it all; what happens inside this package is not to be mended there
+    frames = [frame for frame in frames if not _is_internal(frame.filename)]
+    shown = frames[:1] + frames[1:][-2:]
+    lines = [f"  {Path(frame.filename).name}:{frame.lineno} {frame.name}: {frame.line}" for frame in shown]
     return "\n".join([f"{place}: importing it raises {type(error).__name__}: {error}", *lines])
 
+
+def _is_internal(file: str) -> bool:
+    """Whether a file belongs to this package, or to what imports modules."""
+    return file.startswith("<frozen importlib") or file == importlib.__file__ or PACKAGE in Path(file).parents
+
+
+PACKAGE = Path(__file__).parents[1]
 
 DECLARATION = re.compile(r"custom_op|torch\.library|triton_op")

@@ -12,8 +12,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.agreement import to_double, values_of
-from custom_autograd.checks.base import Check, Finding, NothingToCheckError, failed, first_line, measured, skipped
+from custom_autograd.checks.agreement import refused, to_double, values_of
+from custom_autograd.checks.base import Check, Finding, NothingToCheckError, failed, measured, skipped
 from custom_autograd.checks.comparison import widened
 from custom_autograd.checks.differentiable import function_of, gradients_for
 from custom_autograd.checks.targets import Target
@@ -94,7 +94,7 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
         except NothingToCheckError:
             return
         except Exception as error:  # noqa: BLE001 - an op may refuse a dtype or a size in any words
-            yield skipped(f"{place}: the op refuses it ({first_line(error)})")
+            yield refused(error, target, low, place)
             return
         truths = [_truth(target, _moved(low, amount), make_cotangents, state) for amount in (0.0, 1.0, 1.0)]
         if any(truth is None for truth in truths):

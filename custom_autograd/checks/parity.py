@@ -10,6 +10,7 @@ from custom_autograd.checks.agreement import find_gradient_difference
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, skipped
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import function_of
+from custom_autograd.checks.entries import entry_of
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.samples import Sample
 from custom_autograd.core.variants import INPLACE, OUT
@@ -43,8 +44,8 @@ class Parity(Check):
 
 
 def _variants(target: Target) -> dict[str, Entry]:
-    entry = getattr(target.subject, "entry", target.subject)
-    if not isinstance(entry, Entry):
+    entry = entry_of(target)
+    if entry is None:
         return {}
     return {kind: entry.variants[kind] for kind in (INPLACE, OUT) if _has_own_kernels(entry, kind)}
 

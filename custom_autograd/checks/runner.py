@@ -187,8 +187,9 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
     status, message = _summarise(findings)
     causes = [finding.cause for finding in findings if finding.status == status and finding.cause]
     measures = {name: value for finding in findings for name, value in finding.measures.items()}
-    seconds, cause = time.perf_counter() - start, causes[0] if causes else ""
-    return Result(target.name, check.name, label, status, message, seconds, check.code, cause, measures=measures)
+    advice = next((finding.advice for finding in findings if finding.advice), "")
+    result = Result(target.name, check.name, label, status, message, time.perf_counter() - start, check.code)
+    return replace(result, cause=causes[0] if causes else "", measures=measures, advice=advice)
 
 
 @contextlib.contextmanager

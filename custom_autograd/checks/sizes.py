@@ -25,11 +25,11 @@ class Sizes(Check):
         return "no reference is registered (register_reference)" if target.reference is None else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Two findings per variant; those that the reference refuses are left out."""
+        """Two findings per variant; those that are refused are left out, but for advice."""
         assert target.reference is not None
         for label, variant in accepted_sizes(target, sample):
             finding = compare_values(target, target.reference, copy(variant), label, "the reference")
-            if finding.status != "skipped":
+            if finding.status != "skipped" or finding.advice:
                 yield finding
             if finding is PASSED:
                 yield _compare_gradients(target, variant, label)

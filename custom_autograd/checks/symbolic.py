@@ -17,6 +17,7 @@ from custom_autograd.checks.base import (
     skipped,
 )
 from custom_autograd.checks.compilation import is_limit_of_torch
+from custom_autograd.checks.entries import has_derived_fake
 from custom_autograd.checks.sweeps import free_sizes, growths, resized
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.core.samples import Sample
@@ -55,7 +56,7 @@ class Symbolic(Check):
             except Exception as error:  # noqa: BLE001 - whatever the fake kernel raises is what there is to report
                 text = f"with symbolic sizes the fake kernel raises {first_line(root_cause(error))}"
                 is_honest = find_refusal(error) is not None or is_limit_of_torch(error)
-                yield skipped(text) if is_honest else failed(text, cause="it reads a size as a number")
+                yield skipped(text) if is_honest else failed(text, cause=_why(target, "it reads a size as a number"))
                 return
         yield from _compare(target, base, said, symbols)
 
@@ -89,7 +90,12 @@ def _find_real(target: Target, sample: Sample) -> tuple[Tensor, ...] | None:
 
 def _fixed(target: Target, sample: Sample, size: int, sizes: Mapping[int, int]) -> Finding:
     text = f"the fake kernel holds for size {size} ({_place(target, sample, size)}) alone, and the op runs with"
-    return failed(f"{text} {sizes[size]}", cause="int(...) or == makes a number of a size")
+    return failed(f"{text} {sizes[size]}", cause=_why(target, "int(...) or == makes a number of a size"))
+
+
+def _why(target: Target, cause: str) -> str:
+    """What makes a number of a size: in a reference a loop, as a rule, which is no mistake there."""
+    return DERIVED if has_derived_fake(target) else cause
 
 
 def _at(
@@ -111,6 +117,11 @@ def _at(
             return failed(f"{text}, the real one gives {tuple(real.shape)}", cause=CONSTANT if is_constant else "")
     return PASSED
 
+
+DERIVED = (
+    "the fake is derived from the reference, which loops over a size or makes a number of it by int(...) or ==: "
+    "register_fake"
+)
 
 CONSTANT = "the fake kernel always says the same shape"
 

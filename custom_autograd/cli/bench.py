@@ -121,13 +121,14 @@ def _measure(
     """Adds the figures of each sample: all callables in all modes, in one run."""
     import torch  # heavy
 
-    from custom_autograd.cli.calls import MODES, calls_of  # imports torch
+    from custom_autograd.cli.calls import MODES, calls_of, kernel_of  # imports torch
     from custom_autograd.measuring.interleaved import measure  # imports torch
 
     modes = MODES if arguments.backward else MODES[:1]
     finish = torch.cuda.synchronize if arguments.device.startswith("cuda") else lambda: None
     for sample in (row for row in case.samples if row.error is None):
         calls = calls_of(case.target, sample, compared, modes=modes)
+        kernel = kernel_of(case.target, sample)
         works = {f"{call.name}|{call.mode}": call.work for call in calls if call.work is not None}
         timings = measure(works, seconds=arguments.seconds, finish=finish) if works else {}
         for call in calls:
@@ -138,7 +139,7 @@ def _measure(
                 continue
             figures = {"minimum": round(timing.minimum, 3), "median": round(timing.median, 3)}
             ratio = None if own is None else round(own.minimum / timing.minimum, 3)
-            rows.append({**row, **figures, "op / callable": ratio})
+            rows.append({**row, **figures, "op / callable": ratio, "kernel": kernel if call.name == "op" else None})
 
 
 def _write(rows: list[Row], left_out: list[Row], path: Path | None) -> None:
@@ -166,4 +167,5 @@ HEADS = {
     "minimum": "minimum, µs",
     "median": "median, µs",
     "op / callable": "op / callable",
+    "kernel": "kernel",
 }

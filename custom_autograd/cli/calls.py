@@ -5,6 +5,7 @@ forward               inputs that can, require a gradient
 forward + backward    and the gradients of all visible outputs are taken
 """
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Mapping
@@ -14,10 +15,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.targets import Function, Target
+from custom_autograd.checks.entries import entry_of
+from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.cli.list_ops import coverage_of
 from custom_autograd.core.samples import Sample
 from custom_autograd.measuring.interleaved import Work
+from custom_autograd.registration.kernels import Choice
 from custom_autograd.registration.registry import Entry
 
 MODES = ("no grad", "forward", "forward + backward")
@@ -65,6 +68,21 @@ def calls_of(target: Target, sample: Sample, compared: Mapping[str, Function], *
     if target.written_places(sample):
         modes = tuple(mode for mode in modes if mode == MODES[0])
     return [_call(target, name, function, sample, mode) for name, function in functions.items() for mode in modes]
+
+
+def kernel_of(target: Target, sample: Sample) -> str | None:
+    """The kernel that runs for a sample, such as "cpu 'cpp'"; None where it raises or its kernels are not known."""
+    entry, devices = entry_of(target), [tensor.device.type for tensor in sample.tensors()]
+    if entry is None or not devices:
+        return None
+    with torch.no_grad(), contextlib.suppress(Exception):  # why it raises is told of the calls that are to be timed
+        chosen = entry.kernels.choose(devices[0])  # before: a first call may make another choice for the next ones
+        call_on(target.call, sample.map(_without_gradient))
+        last = chosen.last if isinstance(chosen, Choice) else None
+        kernel = last or next(one for one in entry.kernels.all() if one.function is chosen)
+        is_replaced = getattr(kernel.given, "is_replaced", False)
+        return f"{kernel.title}, its fallback" if is_replaced else kernel.title
+    return None
 
 
 def _call(target: Target, name: str, function: Function, sample: Sample, mode: str) -> Call:

@@ -29,6 +29,11 @@ class LazyKernel(ABC):
         """Runs the kernel, or its fallback where it cannot be made."""
         return self._call(*args, **kwargs)
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the fallback serves the calls, because the kernel could not be made."""
+        return self.fallback is not None and self._call == self.fallback
+
     @abstractmethod
     def load(self) -> Callable[..., Any]:
         """What serves the calls, made if need be.

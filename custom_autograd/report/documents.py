@@ -47,7 +47,7 @@ def _result(fields: dict[str, Any]) -> Result:  # Any: values of a JSON document
 
 
 def format_markdown(results: Sequence[Result]) -> str:
-    """A table of ops and checks, then a section per finding, then what is accepted and what was skipped."""
+    """A table of ops and checks, then a section per finding, then advice, what is accepted and what was skipped."""
     lines = ["# Verification report", "", f"{format_counts(results)}.", ""]
     lines += ["| op | check | status | passed | failed | skipped | error |", "|---|---|---|---|---|---|---|"]
     for row in summarise(results):
@@ -56,6 +56,10 @@ def format_markdown(results: Sequence[Result]) -> str:
     for result in results:
         lines += _finding(result) if result.is_finding else []
     accepted = [f"- {_place(row)}, on {_cell(row.sample)}: {_cell(row.accepted)}" for row in results if row.accepted]
+    advice = dict.fromkeys(
+        f"- {_place(row)}: {_cell(row.advice)}" for row in results if row.advice and row.status != "skipped"
+    )
+    lines += ["", "## advice", "", *advice] if advice else []
     lines += ["", "## accepted", "", *accepted] if accepted else []
     skipped = [row for row in results if row.status == "skipped" and not row.accepted]
     reasons = dict.fromkeys(f"- {_place(row)}: {_cell(' '.join(row.message.split()))}" for row in skipped)

@@ -27,6 +27,7 @@ class Result:
         accepted: why a failure is accepted (`Sample.xfail`); the status is then "skipped".
         measures: numbers worth keeping by name; those called "error, <dtype>" or "error, size <n>" are drawn.
         group: the check's group.
+        advice: what to change although this is no failure; empty where nothing is.
     """
 
     op: str
@@ -42,6 +43,7 @@ class Result:
     accepted: str = ""
     measures: Mapping[str, float] = field(default_factory=dict)
     group: str = ""
+    advice: str = ""
 
     @property
     def is_finding(self) -> bool:

@@ -11,8 +11,8 @@ def format_report(results: Sequence[Result]) -> str:
 
 
 def format_details(results: Sequence[Result]) -> str:
-    """What follows the table: every finding, what is accepted, the reasons of what was skipped, and the counts."""
-    parts = [*_findings(results), _accepted(results), _skips(results), format_counts(results)]
+    """What follows the table: every finding, advice, what is accepted, the reasons of skips, and the counts."""
+    parts = [*_findings(results), _advice(results), _accepted(results), _skips(results), format_counts(results)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -61,6 +61,19 @@ def _finding(result: Result) -> str:
     if result.script:
         lines += ["  a script that shows it:", *(f"    {line}" for line in result.script.splitlines())]
     return "\n".join(lines)
+
+
+def _advice(results: Sequence[Result]) -> str:
+    """The first advice of each check on each op, with the number of samples; a skip gives it as its reason."""
+    given: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        if result.advice and result.status != "skipped":
+            given.setdefault((result.op, result.check), []).append(result.advice)
+    lines = [
+        f"  {op}: {check}: {texts[0]}" + (f" ({len(texts)} samples)" if len(texts) > 1 else "")
+        for (op, check), texts in given.items()
+    ]
+    return "\n".join(["advice", *lines]) if lines else ""
 
 
 def _accepted(results: Sequence[Result]) -> str:

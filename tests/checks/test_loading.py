@@ -54,3 +54,43 @@ def test_file_that_exits_when_imported_is_refused(folder):
     (folder / "loading_exit.py").write_text("raise SystemExit(3)")
     with pytest.raises(CheckError, match=r"loading_exit\.py: importing it raises SystemExit: 3"):
         load("loading_exit.py")
+
+
+TWICE = """
+from torch import Tensor
+from custom_autograd import custom_op
+
+
+@custom_op("loading::{name}", reference=True)
+def op(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def register():
+    op.register_backward(lambda wrong: wrong)
+
+
+register()
+"""
+
+
+@pytest.mark.parametrize("target", ["{name}.py", "{name}"], ids=["file", "module"])
+def test_error_of_a_registration_ends_with_the_lines_of_the_target(folder, target, request):
+    name = f"loading_wrong_{request.node.callspec.id}"
+    (folder / f"{name}.py").write_text(TWICE.format(name=name))
+    with pytest.raises(CheckError) as caught:
+        load(target.format(name=name))
+
+    assert [
+        f"  {name}.py:15 <module>: register()",
+        f"  {name}.py:12 register: op.register_backward(lambda wrong: wrong)",
+    ] == str(caught.value).splitlines()[-2:]
+
+
+def test_error_of_syntax_shows_where_it_is_and_no_lines_of_what_imports(folder):
+    (folder / "loading_syntax.py").write_text("x = 1\nx = = 2\n")
+    with pytest.raises(CheckError) as caught:
+        load("loading_syntax.py")
+
+    text = "loading_syntax.py: importing it raises SyntaxError: invalid syntax (loading_syntax.py, line 2)"
+    assert text == str(caught.value)

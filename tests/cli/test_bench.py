@@ -72,7 +72,7 @@ def test_it_prints_a_line_per_sample_callable_and_mode(file, capsys):
     assert 0 == main(["bench", f"{file}:op", "--seconds", "0"])
 
     lines = [[cell.strip() for cell in line if cell.strip()] for line in table(capsys)]
-    assert ["op", "sample", "callable", "mode", "minimum, µs", "median, µs", "op / callable"] == lines[0]
+    assert ["op", "sample", "callable", "mode", "minimum, µs", "median, µs", "op / callable", "kernel"] == lines[0]
     assert {(name, mode) for name in ("op", "reference") for mode in ("no grad", "forward", "forward + backward")} == {
         (line[2], line[3]) for line in lines[1:]
     }
@@ -82,6 +82,12 @@ def test_it_compares_with_a_callable(file, capsys):
     assert 0 == main(["bench", f"{file}:op", "--seconds", "0", "--no-backward", "--compare", f"{file}:other"])
 
     assert ["op", "reference", "other"] == [line[2].strip() for line in map(cells, table(capsys)[1:])]
+
+
+def test_it_names_the_kernel_that_runs(file, tmp_path):
+    main(["bench", f"{file}:op", "--seconds", "0", "--no-backward", "--out", str(tmp_path / "found.json")])
+
+    assert ["default", None] == [row["kernel"] for row in rows_of(tmp_path / "found.json")]
 
 
 def cells(line):

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from custom_autograd import Sample, custom_op
 from custom_autograd.checks.targets import target_of
-from custom_autograd.cli.calls import MODES, calls_of
+from custom_autograd.cli.calls import MODES, calls_of, kernel_of
 
 
 @custom_op("test_calls::halved", outputs=("half", "square"), hidden=("square",), reference=True)
@@ -111,3 +111,28 @@ def test_what_raises_is_a_finding_with_its_reason():
     (*_, call) = calls_of(target_of(halved), Sample(torch.ones(2)), {"unlucky": unlucky}, modes=MODES)
 
     assert (None, "it raises ValueError: no luck", True) == (call.work, call.reason, call.is_finding)
+
+
+@custom_op("test_calls::trebled", reference=True)
+def trebled(x: Tensor) -> Tensor:
+    """Three kernels in all, one of them for vectors only."""
+    return x * 3
+
+
+trebled.register_kernel("cpu", lambda x: x + x + x, name="sum")
+trebled.register_kernel("cpu", lambda x: 3 * x, name="vectors", when=lambda x: x.dim() == 1, priority=1)
+
+
+def test_the_kernel_of_a_sample_is_the_one_whose_condition_accepts_it():
+    target = target_of(trebled)
+
+    assert "cpu 'vectors'" == kernel_of(target, Sample(torch.ones(2)))
+    assert "cpu 'sum'" == kernel_of(target, Sample(torch.ones(2, 2)))
+
+
+def test_the_only_kernel_is_the_one_that_runs():
+    assert "default" == kernel_of(target_of(halved), Sample(torch.ones(2)))
+
+
+def test_a_plain_function_has_no_kernel_to_be_named():
+    assert kernel_of(target_of(torch.sin), Sample(torch.ones(2))) is None

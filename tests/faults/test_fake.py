@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
 from torch import Tensor
 
+from custom_autograd import custom_op
 from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
 
@@ -63,3 +65,47 @@ def test_size_that_depends_on_data_is_compared_by_dimensions():
     (result,) = check(torch.nonzero, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
 
     assert "passed" == result.status
+
+
+def derived_cause(name, kernel, *, reference=None, fake=None):
+    op = custom_op(f"faults_fake::{name}", reference=True)(reference or double)
+    op.register_kernel("cpu", kernel)
+    if fake is not None:
+        op.register_fake(fake)
+    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
+    return result.status, result.cause
+
+
+def double(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def test_contiguous_kernel_beside_a_reference_that_keeps_strides_is_told_what_to_do():
+    status, cause = derived_cause("to_contiguous", lambda x: (x * 2).contiguous())
+
+    assert "failed" == status
+    assert_expected_inline(
+        cause,
+        """\
+all kernels of an op return the same strides, and the fake is derived from the reference: end the reference in \
+.contiguous(), or register_fake with x.new_empty(x.shape)""",
+    )
+
+
+def test_kernel_with_strides_of_its_own_is_told_to_return_those_of_the_reference():
+    status, cause = derived_cause("to_columns", lambda x: (x * 2).t().contiguous().t())
+
+    assert "failed" == status
+    assert cause.endswith("let the kernel return the strides of the reference, or register_fake those of the kernel")
+
+
+def test_reference_of_another_dtype_is_named_as_the_source_of_the_fake():
+    found = derived_cause("to_double", lambda x: (x * 2).double())
+
+    assert ("failed", "the fake is derived from the reference, which returns another dtype: register_fake") == found
+
+
+def test_registered_fake_is_not_told_to_change_the_reference():
+    found = derived_cause("with_fake", lambda x: (x * 2).contiguous(), fake=torch.empty_like)
+
+    assert ("failed", "") == found

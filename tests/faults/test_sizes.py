@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
 from torch import Tensor
 from torch.autograd import Function
 
+from custom_autograd import custom_op
 from custom_autograd.checking import check
 from custom_autograd.checks.targets import Target, TargetArgument
 from custom_autograd.core.samples import Sample
@@ -80,3 +82,37 @@ def test_sizes_that_the_reference_refuses_are_left_out():
     (result,) = check(target, lambda make: [Sample(make(6))], checks=["sizes"]).results
 
     assert ("passed", "") == (result.status, result.message)
+
+
+def picky_result(name, reference):
+    op = custom_op(f"faults_sizes::{name}", reference=True)(reference)
+    op.register_kernel("cpu", raise_for_one_row)
+    (result,) = check(op, [Sample(torch.ones(4, 3))], checks=["sizes"]).results
+    return result
+
+
+def raise_for_one_row(x: Tensor) -> Tensor:
+    if x.shape[:1] == (1,):
+        raise ValueError("one row is too few")
+    return x.sum(-1)
+
+
+def test_kernel_that_refuses_what_the_default_kernel_computes_is_advised_to_say_so():
+    def total(x: Tensor) -> Tensor:
+        return x.sum(-1)
+
+    result = picky_result("total", total)
+
+    assert "passed" == result.status
+    assert_expected_inline(
+        result.advice,
+        """\
+size 4 -> 1: the op refuses it (ValueError: one row is too few), which the default kernel computes; let the kernel \
+that refuses say so with when=, and the next kernel runs (of a layout: with layouts=, and it is copied)""",
+    )
+
+
+def test_size_that_the_default_kernel_refuses_too_gives_no_advice():
+    result = picky_result("picky_total", raise_for_one_row)
+
+    assert ("passed", "") == (result.status, result.advice)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
 from torch import Tensor
 
 from custom_autograd import custom_op
@@ -125,3 +126,25 @@ def test_plain_function_is_skipped_with_the_reason():
 @pytest.mark.parametrize("op", [padded, padded_to_a_multiple], ids=lambda op: op.entry.name)
 def test_reference_that_pads_passes(op):
     assert "passed" == result_of(op, Sample(torch.ones(3, 4), 5)).status
+
+
+def test_reference_that_loops_over_a_size_is_told_to_register_a_fake():
+    @custom_op("faults_symbolic::integrate", reference=True)
+    def integrate(x: Tensor) -> Tensor:
+        return torch.stack([x[:, : i + 1].sum(1) for i in range(x.shape[1])], 1)
+
+    result = result_of(integrate, Sample(torch.ones(3, 5)))
+
+    assert "failed" == result.status
+    assert_expected_inline(
+        result.cause,
+        """\
+the fake is derived from the reference, which loops over a size or makes a number of it by int(...) or ==: \
+register_fake""",
+    )
+
+
+def test_fixed_size_of_a_registered_fake_is_not_blamed_on_the_reference():
+    result = result_of(ours, Sample(torch.ones(4, 3), torch.ones(3, 5)))
+
+    assert "int(...) or == makes a number of a size" == result.cause

@@ -87,6 +87,34 @@ skipped
     )
 
 
+def test_text_gives_the_advice_of_a_check_once_and_of_a_skip_as_its_reason():
+    advised = dataclasses.replace(PASSED, advice="say so with when=")
+    skip = dataclasses.replace(SKIPPED, advice="no batching rule")
+
+    assert_expected_inline(
+        str(Report((advised, advised, skip))),
+        """\
+op     check      status   samples
+-----  ---------  -------  ---------
+ns::f  gradcheck  passed   2 passed
+ns::f  vmap       skipped  1 skipped
+
+advice
+  ns::f: gradcheck: say so with when= (2 samples)
+
+skipped
+  ns::f: vmap: no batching rule
+
+2 passed, 1 skipped""",
+    )
+
+
+def test_markdown_gives_the_advice_of_what_passed():
+    advised = dataclasses.replace(PASSED, advice="say so with when=")
+
+    assert "\n## advice\n\n- ns::f, gradcheck: say so with when=\n" in Report((advised, advised)).to_markdown()
+
+
 def test_text_with_a_cause_a_script_and_what_is_accepted():
     assert_expected_inline(
         str(Report((EXPLAINED, ACCEPTED, SKIPPED))),

@@ -4,6 +4,8 @@
 // depend on the C++ classes of one torch version.
 #pragma once
 
+#include <custom_autograd/exceptions.h>
+
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>

@@ -1,0 +1,53 @@
+"""An exception of torch below a C++ kernel reaches Python with its message, and leaves no stack on stderr."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+from custom_autograd.kernels import cpp_kernel
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler"),
+    pytest.mark.skipif(os.name != "posix", reason="kernels are built on Linux and macOS only"),
+]
+since_2_13 = pytest.mark.skipif(torch.__version__ < (2, 13), reason="torch says something else before 2.13")
+
+SOURCE = """
+#include <custom_autograd/kernel.h>
+
+static torch::stable::Tensor flattened(const torch::stable::Tensor& x) {
+  return torch::stable::view(x, {x.size(0) * x.size(1)});
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, library) { library.def("flattened(Tensor x) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, library) { library.impl("flattened", TORCH_BOX(&flattened)); }
+"""
+
+
+@pytest.fixture(scope="module")
+def flattened(tmp_path_factory):
+    source = tmp_path_factory.mktemp("exceptions") / "flattened.cpp"
+    source.write_text(SOURCE)
+    return cpp_kernel(source, "flattened")
+
+
+def test_kernel_of_the_test_works(flattened):
+    assert [0.0, 1.0, 2.0, 3.0] == flattened(torch.arange(4.0).view(2, 2)).tolist()
+
+
+@since_2_13
+def test_error_of_an_op_that_a_kernel_calls_keeps_its_message_and_prints_nothing(flattened, capfd):
+    with pytest.raises(RuntimeError, match=r"^view size is not compatible with .*torch_call_dispatcher"):
+        flattened(torch.ones(2, 3).t())
+
+    assert ("", "") == capfd.readouterr()
+
+
+@since_2_13
+def test_error_of_a_size_keeps_its_message_and_prints_nothing(flattened, capfd):
+    with pytest.raises(RuntimeError, match=r"^Dimension specified as 0 but tensor has no dimensions"):
+        flattened(torch.tensor(1.0))
+
+    assert ("", "") == capfd.readouterr()
