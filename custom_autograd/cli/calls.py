@@ -20,7 +20,7 @@ from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.cli.list_ops import coverage_of
 from custom_autograd.core.samples import Sample
 from custom_autograd.measuring.interleaved import Work
-from custom_autograd.registration.kernels import Choice
+from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.registry import Entry
 
 MODES = ("no grad", "forward", "forward + backward")
