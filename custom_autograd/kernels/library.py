@@ -147,9 +147,9 @@ class Build:
     def _try(self, path: Path) -> None:
         words = last_words(path)
         if words is not None:
-            problem = "loading the library of the kernel ends the process"
+            problem = "loading the library of the kernel fails, which may end a process"
             advice = f"correct {self.source}: its schemas, what it defines twice, or its static variables"
-            found = f"a process that ended:\n{excerpt(words)}"
+            found = f"another process, which tried it, said:\n{indented(words.splitlines())}"
             raise KernelUnavailable(format_message(self.source.name, problem, found=found, do=advice))
 
     def _remove_leftovers(self) -> None:
@@ -205,7 +205,12 @@ def excerpt(output: str) -> str:
     """The first lines of a compiler's output from the first error on."""
     lines = output.splitlines()
     first = next((number for number, line in enumerate(lines) if "error" in line), 0)
-    return "\n".join(f"             {line[:160]}" for line in lines[first : first + 12])
+    return indented(lines[first:])
+
+
+def indented(lines: Sequence[str]) -> str:
+    """The first lines, as they stand in a message."""
+    return "\n".join(f"             {line[:160]}" for line in lines[:12])
 
 
 CPP: Compiler = CppCompiler()

@@ -15,17 +15,20 @@ from custom_autograd.kernels.compilers import TORCH, run
 def last_words(library: Path) -> str | None:
     """What a process said that ended while it loaded a library; None where the library ends no process.
 
-    A library that cannot be loaded ends no process either: why not is said where it is to be loaded.
+    Torch 2.11 goes on without what it cannot register, and only prints that: such a library is refused too. A library
+    that cannot be loaded ends no process: why not is said where it is to be loaded.
     """
     if not sys.executable:  # Python within another program: nothing to try it with
         return None
     said = run([sys.executable, "-I", "-S", "-c", LOAD, str(TORCH / "lib"), str(library)]).stdout
-    if BEGUN not in said or ENDED in said:
+    words, _, rest = said.partition(BEGUN)[2].partition(ENDED)
+    if BEGUN not in said or (rest and SWALLOWED not in words):
         return None
-    return said.partition(BEGUN)[2].strip() or "(it said nothing)"
+    return words.strip() or "(it said nothing)"
 
 
 BEGUN, ENDED = "custom_autograd: loading begins", "custom_autograd: loading ended"
+SWALLOWED = "Exception in aoti_torch"
 LOAD = f"""
 import ctypes, pathlib, resource, sys
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
