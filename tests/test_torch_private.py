@@ -412,6 +412,15 @@ def test_a_foreign_kernel_is_known_by_the_file_of_its_library():
     library._destroy()
 
 
+def test_the_ops_of_a_namespace_are_known_by_name():
+    library = torch.library.Library("private_names", "FRAGMENT")
+    library.define("f.first(Tensor x) -> Tensor")
+    library.define("g(Tensor x) -> Tensor")
+
+    assert ["f", "g"] == registrations.names_in("private_names")
+    library._destroy()
+
+
 def test_a_node_knows_shapes_dtypes_and_devices_of_what_it_joins():
     class Node(torch.autograd.Function):
         @staticmethod

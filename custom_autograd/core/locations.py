@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 
@@ -29,11 +30,20 @@ def modules_of(function: Callable[..., Any]) -> tuple[str, ...]:  # Any: as abov
 
 
 def stacklevel_of_caller() -> int:
-    """The stacklevel for a warning from the function that calls this one: the first frame outside this package."""
+    """The `stacklevel` for a `warnings.warn` in the function that calls this: of the first line that is the user's.
+
+    Lines of torch between lines of ours, which is how an op reaches its kernel, are not the user's.
+    """
     frame, level = inspect.currentframe(), 0
-    while frame is not None and (_is_ours(frame.f_globals) or frame.f_code.co_filename.startswith("<custom_autograd")):
+    while frame is not None and _is_passed(frame):
         frame, level = frame.f_back, level + 1
     return max(1, level)
+
+
+def _is_passed(frame: FrameType) -> bool:
+    generated = frame.f_code.co_filename.startswith("<custom_autograd ")
+    of_torch = str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
+    return generated or of_torch or _is_ours(frame.f_globals)
 
 
 def _is_ours(names: dict[str, Any]) -> bool:  # Any: the global names of a module

@@ -36,6 +36,14 @@ class Compiler(ABC):
         """
 
     @abstractmethod
+    def programs(self, source: Path) -> list[str]:
+        """The executables whose change may change a library.
+
+        Raises:
+            KernelUnavailable: the compiler is not on this machine.
+        """
+
+    @abstractmethod
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
         """What the command is given for every source."""
 
@@ -50,13 +58,13 @@ class CppCompiler(Compiler):
     standard = "set CXX to a compiler that knows C++20"
 
     def fingerprint(self) -> str:
-        """The flags and CXX."""
-        return repr((CPP_FLAGS, os.environ.get("CXX")))
+        """The flags and the environment."""
+        return repr((CPP_FLAGS, [os.environ.get(name) for name in ("CXX", *SEARCHED)]))
 
     def find(self, source: Path) -> list[str]:
         """CXX, which may have arguments, else c++."""
         wanted = os.environ.get("CXX") or "c++"
-        words = shlex.split(wanted)
+        words = words_of(wanted, "CXX", source)
         if os.name == "posix" and words and shutil.which(words[0]):
             return words
         raise KernelUnavailable(
@@ -69,12 +77,18 @@ class CppCompiler(Compiler):
             )
         )
 
+    def programs(self, source: Path) -> list[str]:
+        """The compiler."""
+        return self.find(source)[:1]
+
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
         """Optimised, for all of this processor where the compiler knows how to say so."""
+        # A library may serve the same source in another folder: what it says of itself names no folder.
+        wanted = [*CPP_FLAGS, *(f"-ffile-prefix-map={folder}/=" for folder in (source.parent, HEADERS))]
         for flag in ("-march=native", "-mcpu=native"):
             if run([*command, flag, "-E", "-x", "c++", os.devnull]).returncode == 0:
-                return [*CPP_FLAGS, flag]
-        return list(CPP_FLAGS)
+                return [*wanted, flag]
+        return wanted
 
     def libraries(self) -> list[str]:
         """What the stable ABI needs."""
@@ -88,7 +102,7 @@ class CudaCompiler(Compiler):
 
     def fingerprint(self) -> str:
         """The flags, the environment and the devices that are there."""
-        variables = ("NVCC", "CUDA_HOME", "CUDA_PATH", "CXX", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
+        variables = ("NVCC", "CUDA_HOME", "CUDA_PATH", "CXX", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", *SEARCHED)
         devices = os.environ.get("TORCH_CUDA_ARCH_LIST") or capabilities()
         return repr((CUDA_FLAGS, [os.environ.get(name) for name in variables], devices, torch.version.cuda))
 
@@ -96,7 +110,7 @@ class CudaCompiler(Compiler):
         """The first nvcc that there is."""
         home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
         wanted = os.environ.get("NVCC") or (str(Path(home, "bin", "nvcc")) if home else "nvcc")
-        words = shlex.split(wanted)
+        words = words_of(wanted, "NVCC", source)
         if os.name == "posix" and words and shutil.which(words[0]):
             return words
         raise KernelUnavailable(
@@ -109,15 +123,31 @@ class CudaCompiler(Compiler):
             )
         )
 
+    def programs(self, source: Path) -> list[str]:
+        """nvcc, and the compiler that it has for the host."""
+        return [self.find(source)[0], *(self._host(source) or ["gcc"])]
+
+    def _host(self, source: Path) -> list[str]:
+        return words_of(os.environ.get("CXX", ""), "CXX", source)[:1]
+
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
         """For the devices of TORCH_CUDA_ARCH_LIST, else for those that are there, else nvcc's own choice."""
-        host = shlex.split(os.environ.get("CXX", ""))[:1]
-        return [*CUDA_FLAGS, *(f"-ccbin={word}" for word in host), *architectures(source)]
+        return [*CUDA_FLAGS, *(f"-ccbin={word}" for word in self._host(source)), *architectures(source)]
 
     def libraries(self) -> list[str]:
         """What the stable ABI needs, and torch's CUDA part where torch has one."""
         has_cuda = (TORCH / "lib" / "libtorch_cuda.so").exists()
         return ["-ltorch", "-ltorch_cpu", "-lc10", *(["-ltorch_cuda"] if has_cuda else [])]
+
+
+def words_of(text: str, variable: str, source: Path) -> list[str]:
+    """The words of a variable of the environment that holds a command."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        problem = f"{variable} is not a command"
+        do = f"correct {variable}: its words are parted as a shell parts them"
+        raise KernelUnavailable(format_message(source.name, problem, found=f"'{text}': {error}", do=do)) from error
 
 
 def capabilities() -> list[str]:
@@ -163,6 +193,8 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 TORCH = Path(torch.__file__).parent
+HEADERS = Path(__file__).parent / "include"
+SEARCHED = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")  # where compilers look besides their flags
 CPP_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fvisibility=hidden")
 # USE_CUDA uncovers the current stream in torch's headers. The CUDA runtime is linked into the library: it need not be
 # of torch's version, and shares the driver's context and streams with torch's.

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.core.messages import format_message
-from custom_autograd.kernels.lazy import LazyKernel
+from custom_autograd.core.errors import KernelError, KernelUnavailable
+from custom_autograd.core.messages import format_message, quote, show, suggest
+from custom_autograd.kernels.lazy import LazyKernel, thread_lock
 from custom_autograd.kernels.library import find_or_build
+from custom_autograd.torch_private.registrations import names_in
 
 
 def cpp_kernel(
@@ -39,17 +40,20 @@ def cpp_kernel(
         function: the name under which the source registers the function.
         fallback: what runs instead where the source cannot be built, with the same arguments. Without one the call
             raises.
-        flags: further flags for the compiler.
+        flags: further flags for the compiler, one word each.
 
     Returns:
         The callable, fit for the body of a kernel registered with `op.register_kernel("cpu")`.
+
+    Raises:
+        KernelError: the flags are a single text.
 
     Example:
         >>> kernel = cpp_kernel("no/such/file.cpp", "double", fallback=lambda x: x + x)
         >>> kernel.source.name
         'file.cpp'
     """
-    return CppKernel(Path(source), function, fallback, tuple(flags))
+    return CppKernel(Path(source).absolute(), function, fallback, words(function, flags))
 
 
 class CppKernel(LazyKernel):
@@ -92,14 +96,38 @@ class CppKernel(LazyKernel):
         # pointers an op refuses fake tensors and wrong types, and turns C++ exceptions into Python's.
         name, path = self.build()
         # One library may be reached by two paths (two cache folders); loaded twice it would register its ops twice.
-        if not any(Path(loaded).name == path.name for loaded in torch.ops.loaded_libraries):
-            load_library(path)
+        with thread_lock(path.name):
+            if not any(Path(loaded).name == path.name for loaded in torch.ops.loaded_libraries):
+                load_library(path)
         try:
             overload: Callable[..., Any] = getattr(getattr(torch.ops, name), self.function).default
         except AttributeError as error:
-            problem = f"the source registers no function '{self.function}' in KERNEL_NAMESPACE"
-            raise KernelUnavailable(format_message(self.source.name, problem, rule=str(self.source))) from error
+            known = names_in(name)
+            raise KernelUnavailable(
+                format_message(
+                    self.source.name,
+                    f"the source registers no function '{self.function}' in KERNEL_NAMESPACE",
+                    expected=f"one of {quote(known)}" if known else None,
+                    rule=str(self.source),
+                    do=suggest(self.function, known),
+                )
+            ) from error
         return overload
+
+
+def words(function: str, flags: Sequence[str]) -> tuple[str, ...]:
+    """Flags for a compiler, one word each.
+
+    Raises:
+        KernelError: they are a single text, or hold something else than texts.
+    """
+    if isinstance(flags, str) or not all(isinstance(flag, str) for flag in flags):
+        do = "give each flag as an item: flags=['-O2', '-Iinclude']"
+        expected, found = "a sequence of str, one for each word", show(flags)
+        raise KernelError(
+            format_message(function, "'flags' is no list of flags", expected=expected, found=found, do=do)
+        )
+    return tuple(flags)
 
 
 def load_library(path: Path) -> None:
@@ -107,6 +135,9 @@ def load_library(path: Path) -> None:
     try:
         torch.ops.load_library(path)
     except OSError as error:
+        found = str(error.__cause__ or error)
         advice = "delete the file; the next process builds it again"
-        message = format_message(path.name, "the library cannot be loaded", found=str(error), rule=str(path), do=advice)
+        if "undefined symbol" in found:
+            advice = "define the symbol in the source, or link what does: flags=['-L...', '-l...']"
+        message = format_message(path.name, "the library cannot be loaded", found=found, rule=str(path), do=advice)
         raise KernelUnavailable(message) from error

@@ -12,7 +12,7 @@ import torch
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
 from custom_autograd.kernels.compilers import CudaCompiler
-from custom_autograd.kernels.cpp import CppKernel
+from custom_autograd.kernels.cpp import CppKernel, words
 from custom_autograd.kernels.library import find_or_build
 
 
@@ -35,17 +35,20 @@ def cuda_kernel(
         function: the name under which the source registers the function.
         fallback: what runs instead where there is no nvcc or it refuses the source, with the same arguments. Without
             one the call raises.
-        flags: further flags for nvcc.
+        flags: further flags for nvcc, one word each.
 
     Returns:
         The callable, fit for the body of a kernel registered with `op.register_kernel("cuda")`.
+
+    Raises:
+        KernelError: the flags are a single text.
 
     Example:
         >>> kernel = cuda_kernel("no/such/file.cu", "double", fallback=lambda x: x + x)
         >>> kernel.source.name
         'file.cu'
     """
-    return CudaKernel(Path(source), function, fallback, tuple(flags))
+    return CudaKernel(Path(source).absolute(), function, fallback, words(function, flags))
 
 
 class CudaKernel(CppKernel):

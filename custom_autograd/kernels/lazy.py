@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
+from custom_autograd.core.locations import stacklevel_of_caller
 
 
 class LazyKernel(ABC):
@@ -24,6 +26,7 @@ class LazyKernel(ABC):
         self.fallback = fallback
         self._name = name
         self._call: Callable[..., Any] = self._first_call
+        self._lock = ThreadLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema says
         """Runs the kernel, or its fallback where it cannot be made."""
@@ -43,23 +46,25 @@ class LazyKernel(ABC):
         """
 
     def _first_call(self, *args: Any, **kwargs: Any) -> Any:
-        with loading:
+        warning = None
+        with self._lock:
             if self._call == self._first_call:
-                self._call = self._chosen()
+                warning = self._choose()
+        if warning is not None:  # unlocked: who shows it may call kernels, and may raise
+            warnings.warn(warning, KernelWarning, stacklevel=stacklevel_of_caller())
         return self._call(*args, **kwargs)
 
-    def _chosen(self) -> Callable[..., Any]:
-        """The kernel; or its fallback after a warning; or what raises the reason, so that it is not made again."""
+    def _choose(self) -> str | None:
+        """Takes the kernel; or its fallback, for a reason to warn of; or what raises the reason at every call."""
         try:
-            return self.load()
+            self._call = self.load()
         except KernelUnavailable as error:
-            reason = str(error)
-        if self.fallback is None:
-            return Refusal(reason)
-        advice = f"\n  meanwhile  '{self._name}' runs in its fallback, more slowly"
-        self._call = self.fallback  # before the warning, which may be turned into an exception
-        warnings.warn(reason + advice, KernelWarning, stacklevel=4)
-        return self.fallback
+            if self.fallback is None:
+                self._call = Refusal(str(error))
+                return None
+            self._call = self.fallback
+            return f"{error}\n  meanwhile  '{self._name}' runs in its fallback, more slowly"
+        return None
 
 
 class Refusal:
@@ -76,12 +81,14 @@ class Refusal:
 
 
 class ThreadLock:
-    """A lock between threads that is free in a forked child: whoever held it at the fork is not there."""
+    """A lock between threads that its holder may take again, and that is free in a forked child.
+
+    Whoever held it at the fork is not there. A holder takes it again where a finalizer calls the kernel.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)
+        self._lock = threading.RLock()
+        LOCKS.add(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -89,8 +96,23 @@ class ThreadLock:
     def __exit__(self, *raised: object) -> None:
         self._lock.release()
 
-    def _renew(self) -> None:
-        self._lock = threading.Lock()
+    def renew(self) -> None:
+        """Makes it free, whoever holds it."""
+        self._lock = threading.RLock()
 
 
-loading = ThreadLock()
+def thread_lock(name: str) -> ThreadLock:
+    """The lock of that name."""
+    return NAMED.setdefault(name, ThreadLock())
+
+
+def renew_locks() -> None:
+    """Frees every lock, in a forked child."""
+    for lock in LOCKS:
+        lock.renew()
+
+
+LOCKS: weakref.WeakSet[ThreadLock] = weakref.WeakSet()
+NAMED: dict[str, ThreadLock] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=renew_locks)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import format_message
-from custom_autograd.kernels.arrays import kernel_name, to_arrays, to_tensors
+from custom_autograd.kernels.arrays import argument_names, kernel_name, leaves, to_arrays, to_tensors
 from custom_autograd.kernels.lazy import LazyKernel, ThreadLock
 
 PARALLEL = ThreadLock()
@@ -94,7 +94,26 @@ class NumbaKernel(LazyKernel):
             found = "\n             ".join(str(error).strip().splitlines()[:12])
             problem = "Numba does not compile the kernel for these arguments"
             raise KernelError(format_message(kernel_name(self.function), problem, found=found, do=do)) from error
+        except (NotImplementedError, KeyError) as error:  # Numba's own, which are no NumbaError; or the kernel's
+            if message := self._complaint(error, args, kwargs):
+                raise KernelError(message) from error
+            raise
         return to_tensors(self.function, holder, arrays)
+
+    def _complaint(self, error: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """What is wrong with a dtype or an option; None where the error is the kernel's own."""
+        name = kernel_name(self.function)
+        if isinstance(error, KeyError) and str(error.args[0]).startswith("Unrecognized options"):
+            do = "options are those of numba.njit; see its documentation"
+            return format_message(name, "Numba does not know an option", found=str(error.args[0]), do=do)
+        places = argument_names(self.function)
+        for place, value in [*((next(places), value) for value in args), *kwargs.items()]:
+            for array in leaves(to_arrays(self.function, (), {place: value})):
+                if isinstance(error, NotImplementedError) and str(error) == str(array.dtype):
+                    problem, found = f"Numba has no type for '{place}'", f"an array of {array.dtype}"
+                    do = "let another kernel serve such tensors (when=), or convert it before"
+                    return format_message(name, problem, expected="a dtype that Numba has", found=found, do=do)
+        return None
 
 
 def immutable(value: Any) -> Any:

@@ -7,6 +7,7 @@ The dispatcher tells nobody about a new kernel, and asking it takes as long as a
 - `importlib.machinery.ExtensionFileLoader.create_module`: wrapped too, since the C++ of an extension module may
   register kernels when it is imported.
 - `_C._dispatch_dump`: the kernels of an op, and the file of the `Library` through which each was registered.
+- `_C._dispatch_get_all_op_names`: the ops of a namespace, which `torch.ops` tells only of those already asked for.
 
 What a shared library registers that is loaded by other means (by ctypes, say) is noticed with the next of these.
 """
@@ -73,6 +74,12 @@ def foreign_keys(name: str, file: str) -> frozenset[str]:
         file: the source file whose `Library` objects are our own.
     """
     return frozenset(key for key, where in REGISTERED.findall(_C._dispatch_dump(name)) if where != file)
+
+
+def names_in(namespace: str) -> list[str]:
+    """The names of the ops of a namespace, whoever registered them, without the namespace."""
+    found = (name.partition(".")[0].partition("::") for name in _C._dispatch_get_all_op_names())
+    return sorted({name for space, _, name in found if space == namespace})
 
 
 def _noting(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: a method of torch's

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from custom_autograd import KernelError, custom_op
 from custom_autograd.kernels import CppKernel, KernelUnavailable, KernelWarning, cpp_kernel
+from custom_autograd.kernels.lazy import LazyKernel
 from custom_autograd.kernels.library import find_or_build
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
@@ -158,10 +161,10 @@ def test_changed_source_is_built_again(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_cache_holds_nothing_but_finished_libraries(source: Path, cache: Path) -> None:
-    """What was unfinished is gone after a build."""
+    """What was unfinished is gone after a build; beside a library lie its lock and the list of its files."""
     cpp_kernel(source, "times")(torch.ones(1))
 
-    assert {".so", ".lock"} == {path.suffix for path in (cache / "kernels").iterdir()}
+    assert {".so", ".lock", ".d"} == {path.suffix for path in (cache / "kernels").iterdir()}
 
 
 @pytest.mark.parametrize(
@@ -219,9 +222,9 @@ def test_broken_source_shows_what_the_compiler_says_once(source: Path, builds: C
 
 @needs_compiler
 def test_function_that_the_source_lacks(source: Path) -> None:
-    """A wrong name is said, not called."""
-    with pytest.raises(KernelUnavailable, match="registers no function 'divide'"):
-        cpp_kernel(source, "divide")(torch.ones(1))
+    """A wrong name is said, not called; and what it may have been."""
+    with pytest.raises(KernelUnavailable, match=r"registers no function 'tims'(.|\n)*did you mean 'times'\?"):
+        cpp_kernel(source, "tims")(torch.ones(1))
 
 
 @pytest.mark.parametrize("broken", ["source", "cache"])
@@ -300,8 +303,9 @@ def test_killed_builder_leaves_no_lock(source: Path, cache: Path) -> None:
     script = """
 import pathlib
 from custom_autograd.kernels import library
-held = pathlib.Path(sys.argv[1]).parent / "cache" / "kernels" / (library.library_name(kernel.source, ()) + ".lock")
-held.parent.mkdir(parents=True)
+folder = pathlib.Path(sys.argv[1]).parent / "cache" / "kernels"
+folder.mkdir(parents=True)
+held = folder / (library.Build(kernel.source, (), library.CPP, folder).place() + ".lock")
 with library.lock(held):
     print("held", flush=True)
     input()
@@ -322,14 +326,299 @@ def test_child_forked_during_a_build_can_build(source: Path) -> None:
     """A child does not wait for a lock whose holder, a thread, it does not have."""
     script = """
 import os
-from custom_autograd.kernels import lazy
-lazy.loading.__enter__()
+from custom_autograd.kernels import library
+kernel._lock.__enter__()
 child = os.fork()
 if not child:
     os._exit(int(kernel(torch.ones(1)).item()))
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert "3\n" == start(script, source).communicate(timeout=300)[0]
+
+
+# ------------------------------------------------------------------------------------------ what a library depends on
+
+
+def write_including(folder: Path, header: str) -> Path:
+    """A source that multiplies with what a header defines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "times.cpp"
+    path.write_text(f'#include "{header}"\n{SOURCE}')
+    return path
+
+
+def write_factor(path: Path, factor: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#define FACTOR {factor}\n")
+
+
+@needs_compiler
+@pytest.mark.parametrize("header", ["factor.hpp", "sub/factor.h"])
+def test_changed_header_is_seen(header: str, tmp_path: Path) -> None:
+    """Whatever it is called, and wherever it is."""
+    source, found = write_including(tmp_path, header), []
+    for factor in (3, 5, 3):
+        write_factor(tmp_path / header, factor)
+        found.append(cpp_kernel(source, "times")(torch.ones(1)).item())
+
+    assert [3.0, 5.0, 3.0] == found
+
+
+@needs_compiler
+@pytest.mark.parametrize("through", ["flags", "CPATH"])
+def test_changed_header_of_another_folder_is_seen(
+    through: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where flags or the environment say where it is, and also through another header."""
+    source, found = write_including(tmp_path / "source", "outer.h"), []
+    (tmp_path / "headers").mkdir()
+    (tmp_path / "headers" / "outer.h").write_text('#include "inner.h"\n')
+    if through != "flags":
+        monkeypatch.setenv(through, str(tmp_path / "headers"))
+    for factor in (3, 5):
+        write_factor(tmp_path / "headers" / "inner.h", factor)
+        flags = [f"-I{tmp_path / 'headers'}"] if through == "flags" else []
+        found.append(cpp_kernel(source, "times", flags=flags)(torch.ones(1)).item())
+
+    assert [3.0, 5.0] == found
+
+
+@needs_compiler
+def test_same_source_in_two_folders_has_the_headers_of_each(tmp_path: Path) -> None:
+    """A text is not enough to name a library."""
+    found = []
+    for folder, factor in (("a", 3), ("b", 5)):
+        write_factor(tmp_path / folder / "factor.h", factor)
+        found.append(cpp_kernel(write_including(tmp_path / folder, "factor.h"), "times")(torch.ones(1)).item())
+
+    assert [3.0, 5.0] == found
+
+
+@needs_compiler
+def test_new_header_beside_the_source_is_seen(tmp_path: Path) -> None:
+    """It is included in place of one that was found elsewhere."""
+    source, flags, found = write_including(tmp_path / "source", "factor.h"), [f"-I{tmp_path / 'headers'}"], []
+    for folder, factor in (("headers", 3), ("source", 5)):
+        write_factor(tmp_path / folder / "factor.h", factor)
+        found.append(cpp_kernel(source, "times", flags=flags)(torch.ones(1)).item())
+
+    assert [3.0, 5.0] == found
+
+
+@needs_compiler
+def test_header_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    """A library is not served once its source no longer compiles."""
+    source = write_including(tmp_path, "factor.h")
+    write_factor(tmp_path / "factor.h", 3)
+    cpp_kernel(source, "times")(torch.ones(1))
+    (tmp_path / "factor.h").unlink()
+
+    with pytest.raises(KernelUnavailable, match=r"the compiler refuses the kernel\n(.|\n)*factor\.h"):
+        cpp_kernel(source, "times")(torch.ones(1))
+
+
+@needs_compiler
+def test_header_that_changes_meanwhile_is_not_mistaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was compiled before the change is not kept under the name of what is there after it."""
+    source = write_including(tmp_path, "factor.h")
+    write_factor(tmp_path / "factor.h", 3)
+    compiler = tmp_path / "c++"
+    change = f'case "$*" in *" -o "*) echo "#define FACTOR 5" > "{tmp_path / "factor.h"}";; esac'
+    compiler.write_text(f'#!/bin/sh\n{shutil.which("c++")} "$@" || exit 1\n{change}\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+
+    assert [5.0] == cpp_kernel(source, "times")(torch.ones(1)).tolist()
+
+
+@needs_compiler
+def test_another_version_of_the_compiler_builds_again(
+    source: Path, builds: Callable[[], int], tmp_path: Path
+) -> None:
+    """Though the command is the same."""
+    first, _ = find_or_build(source, ())
+    compiler = tmp_path / "counting-c++"
+    says = 'if [ "$*" = --version ]; then echo another version; exit; fi'
+    compiler.write_text(compiler.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{says}\n"))
+    second, _ = find_or_build(source, ())
+
+    assert first != second
+    assert 2 == builds()
+
+
+@needs_compiler
+def test_cached_library_does_not_start_the_compiler(source: Path, tmp_path: Path, builds: Callable[[], int]) -> None:
+    """What the compiler is says its file, until that changes."""
+    find_or_build(source, ())
+    compiler = tmp_path / "counting-c++"
+    status = compiler.stat()
+    compiler.write_text("exit 1".ljust(status.st_size))
+    os.utime(compiler, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    assert [3.0] == cpp_kernel(source, "times")(torch.ones(1)).tolist()
+    assert 1 == builds()
+
+
+@needs_compiler
+def test_damaged_record_is_made_again(source: Path, cache: Path, builds: Callable[[], int]) -> None:
+    """The library is found by its content."""
+    find_or_build(source, ())
+    for path in (cache / "kernels").glob("*.d"):
+        path.write_text("{")
+
+    assert [3.0] == cpp_kernel(source, "times")(torch.ones(1)).tolist()
+    assert 1 == builds()
+
+
+@needs_compiler
+def test_library_names_no_folder_of_who_built_it(tmp_path: Path) -> None:
+    """It may serve the same source in another folder."""
+    source = write_source(tmp_path, 13)
+    source.write_text(source.read_text().replace("check_contiguous(x", 'STD_TORCH_CHECK(false, __FILE__);\n  f(x', 1))
+    source.write_text(source.read_text().replace("  f(x,", "  check_contiguous(x,"))
+
+    with pytest.raises(RuntimeError) as caught:
+        cpp_kernel(source, "times")(torch.ones(1))
+
+    assert "times.cpp" in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+
+
+# --------------------------------------------------------------------------------------------- what can go wrong
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("times(Tensor x)", "times(Tnsor x)", "Tnsor"),
+        ('-> Tensor"); }', '-> Tensor"); m.def("times(Tensor x) -> Tensor"); }', "times"),
+        ("Tensor times(", 'static int z = []() -> int { throw std::runtime_error("boo"); }();\nTensor times(', "boo"),
+        ("Tensor times(", "static int z = [] { std::_Exit(3); return 1; }();\nTensor times(", "it said nothing"),
+    ],
+    ids=["type", "twice", "throws", "exits"],
+)
+def test_library_that_would_end_the_process_is_not_loaded(
+    old: str, new: str, says: str, source: Path, cache: Path
+) -> None:
+    """It ends another one instead, whose last words are shown."""
+    source.write_text(source.read_text().replace(old, new, 1))
+
+    with pytest.raises(KernelUnavailable, match=rf"loading the library of the kernel fails(.|\n)*{says}"):
+        cpp_kernel(source, "times")(torch.ones(1))
+    assert [] == list((cache / "kernels").glob("*.so"))
+
+
+@needs_compiler
+def test_undefined_symbol_is_named(source: Path) -> None:
+    """With what to do about it."""
+    text = source.read_text().replace("Tensor times(", "float zork(float);\nTensor times(", 1)
+    source.write_text(text.replace("widen(in[i])", "zork(widen(in[i]))"))
+
+    with pytest.raises(KernelUnavailable, match=r"undefined symbol: \S*zork(.|\n)*define the symbol in the source"):
+        cpp_kernel(source, "times")(torch.ones(1))
+
+
+def test_variable_that_is_no_command_is_said(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "c++ '")
+
+    with pytest.raises(KernelUnavailable, match=r"CXX is not a command\n  found      'c\+\+ '': No closing quotation"):
+        cpp_kernel(source, "times")(torch.ones(1))
+
+
+@pytest.mark.parametrize("flags", ["-O2", [Path("a.o")]], ids=["text", "path"])
+def test_flags_that_are_no_words_are_refused(flags: object, source: Path) -> None:
+    with pytest.raises(KernelError, match=r"^times: 'flags' is no list of flags\n"):
+        cpp_kernel(source, "times", flags=flags)  # type: ignore[arg-type]
+
+
+@needs_compiler
+def test_relative_source_is_that_of_where_the_kernel_was_made(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(source.parent)
+    kernel = cpp_kernel(source.name, "times")
+    monkeypatch.chdir("/")
+
+    assert [3.0] == kernel(torch.ones(1)).tolist()
+
+
+@needs_compiler
+def test_what_killed_builds_left_is_removed(source: Path, cache: Path) -> None:
+    """Once no compiler can be at work there any more."""
+    for name, age in (("build-old", 3600), ("build-new", 0)):
+        (cache / "kernels" / name / "inner").mkdir(parents=True)
+        os.utime(cache / "kernels" / name, (time.time() - age, time.time() - age))
+    find_or_build(source, ())
+
+    assert ["build-new"] == [path.name for path in (cache / "kernels").glob("build-*")]
+
+
+def test_warning_is_shown_unlocked(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who shows it may wait for a thread that calls the kernel."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    kernel, found = cpp_kernel(source, "times", fallback=unchanged), []
+
+    def show(*args: object, **kwargs: object) -> None:
+        thread = threading.Thread(target=lambda: found.append(kernel(torch.ones(1)).item()), daemon=True)
+        thread.start()
+        thread.join(30)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)
+        kernel(torch.ones(1))
+
+    assert [1.0] == found
+
+
+def test_a_kernel_does_not_wait_for_another() -> None:
+    """A long build holds up the calls of its own kernel only."""
+    begun, done = threading.Event(), threading.Event()
+
+    class Slow(LazyKernel):
+        def load(self) -> Callable[..., Tensor]:
+            begun.set()
+            done.wait(30)
+            return unchanged
+
+    class Quick(LazyKernel):
+        def load(self) -> Callable[..., Tensor]:
+            return torch.neg
+
+    slow = threading.Thread(target=Slow("slow", None), args=(torch.ones(1),))
+    slow.start()
+    begun.wait(30)
+    found, was_busy = Quick("quick", None)(torch.ones(1)).item(), slow.is_alive()
+    done.set()
+    slow.join()
+
+    assert (-1.0, True) == (found, was_busy)
+
+
+def test_a_kernel_may_be_called_while_it_is_made() -> None:
+    """By a finalizer, say, which runs at any moment."""
+    found: list[float] = []
+
+    class Nested(LazyKernel):
+        def load(self) -> Callable[..., Tensor]:
+            if not found:
+                found.append(0.0)
+                found.append(self(torch.ones(1)).item())
+            return torch.neg
+
+    Nested("nested", None)(torch.ones(1))
+
+    assert [0.0, -1.0] == found
+
+
+def test_warning_names_the_line_of_the_caller(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also through an op, whose calls go through torch."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    op = custom_op("test_cpp::unchanged", schema="(Tensor x) -> Tensor")(torch.clone)
+    op.register_kernel("cpu", cpp_kernel(source, "times", fallback=torch.clone))
+    with pytest.warns(KernelWarning) as caught:
+        op(torch.ones(1))
+
+    assert [__file__] == [warning.filename for warning in caught]
 
 
 NO_COMPILER = """\

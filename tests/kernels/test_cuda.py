@@ -71,7 +71,11 @@ def write_nvcc(folder: Path, script: str) -> Path:
 
 
 RECORDS = """\
-echo "$@" > "$(dirname "$0")/arguments"
+case " $* " in
+  *" -M "*) while [ "$1" != -MF ]; do shift; done; echo "times.o : " > "$2"; exit;;
+  *" -o "*) echo "$@" > "$(dirname "$0")/arguments";;
+  *) exit;;
+esac
 while [ "$1" != -o ]; do shift; done
 echo library > "$2"
 """

@@ -148,6 +148,36 @@ def test_what_numba_does_not_compile_is_said():
 
 
 @needs_numba
+@pytest.mark.parametrize(("xs", "place"), [([1, 2], "y"), ([2, 1], r"xs")], ids=["argument", "list"])
+def test_a_dtype_that_numba_lacks_raises_and_names_the_argument(xs, place):
+    @numba_kernel
+    def total(xs, y):
+        return xs[0] + y
+
+    halves = [torch.ones(1).half() if number == 2 else torch.ones(1) for number in xs]
+
+    with pytest.raises(KernelError, match=rf"^total: Numba has no type for '{place}'\n(.|\n)*an array of float16"):
+        total(halves[:1], halves[1])
+
+
+@needs_numba
+def test_an_option_that_numba_does_not_know_is_named():
+    with pytest.raises(KernelError, match=r"^<lambda>: Numba does not know an option\n(.|\n)*'zork'"):
+        numba_kernel(zork=1)(lambda x: x)(torch.ones(1))
+
+
+@needs_numba
+@pytest.mark.parametrize("error", [KeyError, NotImplementedError])
+def test_an_error_of_the_kernel_keeps_its_class(error):
+    @numba_kernel
+    def raising(x):
+        raise error("of the kernel")
+
+    with pytest.raises(error, match="of the kernel"):
+        raising(torch.ones(1))
+
+
+@needs_numba
 def test_an_error_of_the_kernel_is_an_error_of_python():
     @numba_kernel(boundscheck=True)
     def beyond(x):
