@@ -71,7 +71,7 @@ def flash_attention_varlen_cpu(q, k, v, cu_seqlens_q, cu_seqlens_k, scale, causa
 def flash_attention_varlen_cuda(q, k, v, cu_seqlens_q, cu_seqlens_k, scale, causal) -> tuple[Tensor, Tensor]:
     """Triton: one program per block of queries; which sequence it is in stands in a table made on the device."""
     out, lse = flash_attention_varlen_fake(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    ends = cu_seqlens_q.to(torch.int64), cu_seqlens_k.to(torch.int64)
+    ends = tuple(ends.to(torch.int64).contiguous() for ends in (cu_seqlens_q, cu_seqlens_k))
     out.zero_()
     lse.fill_(-torch.inf)
     launch_attend(*packed(q, k, v), None, ends, scale_of(q, scale), causal, *packed(out), lse[None])
