@@ -71,9 +71,7 @@ def outputs(x, weight, labels, bias, ignore_index, reduction, with_x_grad, with_
     is_right = is_right and labels.dtype == torch.int64 and x.is_floating_point()
     if not is_right or any(t is not None and t.dtype != x.dtype for t in (weight, bias)):
         found = [(tuple(t.shape), t.dtype) for t in (x, weight, labels, bias) if t is not None]
-        expected = (
-            "'x' (rows, features), 'weight' (classes, features), 'bias' (classes,) alike, 'labels' (rows,), int64"
-        )
+        expected = "'x' (rows, features), 'weight' (classes, features), 'bias' (classes,) alike, int64 'labels' (rows,)"
         raise ValueError(f"gallery::fused_linear_cross_entropy: expected {expected}; found {found}")
     kept = torch.float32 if x.dtype == torch.float16 else x.dtype
     wanted = ((x, with_x_grad), (weight, with_weight_grad), (bias, with_weight_grad))
