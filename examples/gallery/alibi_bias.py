@@ -20,6 +20,8 @@ from torch import Tensor
 from custom_autograd import Sample, custom_op
 from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
 
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
 
 def slopes(heads: int) -> list[float]:
     """How fast each head forgets."""
@@ -35,6 +37,8 @@ def alibi_bias(
 ) -> Tensor:
     """The bias of causal attention, linear in the distance."""
     empty = alibi_bias_fake(heads, length, dtype=dtype, device=device)
+    if not length:
+        return empty
     place = torch.arange(length, device=device, dtype=torch.promote_types(dtype, torch.float32))
     distance = place - place.unsqueeze(1)  # not positive where attention is allowed
     distance.masked_fill_(distance > 0, -torch.inf)
@@ -53,7 +57,8 @@ alibi_cpp = cpp_kernel(
 def alibi_bias_cpu(heads, length, *, dtype, device) -> Tensor:
     """C++: one pass, which only writes."""
     out = alibi_bias_fake(heads, length, dtype=dtype, device=device)
-    alibi_cpp(torch.tensor(slopes(heads), dtype=torch.promote_types(dtype, torch.float32)), out)
+    if length:  # or the slopes would be all there is to compute
+        alibi_cpp(torch.tensor(slopes(heads), dtype=torch.promote_types(dtype, torch.float32)), out)
     return out
 
 
@@ -85,8 +90,8 @@ def alibi_bias_fake(heads, length, *, dtype, device) -> Tensor:
     """Contiguous."""
     if heads < 0 or length < 0:
         raise ValueError(f"gallery::alibi_bias: 'heads' and 'length' must be at least 0; found {heads} and {length}")
-    if not dtype.is_floating_point:
-        raise ValueError(f"gallery::alibi_bias: 'dtype' must be a floating-point dtype; found {dtype}")
+    if dtype not in DTYPES:
+        raise ValueError(f"gallery::alibi_bias: 'dtype' must be one of {', '.join(map(str, DTYPES))}; found {dtype}")
     return torch.empty(heads, length, length, dtype=dtype, device=device)
 
 
@@ -97,7 +102,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
         yield Sample(heads, length, device=device)
     yield Sample(12, 19, dtype=torch.bfloat16, device=device)
     yield Sample(2, -1, device=device).raises(ValueError, match="'length' must be at least 0; found 2 and -1")
-    yield Sample(2, 2, dtype=torch.int64, device=device).raises(ValueError, match="a floating-point dtype")
+    yield Sample(2, 2, dtype=torch.int64, device=device).raises(ValueError, match="'dtype' must be one of")
 
 
 if __name__ == "__main__":

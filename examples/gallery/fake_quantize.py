@@ -34,12 +34,12 @@ def parameters(
     if axis is not None and not -x.dim() <= axis < x.dim():
         raise IndexError(f"fake_quantize: 'axis' must be one of the {x.dim()} dimensions of 'x', not {axis}")
     count = 1 if axis is None else x.shape[axis]
-    for name, tensor in (("scale", scale), ("zero_point", zero_point)):
+    for name, tensor, kind in (("scale", scale, "a floating-point"), ("zero_point", zero_point, "an integer")):
         if tensor is not None and (tensor.dim() > 1 or tensor.numel() != count):
             raise ValueError(f"fake_quantize: '{name}' must have {count} elements, not the shape {tuple(tensor.shape)}")
-    if zero_point is not None and (zero_point.is_floating_point() or zero_point.is_complex()):
-        raise TypeError(f"fake_quantize: 'zero_point' must have an integer dtype, not {zero_point.dtype}")
-    wide = scale.reshape(-1).to(torch.promote_types(x.dtype, torch.float32))
+        if tensor is not None and (tensor.is_complex() or tensor.is_floating_point() != (name == "scale")):
+            raise TypeError(f"fake_quantize: '{name}' must have {kind} dtype, not {tensor.dtype}")
+    wide = scale.reshape(-1).to(torch.promote_types(x.dtype, torch.float32)).contiguous()
     zero = torch.zeros_like(wide) if zero_point is None else zero_point.reshape(-1).to(wide.dtype)
     inner = x.numel() if axis is None else prod(x.shape[axis % x.dim() + 1 :])
     return wide, quant_min - zero, quant_max - zero, inner

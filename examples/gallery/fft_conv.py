@@ -25,8 +25,8 @@ def check_arguments(u: Tensor, filter: Tensor, skip: Tensor | None = None, g: Te
     tensors = [x for x in (u, filter, skip, g) if x is not None]
     is_right = u.dim() == 3 and filter.dim() == 2 and filter.shape[0] == u.shape[1] and filter.shape[1] > 0
     is_right = is_right and (skip is None or skip.shape == u.shape[1:2]) and (g is None or g.shape == u.shape)
-    if not is_right or len({x.dtype for x in tensors}) > 1:
-        expected = "(batch, channels, length), a filter (channels, taps > 0) and a skip (channels,), of one dtype"
+    if not is_right or len({x.dtype for x in tensors}) > 1 or not u.is_floating_point():
+        expected = "(batch, channels, length), a filter (channels, taps > 0) and a skip (channels,), of one real dtype"
         raise ValueError(f"gallery::fft_conv: expected {expected}; found {[(x.shape, x.dtype) for x in tensors]}")
 
 

@@ -29,11 +29,11 @@ def check_arguments(weight: Tensor, *rows: Tensor) -> None:
     """One dtype, and shapes that agree about the features and what comes before."""
     shape = rows[0].shape
     square = (*shape[:-2], *shape[-1:], *shape[-1:])
-    if len(shape) < 2 or weight.shape != square or any(x.shape != shape or x.dtype != weight.dtype for x in rows):
-        expected = "a weight (..., features, features), then (..., batch, features), all of one dtype"
-        raise ValueError(
-            f"gallery::fixed_point: expected {expected}; found {[(x.shape, x.dtype) for x in (weight, *rows)]}"
-        )
+    is_right = len(shape) > 1 and weight.shape == square and weight.is_floating_point()
+    if not is_right or any(x.shape != shape or x.dtype != weight.dtype for x in rows):
+        expected = "a weight (..., features, features), then (..., batch, features), all of one real dtype"
+        found = [(x.shape, x.dtype) for x in (weight, *rows)]
+        raise ValueError(f"gallery::fixed_point: expected {expected}; found {found}")
 
 
 def iterate(step: Callable[[Tensor], Tensor], z: Tensor, tolerance: float, limit: int) -> Tensor:

@@ -21,19 +21,20 @@ from torch import Tensor
 from custom_autograd import Sample, custom_op
 from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
 
+NAME = "gallery::fused_add_rms_norm"
+
 
 def check_inputs(x: Tensor, residual: Tensor, weight: Tensor) -> None:
     """Nothing is broadcast, and nothing is read or written beyond its end."""
     if residual.dim() == 0 or (x.shape, x.dtype) != (residual.shape, residual.dtype):
         found = f"{x.dtype} {tuple(x.shape)} and {residual.dtype} {tuple(residual.shape)}"
-        raise ValueError(f"'x' and 'residual' must have one dtype and one shape (..., features), found {found}")
-    if weight.shape != x.shape[-1:]:
-        raise ValueError(f"'weight' must be ({x.shape[-1]},), the features of 'x', found {tuple(weight.shape)}")
+        raise ValueError(f"{NAME}: 'x' and 'residual' must have one dtype and one shape (..., features), found {found}")
+    if weight.shape != x.shape[-1:] or not weight.is_floating_point():
+        found = f"{weight.dtype} {tuple(weight.shape)}"
+        raise ValueError(f"{NAME}: 'weight' must be ({x.shape[-1]},), the features of 'x', and real, found {found}")
 
 
-@custom_op(
-    "gallery::fused_add_rms_norm", mutates_args=("residual",), outputs=("out", "rstd"), hidden=("rstd",), reference=True
-)
+@custom_op(NAME, mutates_args=("residual",), outputs=("out", "rstd"), hidden=("rstd",), reference=True)
 def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
     """Adds x to residual, and returns the sum normalised."""
     check_inputs(x, residual, weight)
@@ -78,8 +79,7 @@ def fused_add_rms_norm_cpp(x, residual, weight, eps) -> tuple[Tensor, Tensor]:
 
 @fused_add_rms_norm_grad.register_kernel("cpu", name="cpp", layouts="contiguous")
 def _(out_grad, residual_grad, residual, weight, rstd, rstd_grad):
-    wide = torch.promote_types(residual.dtype, torch.float32)
-    small = (tensor.to(wide) for tensor in (weight, rstd, rstd_grad))
+    small = (tensor.to(torch.promote_types(residual.dtype, torch.float32)) for tensor in (weight, rstd, rstd_grad))
     input_grad, weight_grad = add_rms_norm_grad_cpp(out_grad, residual_grad, residual, *small)
     return input_grad, weight_grad.to(weight.dtype)
 

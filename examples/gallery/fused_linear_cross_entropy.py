@@ -32,8 +32,7 @@ def losses_and_gradient(logits: Tensor, labels: Tensor, count: Tensor, ignore_in
     logarithms = logits.to(count.dtype).log_softmax(-1)
     losses = torch.where(kept, -logarithms.gather(1, target).squeeze(1), 0)
     one_hot = torch.zeros_like(logarithms).scatter(1, target, 1)
-    gradient = (logarithms.exp() - one_hot) / count.clamp(min=1)
-    return losses, gradient.where(kept.unsqueeze(1), 0)
+    return losses, ((logarithms.exp() - one_hot) / count.clamp(min=1)).where(kept.unsqueeze(1), 0)
 
 
 @custom_op(
@@ -55,8 +54,7 @@ def fused_linear_cross_entropy(
     x_grad = logits_grad @ wide_weight if with_x_grad else empty[0]
     weight_grad = logits_grad.T @ wide_x if with_weight_grad else empty[1]
     bias_grad = logits_grad.sum(0) if bias is not None and with_weight_grad else empty[2]
-    gradients = zip((x_grad, weight_grad, bias_grad), empty, strict=True)
-    return losses.sum() / count, *(gradient.to(like.dtype) for gradient, like in gradients)
+    return losses.sum() / count, *(g.to(e.dtype) for g, e in zip((x_grad, weight_grad, bias_grad), empty, strict=True))
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, **rest) -> Tensor:  # noqa: ANN003
@@ -69,9 +67,11 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor, bias: Tensor
 def outputs(x, weight, labels, bias, ignore_index, reduction, with_x_grad, with_weight_grad) -> tuple[Tensor, ...]:
     """A gradient that is not wanted has no elements."""
     classes = weight.shape[:1] if bias is None else bias.shape
-    if x.dim() != 2 or labels.shape != x.shape[:1] or weight.shape != (*classes, x.shape[1]):
-        found = [tuple(tensor.shape) for tensor in (x, weight, labels, bias) if tensor is not None]
-        expected = "'x' (rows, features), 'weight' (classes, features), 'labels' (rows,), 'bias' (classes,)"
+    is_right = x.dim() == 2 and labels.shape == x.shape[:1] and weight.shape == (*classes, x.shape[1])
+    is_right = is_right and labels.dtype == torch.int64 and x.is_floating_point()
+    if not is_right or any(t is not None and t.dtype != x.dtype for t in (weight, bias)):
+        found = [(tuple(t.shape), t.dtype) for t in (x, weight, labels, bias) if t is not None]
+        expected = "'x' (rows, features), 'weight' (classes, features), 'bias' (classes,) alike, int64 'labels' (rows,)"
         raise ValueError(f"gallery::fused_linear_cross_entropy: expected {expected}; found {found}")
     kept = torch.float32 if x.dtype == torch.float16 else x.dtype
     wanted = ((x, with_x_grad), (weight, with_weight_grad), (bias, with_weight_grad))

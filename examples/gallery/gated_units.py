@@ -26,7 +26,7 @@ def checked(gate: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     for name, tensor in zip(("up", "out_grad"), others, strict=False):
         if (tensor.shape, tensor.dtype) != (gate.shape, gate.dtype):
             found = f"{tensor.dtype} {tuple(tensor.shape)} for {gate.dtype} {tuple(gate.shape)}"
-            raise ValueError(f"'{name}' must have the shape and dtype of 'gate', found {found}")
+            raise ValueError(f"swiglu, geglu: '{name}' must have the shape and dtype of 'gate', found {found}")
     return gate, *others
 
 

@@ -26,11 +26,11 @@ SOURCE = Path(__file__).with_suffix(".cpp")
 
 
 def members(rows: Tensor, offsets: Tensor) -> Tensor:
-    """Which rows belong to which group, as (groups, rows, 1)."""
-    place = torch.arange(rows.shape[0], device=rows.device)
-    ends = torch.arange(rows.shape[0] + 1, device=rows.device).gather(0, offsets)  # refuses what is out of bounds
-    starts = torch.cat((ends.new_zeros(1), ends))[:-1]
-    return ((place >= starts.unsqueeze(1)) & (place < ends.unsqueeze(1))).unsqueeze(2)
+    """Which rows belong to which group, as (groups, rows, 1); gather refuses what does not ascend, also under vmap."""
+    place = torch.arange(rows.shape[0] + 1, device=rows.device)
+    ends = place.gather(0, offsets.where(offsets.diff(prepend=offsets.new_zeros(1)) >= 0, -1))
+    starts = torch.cat((ends.new_zeros(1), ends))[:-1].unsqueeze(1)
+    return ((place >= starts) & (place < ends.unsqueeze(1))).unsqueeze(2)[:, :-1]
 
 
 @custom_op("gallery::grouped_mm", reference=True)

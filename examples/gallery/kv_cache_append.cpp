@@ -5,12 +5,40 @@
 
 using namespace custom_autograd;
 
-// The bytes from the first element of a tensor to behind its last.
-static std::pair<const char*, const char*> extent(const Tensor& tensor) {
-  int64_t last = 0;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  const char* start = static_cast<const char*>(tensor.const_data_ptr());
-  return {start, start + (last + 1) * tensor.element_size()};
+// The bytes from the first element to behind the last, along dimensions of strides below the period; the strides of
+// the others must be multiples of it.
+static int64_t reach(const Tensor& tensor, int64_t period) {
+  int64_t size = tensor.element_size(), last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.size(dim) < 2) continue;
+    int64_t stride = tensor.stride(dim) * size;
+    if (stride >= period && stride % period != 0) return std::numeric_limits<int64_t>::max();
+    if (stride < period) last += (tensor.size(dim) - 1) * stride;
+  }
+  return last + size;
+}
+
+// Whether in each period one tensor ends before the other begins.
+static bool are_apart_in(const Tensor& one, const Tensor& other, int64_t period) {
+  int64_t distance = static_cast<const char*>(other.const_data_ptr()) - static_cast<const char*>(one.const_data_ptr());
+  int64_t offset = (distance % period + period) % period;
+  return reach(one, period) <= offset && offset <= period - reach(other, period);
+}
+
+// Whether no byte is in both: one begins behind the other, or they interleave, as halves of one table of both do.
+static bool are_apart(const Tensor& one, const Tensor& other) {
+  if (one.numel() == 0 || other.numel() == 0 || are_apart_in(one, other, int64_t(1) << 62)) return true;
+  for (const Tensor* tensor : {&one, &other}) {
+    for (int64_t dim = 0; dim < tensor->dim(); ++dim) {
+      int64_t period = tensor->stride(dim) * tensor->element_size();
+      if (period > 0 && are_apart_in(one, other, period)) return true;
+    }
+  }
+  return false;
+}
+
+static void check_apart(const Tensor& fresh, const Tensor& cache, const char* name, const char* cache_name) {
+  STD_TORCH_CHECK(are_apart(fresh, cache), "'", name, "' lies within '", cache_name, "': clone it");
 }
 
 static void check_pair(const Tensor& cache, const Tensor& fresh, const char* cache_name, const char* name) {
@@ -23,9 +51,6 @@ static void check_pair(const Tensor& cache, const Tensor& fresh, const char* cac
     STD_TORCH_CHECK(cache.stride(dim) != 0 || cache.size(dim) < 2,
         "'", cache_name, "' is expanded, so its elements share memory: clone it");
   }
-  auto [cache_start, cache_end] = extent(cache);
-  auto [start, end] = extent(fresh);
-  STD_TORCH_CHECK(end <= cache_start || cache_end <= start, "'", name, "' lies within '", cache_name, "': clone it");
 }
 
 // cache[b, h, starts[b] + t] = fresh[b, h, t], in elements of one size.
@@ -77,6 +102,11 @@ void kv_cache_append(const Tensor& key_cache, const Tensor& value_cache, const T
     const Tensor& positions) {
   check_pair(key_cache, keys, "key_cache", "keys");
   check_pair(value_cache, values, "value_cache", "values");
+  check_apart(keys, key_cache, "keys", "key_cache");
+  check_apart(keys, value_cache, "keys", "value_cache");
+  check_apart(values, key_cache, "values", "key_cache");
+  check_apart(values, value_cache, "values", "value_cache");
+  check_apart(value_cache, key_cache, "value_cache", "key_cache");
   STD_TORCH_CHECK(key_cache.size(2) == value_cache.size(2) && keys.size(2) == values.size(2) && keys.size(0) == values.size(0),
       "keys and values must have the same batch, length and tokens");
   check_contiguous(positions, "positions");

@@ -5,6 +5,7 @@
 Shapes: caches: (batch, heads, length, features); keys, values: (batch, heads, tokens, features); positions: (batch,),
 or None, which is 0 everywhere. Keys and values may differ in heads and features.
 Dtypes: any of 1, 2, 4 or 8 bytes, that of a cache for what is appended to it; positions int64. Nothing is computed.
+The caches share memory neither with each other nor with the keys and values.
 For inference: no gradient passes, neither to the cache nor to the keys and values.
 A position out of bounds raises on the CPU. A GPU's host does not wait to look: NaN (for integers 0) is written as near
 as it fits, so that it shows in the attention of that sequence, and no other memory is touched.
@@ -18,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from memory_overlap import are_apart
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
@@ -38,10 +40,17 @@ def check(key_cache: Tensor, value_cache: Tensor, keys: Tensor, values: Tensor, 
     if keys.shape[2] != values.shape[2] or key_cache.shape[2] != value_cache.shape[2]:
         raise ValueError("gallery::kv_cache_append: keys and values differ in tokens, or their caches in length")
     if positions is not None and (positions.shape != keys.shape[:1] or positions.dtype != torch.int64):
-        expected = f"'positions' ({keys.shape[0]},), int64"
-        raise ValueError(
-            f"gallery::kv_cache_append: expected {expected}; found {tuple(positions.shape)} {positions.dtype}"
-        )
+        found = f"{tuple(positions.shape)} {positions.dtype}"
+        raise ValueError(f"gallery::kv_cache_append: expected 'positions' ({keys.shape[0]},), int64; found {found}")
+
+
+def check_apart(key_cache: Tensor, value_cache: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Raises where what is written lies in the memory of another tensor."""
+    caches = {"key_cache": key_cache, "value_cache": value_cache}
+    for name, tensor in {"keys": keys, "values": values, "value_cache": value_cache}.items():
+        for cache_name, cache in caches.items():
+            if name != cache_name and not are_apart(tensor, cache):
+                raise RuntimeError(f"gallery::kv_cache_append: '{name}' lies within '{cache_name}': clone it")
 
 
 def starts(keys: Tensor, positions: Tensor | None, position: int) -> Tensor:
@@ -64,6 +73,7 @@ def kv_cache_append(
 ) -> None:
     """Writes keys and values of new tokens into their caches."""
     check(key_cache, value_cache, keys, values, positions)
+    check_apart(key_cache, value_cache, keys, values)
     place = starts(keys, positions, position).unsqueeze(1) + torch.arange(keys.shape[2], device=keys.device)
     # gather refuses what is out of bounds, also what indexing would count from the end.
     place = torch.arange(key_cache.shape[2], device=keys.device).expand(keys.shape[0], -1).gather(1, place)
@@ -105,6 +115,7 @@ def append_row(
 def kv_cache_append_cuda(key_cache, value_cache, keys, values, positions, position) -> None:
     """Triton: one program per token and head; neither the host nor a copy of the keys is waited for."""
     check(key_cache, value_cache, keys, values, positions)
+    check_apart(key_cache, value_cache, keys, values)
     first = starts(keys, positions, position)
     for cache, fresh in ((key_cache, keys), (value_cache, values)):
         _, heads, tokens, features = fresh.shape
@@ -115,6 +126,11 @@ def kv_cache_append_cuda(key_cache, value_cache, keys, values, positions, positi
             cache, fresh, first, filler, heads, tokens, cache.shape[2], features,
             *cache.stride()[:3], *fresh.stride()[:3], block=1 << max(0, features - 1).bit_length(),
         )  # fmt: skip
+
+
+@kv_cache_append.register_fake
+def _(key_cache, value_cache, keys, values, positions, position):
+    check(key_cache, value_cache, keys, values, positions)  # traces have no memory that could be shared
 
 
 @kv_cache_append.register_samples

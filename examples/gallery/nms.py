@@ -25,9 +25,11 @@ from custom_autograd.kernels import cpp_kernel, numba_kernel
 def check_shapes(boxes: Tensor, scores: Tensor) -> None:
     """Refuses what is not n boxes and n scores."""
     if boxes.dim() != 2 or boxes.shape[1] != 4:
-        raise ValueError(f"'boxes' must be (n, 4), found {tuple(boxes.shape)}")
+        raise ValueError(f"gallery::nms: 'boxes' must be (n, 4), found {tuple(boxes.shape)}")
     if scores.dim() != 1 or scores.shape[0] != boxes.shape[0]:
-        raise ValueError(f"'scores' must be ({boxes.shape[0]},), one per box, found {tuple(scores.shape)}")
+        raise ValueError(
+            f"gallery::nms: 'scores' must be ({boxes.shape[0]},), one per box, found {tuple(scores.shape)}"
+        )
 
 
 def in_order(boxes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -118,6 +118,10 @@ def _(grad, positions, pairs, cell):
     }
 
 
+for device_type in ("cpu", "cuda"):  # as torch.cdist; a lower dtype would also part the cell from the positions
+    pair_distances.register_autocast(device_type, "float32")
+
+
 @pair_distances.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     pairs = torch.tensor([[0, 1], [3, 1], [2, 0], [1, 0], [2, 2]], device=make(1).device)  # one twice, one with itself

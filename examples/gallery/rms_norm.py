@@ -19,9 +19,17 @@ from custom_autograd import Sample, custom_op
 from custom_autograd.kernels import cpp_kernel, cuda_kernel, tl, triton_kernel
 
 
+def check_weight(op: str, x: Tensor, weight: Tensor) -> None:
+    """One real element per feature: nothing is broadcast, and no imaginary part is dropped."""
+    if x.dim() == 0 or weight.shape != x.shape[-1:] or not weight.is_floating_point():
+        found = f"{weight.dtype} {tuple(weight.shape)} for 'x' {tuple(x.shape)}"
+        raise ValueError(f"{op}: 'weight' must be floating-point (features,) for 'x' (..., features); found {found}")
+
+
 @custom_op("gallery::rms_norm", outputs=("out", "rstd"), hidden=("rstd",), reference=True)
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
     """Root-mean-square normalisation over the last dimension."""
+    check_weight("gallery::rms_norm", x, weight)
     wide = x.contiguous().to(torch.promote_types(x.dtype, torch.float32))
     rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * rstd * weight).to(x.dtype), rstd
@@ -37,6 +45,7 @@ def rms_norm_grad(
     out_grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, rstd_grad: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of rms_norm."""
+    check_weight("gallery::rms_norm_grad", x, weight)
     wide = x.contiguous().to(torch.promote_types(x.dtype, torch.float32))
     g = out_grad.contiguous() * weight.to(wide.dtype)
     total = (g * wide).sum(-1, keepdim=True) + rstd_grad
@@ -51,6 +60,7 @@ forward_cpp, backward_cpp = cpp_kernel(SOURCE, "rms_norm"), cpp_kernel(SOURCE, "
 @rms_norm.register_kernel("cpu", name="cpp", layouts="contiguous")
 def rms_norm_cpp(x, weight, eps) -> tuple[Tensor, Tensor]:
     """One pass for the statistic, one for the output, rows in parallel."""
+    check_weight("gallery::rms_norm", x, weight)
     # The weight is small: it is widened here, so that the C++ has one type per element of x and not one per pair.
     return forward_cpp(x, weight.to(torch.promote_types(x.dtype, torch.float32)), eps)
 
@@ -58,6 +68,7 @@ def rms_norm_cpp(x, weight, eps) -> tuple[Tensor, Tensor]:
 @rms_norm_grad.register_kernel("cpu", name="cpp", layouts="contiguous")
 def rms_norm_grad_cpp(out_grad, x, weight, rstd, rstd_grad) -> tuple[Tensor, Tensor]:
     """One pass for the sum over j, one for both gradients."""
+    check_weight("gallery::rms_norm_grad", x, weight)
     small = (tensor.to(torch.promote_types(x.dtype, torch.float32)) for tensor in (weight, rstd, rstd_grad))
     x_grad, weight_grad = backward_cpp(out_grad, x, *small)
     return x_grad, weight_grad.to(weight.dtype)
@@ -95,14 +106,14 @@ rms_norm_cu = cuda_kernel(SOURCE.with_suffix(".cu"), "rms_norm")
 @rms_norm.register_kernel("cuda", name="cuda_cpp", priority=-1, layouts={"x": "contiguous"})
 def rms_norm_cuda_cpp(x, weight, eps) -> tuple[Tensor, Tensor]:
     """CUDA C++: one block per row, 16 bytes at a time."""
+    check_weight("gallery::rms_norm", x, weight)
     return rms_norm_cu(x, weight.to(torch.promote_types(x.dtype, torch.float32)).contiguous(), eps)
 
 
 @rms_norm.register_fake
 def rms_norm_fake(x, weight, eps) -> tuple[Tensor, Tensor]:
     """Both outputs are contiguous, whatever the strides of x; of weight there is one element per feature."""
-    if x.dim() == 0 or weight.shape != x.shape[-1:]:
-        raise ValueError(f"'weight' must be (features,) for 'x' (..., features), found {weight.shape} for {x.shape}")
+    check_weight("gallery::rms_norm", x, weight)
     statistic = torch.promote_types(x.dtype, torch.float32)
     return x.new_empty(x.shape), x.new_empty((*x.shape[:-1], 1), dtype=statistic)
 

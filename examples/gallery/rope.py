@@ -21,9 +21,21 @@ from custom_autograd import Sample, custom_op
 from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
 
 
+def tables(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Both contiguous and in the dtype of the arithmetic, small beside x; raises without one angle for each pair."""
+    shape = (x.shape[-2], x.shape[-1] // 2) if x.dim() > 1 and x.shape[-1] % 2 == 0 else None
+    if any(table.shape != shape or not table.is_floating_point() for table in (cos, sin)):
+        expected = "'cos' and 'sin' must be (positions, features / 2), features even, floating-point"
+        found = f"{cos.dtype} {tuple(cos.shape)} and {sin.dtype} {tuple(sin.shape)} for 'x' {tuple(x.shape)}"
+        raise ValueError(f"gallery::rope: {expected}; found {found}")
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return cos.to(wide).contiguous(), sin.to(wide).contiguous()
+
+
 @custom_op("gallery::rope", outputs=("out",), reference=True)
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates each pair of features by the angle of its position."""
+    cos, sin = tables(x, cos, sin)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     low, high = wide.chunk(2, dim=-1)
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1).to(x.dtype)
@@ -37,12 +49,6 @@ def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 
 rotate_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "rotate")
-
-
-def tables(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Both tables contiguous and in the dtype of the arithmetic; they are small beside x."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    return cos.to(wide).contiguous(), sin.to(wide).contiguous()
 
 
 # Any strides but in the last dimension are read: (batch, positions, heads, features) transposed is not copied.
@@ -89,11 +95,8 @@ def rope_triton(x, cos, sin) -> Tensor:
 
 @rope.register_fake
 def rope_fake(x, cos, sin) -> Tensor:
-    """Contiguous; there is one angle for each position and pair of features."""
-    shape = (x.shape[-2], x.shape[-1] // 2) if x.dim() > 1 and x.shape[-1] % 2 == 0 else None
-    if shape is None or cos.shape != shape or sin.shape != shape:
-        found = f"{tuple(cos.shape)} and {tuple(sin.shape)} for 'x' {tuple(x.shape)}"
-        raise ValueError(f"'cos' and 'sin' must be (positions, features / 2), features even, found {found}")
+    """Contiguous, whatever the strides of x."""
+    tables(x, cos, sin)
     return x.new_empty(x.shape)
 
 

@@ -28,8 +28,7 @@ def owners(offsets: Tensor, rows: int) -> Tensor:
     """The segment of each row; raises where the offsets are no such list."""
     steps = offsets.diff(prepend=offsets.new_zeros(1), append=offsets.new_full((1,), rows))
     is_wrong = (steps < 0).any() | (steps[0] != 0) | (steps[-1] != 0)
-    # Under vmap no tensor may be asked whether it is true, but an index out of range raises there too.
-    zero = offsets.new_zeros(1).gather(0, is_wrong.long().view(1))
+    zero = offsets.new_zeros(1).gather(0, is_wrong.long().view(1))  # an index out of range raises under vmap too
     return torch.searchsorted(offsets, torch.arange(rows, device=offsets.device), right=True) - 1 + zero
 
 
@@ -41,7 +40,7 @@ def lengths(offsets: Tensor, dims: int) -> Tensor:
 @custom_op("gallery::segment_reduce", outputs=("out", "argmax"), hidden=("argmax",), reference=True)
 def segment_reduce(x: Tensor, offsets: Tensor, reduce: Literal["sum", "mean", "max"] = "sum") -> tuple[Tensor, Tensor]:
     """Sum, mean or maximum of the rows of each segment; for "max" also the row of each, else the one behind all."""
-    rows, shape, owner = x.shape[0], (offsets.shape[0] - 1, *x.shape[1:]), owners(offsets, x.shape[0])
+    shape, owner, rows = segment_reduce_fake(x, offsets, reduce)[0].shape, owners(offsets, x.shape[0]), x.shape[0]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     if reduce != "max":
         out = wide.new_zeros(shape).index_add(0, owner, wide)
@@ -67,8 +66,8 @@ def segment_reduce_cpp(x, offsets, reduce) -> tuple[Tensor, Tensor]:
 def segment_sum_numpy(x, offsets, reduce) -> tuple[np.ndarray, np.ndarray]:
     """NumPy, where there is no compiler: reduceat, over the segments that have rows."""
     counts = np.diff(offsets, prepend=0, append=len(x))
-    if counts[0] or counts[-1] or counts.min() < 0:
-        raise RuntimeError(f"'offsets' must rise from 0 to {len(x)}, the number of rows, found {offsets}")
+    if counts[0] or counts[-1] or counts.min() < 0 or offsets.dtype != np.int64:
+        raise RuntimeError(f"'offsets' must rise from 0 to {len(x)}, the number of rows, in int64, found {offsets!r}")
     has_rows, out = counts[1:-1] > 0, np.zeros((len(offsets) - 1, *x.shape[1:]), x.dtype)
     out[has_rows] = np.add.reduceat(x, offsets[:-1][has_rows])
     return out, np.empty(0, np.int64)
@@ -77,8 +76,10 @@ def segment_sum_numpy(x, offsets, reduce) -> tuple[np.ndarray, np.ndarray]:
 @segment_reduce.register_fake
 def segment_reduce_fake(x, offsets, reduce) -> tuple[Tensor, Tensor]:
     """Contiguous outputs; argmax is empty where there is no maximum."""
-    if offsets.dim() != 1 or offsets.dtype != torch.int64:
-        raise RuntimeError(f"'offsets' must be int64 of shape (segments + 1,), found {offsets.dtype} {offsets.shape}")
+    if x.dim() == 0 or offsets.dim() != 1 or offsets.shape[0] == 0 or offsets.dtype != torch.int64:
+        expected = "'offsets' must be int64 of shape (segments + 1,), and 'x' (rows, ...)"
+        found = f"{offsets.dtype} {tuple(offsets.shape)} and {tuple(x.shape)}"
+        raise RuntimeError(f"gallery::segment_reduce: {expected}; found {found}")
     out = x.new_empty(offsets.shape[0] - 1, *x.shape[1:])
     return out, offsets.new_empty(out.shape if reduce == "max" else 0)
 
@@ -142,8 +143,7 @@ def _(make):
     yield Sample(make(7, 3), torch.tensor([0, 2, 6, 7], device=make.device), "max")
     yield Sample(torch.ones_like(make(3)), torch.tensor([0, 1, 3], device=make.device), "max")  # a tie
     yield Sample(make(0, 4), torch.tensor([0, 0], device=make.device), "mean")  # no rows
-    bad = Sample(make(3, 2), torch.tensor([0, 4], device=make.device))
-    yield bad.raises(RuntimeError, match="'offsets' must|index 1 is out of bounds")
+    yield Sample(make(3, 2), torch.tensor([0, 4], device=make.device)).raises(RuntimeError, match="'offsets'|index 1")
 
 
 if __name__ == "__main__":

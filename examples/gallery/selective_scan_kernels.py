@@ -35,6 +35,8 @@ def require_inputs(*inputs: Tensor | None) -> torch.dtype:
         if "length" in words and tensor.dtype != inputs[0].dtype:
             found = f"{inputs[0].dtype}, not {tensor.dtype}"
             raise TypeError(f"selective_scan: '{name}' must have the dtype of 'u', {found}")
+        if not tensor.is_floating_point():
+            raise TypeError(f"selective_scan: '{name}' must have a floating-point dtype, not {tensor.dtype}")
     return torch.promote_types(inputs[0].dtype, torch.float32)
 
 

@@ -43,7 +43,8 @@ std::tuple<Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& lab
         S sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < classes; ++i) sum += exponential(widen(in[i]) - shift);
-        S total = largest == std::numeric_limits<S>::infinity() ? largest : std::log(sum) + shift;
+        bool is_infinite = largest == std::numeric_limits<S>::infinity() && !std::isnan(sum);
+        S total = is_infinite ? largest : std::log(sum) + shift;
         lse_data[row] = total;
         losses_data[row] = label[row] == ignore_index ? S(0) : total - widen(in[label[row]]);
       }

@@ -20,9 +20,24 @@ from custom_autograd import Sample, custom_op
 from custom_autograd.kernels import cpp_kernel
 
 
+def check_row(op: str, shape: torch.Size) -> None:
+    """Refuses what has no dimension to sort along; under vmap that would be the batch."""
+    if not shape:
+        raise RuntimeError(f"gallery::{op}: 'x' must have a dimension to sort along, found a single number")
+
+
+def check_k(shape: torch.Size, k: int) -> None:
+    """The same, and refuses more numbers than a row has."""
+    check_row("top_k", shape)
+    if not 0 <= k <= shape[-1]:
+        found = f"{shape[-1]}, the size of the last dimension, found {k}"
+        raise RuntimeError(f"gallery::top_k: 'k' must be from 0 to {found}")
+
+
 @custom_op("gallery::sort", outputs=("values", "indices"), non_differentiable=("indices",), reference=True)
 def sort(x: Tensor, descending: bool = False) -> tuple[Tensor, Tensor]:
     """The numbers of each row in order, and their positions in the row."""
+    check_row("sort", x.shape)
     values, indices = torch.sort(x.contiguous(), dim=-1, descending=descending, stable=True)
     return values, indices
 
@@ -30,8 +45,7 @@ def sort(x: Tensor, descending: bool = False) -> tuple[Tensor, Tensor]:
 @custom_op("gallery::top_k", outputs=("values", "indices"), non_differentiable=("indices",), reference=True)
 def top_k(x: Tensor, k: int, largest: bool = True) -> tuple[Tensor, Tensor]:
     """The k largest or smallest numbers of each row, the first of them first, and their positions in the row."""
-    if not 0 <= k <= x.shape[-1]:
-        raise RuntimeError(f"'k' must be from 0 to {x.shape[-1]}, the size of the last dimension, found {k}")
+    check_k(x.shape, k)
     values, indices = torch.sort(x, dim=-1, descending=largest, stable=True)
     return values[..., :k].contiguous(), indices[..., :k].contiguous()
 
@@ -54,13 +68,13 @@ def _(x, k, largest) -> tuple[Tensor, Tensor]:
 
 @sort.register_fake
 def _(x, descending):
+    check_row("sort", x.shape)
     return x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.int64)
 
 
 @top_k.register_fake
 def _(x, k, largest):
-    if not 0 <= k <= x.shape[-1]:
-        raise RuntimeError(f"'k' must be from 0 to {x.shape[-1]}, the size of the last dimension, found {k}")
+    check_k(x.shape, k)
     shape = (*x.shape[:-1], k)
     return x.new_empty(shape), x.new_empty(shape, dtype=torch.int64)
 
@@ -81,12 +95,16 @@ def _(tangent_x, indices):
 # A batch is one more dimension of rows.
 @sort.register_vmap
 def _(info, in_dims, x, descending):
-    return sort(x.movedim(in_dims[0], 0), descending), (0, 0)
+    rows = x.movedim(in_dims[0], 0)
+    check_row("sort", rows.shape[1:])
+    return sort(rows, descending), (0, 0)
 
 
 @top_k.register_vmap
 def _(info, in_dims, x, k, largest):
-    return top_k(x.movedim(in_dims[0], 0), k, largest), (0, 0)
+    rows = x.movedim(in_dims[0], 0)
+    check_k(rows.shape[1:], k)
+    return top_k(rows, k, largest), (0, 0)
 
 
 @sort.register_samples

@@ -79,9 +79,8 @@ struct Block {
     for (int64_t lane = 0; lane < LANES; ++lane) {
       S pivot = b[lane] - a[lane] * last_ratio[lane];
       zero_pivot[lane] = pivot == S(0) && zero_pivot[lane] < 0 ? number : zero_pivot[lane];
-      S inverse = S(1) / pivot;
-      next_ratio[lane] = c[lane] * inverse;
-      next_value[lane] = (d[lane] - a[lane] * last_value[lane]) * inverse;
+      next_ratio[lane] = c[lane] / pivot;  // the inverse of a denormal pivot would be infinite
+      next_value[lane] = (d[lane] - a[lane] * last_value[lane]) / pivot;
     }
   }
 

@@ -76,10 +76,17 @@ def test_compiled() -> None:
     ("arguments", "message"),
     [
         ({"heads": -1, "length": 2}, "must be at least 0; found -1 and 2"),
-        ({"heads": 2, "length": 2, "dtype": torch.int64}, "'dtype' must be a floating-point dtype; found torch.int64"),
+        ({"heads": 2, "length": 2, "dtype": torch.int64}, "'dtype' must be one of .*; found torch.int64"),
+        ({"heads": 2, "length": 2, "dtype": torch.float8_e5m2}, "'dtype' must be one of .*; found torch.float8_e5m2"),
     ],
-    ids=["size", "dtype"],
+    ids=["size", "integer", "float8"],
 )
 def test_arguments_that_do_not_fit(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         alibi.alibi_bias(**arguments)
+
+
+@pytest.mark.parametrize("form", [alibi.alibi_bias, alibi.alibi_bias.__wrapped__], ids=["op", "reference"])
+def test_no_length_needs_no_slopes(form) -> None:
+    """Of 2^33 heads the slopes alone would be 64 GB."""
+    assert (2**33, 0, 0) == form(2**33, 0).shape

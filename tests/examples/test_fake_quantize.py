@@ -160,8 +160,28 @@ def test_scale_gets_its_own_dtype() -> None:
         ({"axis": 1}, r"'scale' must have 3 elements, not the shape \(1,\)"),
         ({"zero_point": torch.tensor([0, 1])}, r"'zero_point' must have 1 elements, not the shape \(2,\)"),
         ({"zero_point": torch.tensor([0.5])}, "'zero_point' must have an integer dtype, not torch.float32"),
+        ({"scale": torch.ones(1) + 1j}, "'scale' must have a floating-point dtype, not torch.complex64"),
+        ({"scale": torch.tensor([1])}, "'scale' must have a floating-point dtype, not torch.int64"),
     ],
 )
 def test_bad_arguments_are_said(change: dict[str, object], message: str) -> None:
     with pytest.raises((ValueError, TypeError, IndexError), match=message):
         fake_quantize(**({"x": torch.ones(2, 3), "scale": torch.ones(1)} | change))
+
+
+@pytest.mark.parametrize("scale", [torch.ones(1).expand(3), torch.arange(1.0, 7)[::2]], ids=["expanded", "strided"])
+def test_scale_of_any_strides(scale: Tensor) -> None:
+    """Values and gradients are those of the scale in one piece."""
+    x = 5 * random(4, 3, dtype=torch.float32)
+    expected, expected_grads = with_gradients(x, scale.contiguous())
+
+    found, grads = with_gradients(x, scale)
+
+    assert torch.equal(expected, found)
+    assert all(map(torch.equal, expected_grads, grads))
+
+
+def with_gradients(x: Tensor, scale: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    inputs = (x.detach().requires_grad_(), scale.detach().requires_grad_())
+    out = fake_quantize(*inputs, axis=1)
+    return out.detach(), torch.autograd.grad(out.square().sum(), inputs)

@@ -154,6 +154,8 @@ REFUSED = {
     "no taps": (ONES(1, 2, 4), ONES(2, 0)),
     "skip": (ONES(1, 2, 4), ONES(2, 4), ONES(3)),
     "dtype": (ONES(1, 2, 4), ONES(2, 4).double()),
+    "integers": (ONES(1, 2, 4).long(), ONES(2, 4).long()),
+    "complex": (ONES(1, 2, 4) + 1j, ONES(2, 4) + 1j),
 }
 
 

@@ -156,6 +156,7 @@ REFUSED = {
     "one row": (torch.ones(3, 3), torch.ones(3)),
     "leading": (torch.ones(3, 3), torch.ones(2, 1, 3)),
     "dtype": (torch.ones(3, 3), torch.ones(1, 3).double()),
+    "integers": (torch.zeros(3, 3).long(), torch.ones(1, 3).long()),
 }
 
 

@@ -423,3 +423,25 @@ def test_triton_kernels_stay_inside_whatever_the_ends_say() -> None:
 
     assert bool(out.isfinite().all())
     assert 0 == int(short[3:].count_nonzero())
+
+
+@pytest.mark.parametrize("ends", [[0, 7, 4], [1, 2, 4], [0, 1, 3]], ids=str)
+def test_ends_that_do_not_rise_in_a_batch(ends: list[int]) -> None:
+    """Under vmap no number can be looked at, but an index out of bounds raises there too."""
+    q, ends_k = torch.ones(2, 4, 1, 3), torch.tensor([0, 2, 4])
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.vmap(lambda q, ends: varlen.flash_attention_varlen(q, q, q, ends, ends_k))(q, torch.tensor([ends, ends]))
+
+
+@needs_compiler
+def test_strided_ends() -> None:
+    """Values and gradients are those of ends in one piece."""
+    q, ends = torch.rand(5, 2, 4, requires_grad=True), torch.tensor([0, 9, 2, 9, 5, 9])[::2]
+    expected = varlen.flash_attention_varlen(q, q, q, ends.contiguous(), ends.contiguous())
+    (expected_grad,) = torch.autograd.grad(expected.square().sum(), q)
+    out = varlen.flash_attention_varlen(q, q, q, ends, ends)
+
+    (grad,) = torch.autograd.grad(out.square().sum(), q)
+
+    assert torch.equal(expected, out)
+    assert torch.equal(expected_grad, grad)

@@ -148,6 +148,34 @@ def test_rope(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], dtype:
     assert torch.equal(out, x)
 
 
+@needs_compiler
+@pytest.mark.parametrize("kernel", ["cpp", "default"])
+@dtypes
+def test_cross_entropy_of_infinite_logits_and_nan(dtype: torch.dtype, kernel: str) -> None:
+    """NaN is above infinity, wherever it stands."""
+    inf, nan = torch.inf, torch.nan
+    logits = torch.tensor([[inf, nan, 0.0], [nan, inf, 0.0], [inf, 0.0, 0.0], [-inf, nan, -inf]], dtype=dtype)
+    with entropy.softmax_cross_entropy.use_kernel(kernel):
+        loss, lse = torch.ops.gallery.softmax_cross_entropy(logits, torch.full((4,), 2), -100, "none")
+
+    assert_near(lse, logits.double().logsumexp(-1), statistic(dtype))
+    assert [True, True, False, True] == loss.isnan().tolist()
+
+
+@pytest.mark.parametrize("weight", [torch.ones(1), torch.ones(4) + 1j], ids=["broadcast", "complex"])
+@pytest.mark.parametrize("form", [norm.rms_norm, norm.rms_norm.__wrapped__], ids=["op", "reference"])
+def test_rms_norm_refuses_a_weight_that_is_not_one_real_number_per_feature(form, weight: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"gallery::rms_norm: 'weight' must be floating-point \(features,\)"):
+        form(torch.ones(2, 4), weight)
+
+
+@pytest.mark.parametrize("table", [torch.ones(1, 2), torch.ones(3, 2) + 1j], ids=["broadcast", "complex"])
+@pytest.mark.parametrize("form", [rotary.rope, rotary.rope.__wrapped__, rotary.rope_], ids=["op", "reference", "rope_"])
+def test_rope_refuses_tables_that_are_not_one_real_number_per_angle(form, table: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"gallery::rope: 'cos' and 'sin' must be \(positions, features / 2\)"):
+        form(torch.ones(3, 4), torch.ones(3, 2), table)
+
+
 @pytest.mark.parametrize("features", [2, 3])
 def test_rope_without_an_angle_for_each_pair_is_refused(features: int) -> None:
     """In graphs and on a GPU too, where a kernel would read beyond the tables."""

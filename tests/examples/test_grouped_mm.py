@@ -167,3 +167,11 @@ def test_compiled_lists() -> None:
 def test_a_pair_without_a_product() -> None:
     with pytest.raises(ValueError, match=r"'a\[1\]' and 'b\[1\]' have no product: \(2, 3\) torch.float32 and \(2, 3\)"):
         listed.grouped_mm_list([torch.ones(1, 1), torch.ones(2, 3)], [torch.ones(1, 1), torch.ones(2, 3)])
+
+
+@pytest.mark.parametrize("ends", [[2, 1], [0, 4], [-1, 3], [2, -1]], ids=str)
+def test_offsets_that_are_no_offsets_in_a_batch(ends: list[int]) -> None:
+    """Under vmap no number can be looked at, but an index out of bounds raises there too."""
+    a, b, offsets = torch.ones(2, 3, 2), torch.ones(2, 2, 2, 5), torch.tensor([[1, 3], ends])
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.vmap(grouped.grouped_mm)(a, b, offsets)

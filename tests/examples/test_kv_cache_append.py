@@ -25,6 +25,7 @@ KERNELS = [
     pytest.param(kv.kv_cache_append_cpu, marks=needs_compiler, id="cpp"),
     pytest.param(kv.kv_cache_append.__wrapped__, id="reference"),
 ]
+KERNEL_NAMES = [pytest.param("cpp", marks=needs_compiler), "default"]
 
 
 def arguments(case: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -133,11 +134,37 @@ def test_a_cache_that_shares_memory_is_refused() -> None:
         kv.kv_cache_append(cache, torch.zeros(2, 1, 3, 2), torch.ones(2, 1, 1, 2), torch.ones(2, 1, 1, 2))
 
 
-@needs_compiler
-def test_keys_that_lie_within_the_cache_are_refused() -> None:
-    cache = torch.zeros(2, 1, 3, 2)
-    with pytest.raises(RuntimeError, match="'keys' lies within 'key_cache': clone it"):
-        kv.kv_cache_append(cache, torch.zeros(2, 1, 3, 2), cache[:, :, :1], torch.ones(2, 1, 1, 2), position=1)
+def sharing(name: str, other: str) -> dict[str, Tensor]:
+    """Arguments of which two share memory."""
+    caches, fresh = (2, 1, 3, 2), (2, 1, 1, 2)
+    shapes = {"key_cache": caches, "value_cache": caches, "keys": fresh, "values": fresh}
+    tensors = {key: torch.zeros(shape) for key, shape in shapes.items()}
+    return tensors | {name: tensors[other][:, :, : shapes[name][2]]}
+
+
+@pytest.mark.parametrize("kernel", KERNEL_NAMES)
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [(name, other) for name in ("keys", "values") for other in kv.CACHES] + [("value_cache", "key_cache")],
+)
+def test_what_lies_within_a_cache_is_refused(name: str, other: str, kernel: str) -> None:
+    with kv.kv_cache_append.use_kernel(kernel), pytest.raises(RuntimeError, match=f"'{name}' lies within '{other}'"):
+        kv.kv_cache_append(**sharing(name, other), position=1)
+
+
+@pytest.mark.parametrize("kernel", KERNEL_NAMES)
+@pytest.mark.parametrize("dim", [1, 2, 3, 4])
+def test_caches_that_interleave_are_written(dim: int, kernel: str) -> None:
+    """Both are halves of one table, as are keys and values; no element is in both."""
+    sizes, fresh_sizes = [2, 3, 4, 5], [2, 3, 1, 5]
+    table = torch.zeros(*sizes[:dim], 2, *sizes[dim:])
+    fresh = random(*fresh_sizes[:dim], 2, *fresh_sizes[dim:], dtype=torch.float32)
+    halves = zip(table.unbind(dim), fresh.unbind(dim), strict=True)
+    wanted = [expected(part, new, torch.tensor([1, 1])) for part, new in halves]
+    with kv.kv_cache_append.use_kernel(kernel):
+        kv.kv_cache_append(*table.unbind(dim), *fresh.unbind(dim), position=1)
+
+    assert torch.equal(torch.stack(wanted, dim), table)
 
 
 @pytest.mark.parametrize(

@@ -213,3 +213,14 @@ def test_triton_interpreted(is_periodic: bool) -> None:
     found = distances.pair_distances_cuda(positions, outside, cell)
     assert [True, True, False] == found.isnan().tolist()
     assert (0,) == distances.pair_distances_cuda(positions, PAIRS[:0], cell).shape
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_autocast(dtype: torch.dtype) -> None:
+    """Also to another lower dtype than that of the arguments; a lower dtype becomes float32."""
+    positions, cell = positions_and_cell(True, dtype)
+    with torch.autocast("cpu", torch.float16):
+        found = pair_distances(positions, PAIRS, cell)
+
+    assert torch.promote_types(dtype, torch.float32) == found.dtype
+    assert_near(found, plain(positions.double(), PAIRS, cell.double()), found.dtype, budget=8 * BUDGETS[found.dtype])

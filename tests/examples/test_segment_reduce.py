@@ -133,6 +133,11 @@ def test_offsets_that_do_not_divide_the_rows_raise_in_numpy() -> None:
         segment_reduce(torch.ones(3, 2), torch.tensor([0, 2]))
 
 
+def test_offsets_of_another_dtype_raise_in_numpy() -> None:
+    with segment_reduce.use_kernel("numpy"), pytest.raises(RuntimeError, match="the number of rows, in int64"):
+        segment_reduce(torch.ones(3, 2), torch.tensor([0, 3], dtype=torch.int32))
+
+
 def test_offsets_that_do_not_divide_the_rows_raise_under_vmap() -> None:
     offsets = torch.tensor([[0, 1, 3], [0, 1, 2]])
     with pytest.raises(RuntimeError, match="index 1 is out of bounds"):
@@ -192,3 +197,17 @@ def test_the_same_every_time_and_for_every_number_of_threads() -> None:
 
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("form", [segment_reduce, segment_reduce.__wrapped__], ids=["op", "reference"])
+def test_offsets_of_another_dtype_are_refused(form) -> None:
+    with pytest.raises(RuntimeError, match="'offsets' must be int64 of shape"):
+        form(torch.ones(3, 2), torch.tensor([0, 3], dtype=torch.int32), "sum")
+
+
+@pytest.mark.parametrize(
+    ("x", "offsets"), [(torch.ones(3, 2), torch.ones(0, dtype=torch.int64)), (torch.tensor(1.0), torch.tensor([0, 1]))]
+)
+def test_what_has_no_segments_or_rows_is_refused_in_a_graph(x: Tensor, offsets: Tensor) -> None:
+    with pytest.raises(RuntimeError, match="gallery::segment_reduce: 'offsets' must be int64 of shape"):
+        segments.segment_reduce_fake(x, offsets, "sum")

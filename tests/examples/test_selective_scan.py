@@ -214,6 +214,8 @@ def test_triton_interpreted(is_full: bool, dtype: torch.dtype) -> None:
         ("B", torch.ones(1, 2, 4), r"'B' must have the shape \(1, 2, 3\), not \(1, 2, 4\)"),
         ("A", torch.ones(3, 2), r"'A' must have the shape \(2, state\), not \(3, 2\)"),
         ("initial_state", torch.ones(1, 2, 9), r"'initial_state' must have the shape \(1, 2, 2\)"),
+        ("A", torch.ones(2, 2) + 1j, "'A' must have a floating-point dtype, not torch.complex64"),
+        ("D", torch.ones(2) + 1j, "'D' must have a floating-point dtype, not torch.complex64"),
         ("C", torch.ones(1, 2, 3, dtype=torch.int32), "'C' must have the dtype of 'u', torch.float32, not torch.int32"),
     ],
 )

@@ -128,7 +128,24 @@ def test_k_out_of_range(k) -> None:
         top_k(torch.ones(2, 3), k)
 
 
-@needs_compiler
-def test_a_number_has_no_dimension_to_sort() -> None:
-    with pytest.raises(RuntimeError, match="'x' must have a dimension to sort"):
-        sort(torch.tensor(1.0))
+@pytest.mark.parametrize("op", [sort, partial(top_k, k=1)], ids=["sort", "top_k"])
+@pytest.mark.parametrize("kernel", [pytest.param("cpp", marks=needs_compiler), "default"])
+def test_a_number_has_no_dimension_to_sort(op, kernel) -> None:
+    with (
+        sort.use_kernel(kernel),
+        top_k.use_kernel(kernel),
+        pytest.raises(RuntimeError, match="'x' must have a dimension to"),
+    ):
+        op(torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("op", [sort, partial(top_k, k=1)], ids=["sort", "top_k"])
+def test_samples_without_a_dimension_are_not_sorted_across_the_batch(op) -> None:
+    with pytest.raises(RuntimeError, match="'x' must have a dimension to"):
+        torch.vmap(op)(torch.tensor([3.0, 1.0, 2.0]))
+
+
+@pytest.mark.parametrize("op", [sort, partial(top_k, k=1)], ids=["sort", "top_k"])
+def test_a_number_is_refused_in_a_graph(op) -> None:
+    with pytest.raises(RuntimeError, match="'x' must have a dimension to"):
+        torch.compile(op, fullgraph=True, backend="aot_eager")(torch.tensor(1.0))

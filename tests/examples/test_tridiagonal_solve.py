@@ -136,3 +136,15 @@ def test_places_outside_the_matrix_are_not_looked_at() -> None:
 
     torch.testing.assert_close(found, dense(lower, diagonal, upper, rhs))
     assert torch.equal(torch.zeros(2, dtype=torch.float64), gradient[:, 0])
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_denormal_pivot_divides(dtype: torch.dtype) -> None:
+    """Its inverse is infinite, but not the solution."""
+    tiny = torch.finfo(dtype).tiny / 16
+    diagonal, rhs = torch.tensor([[tiny, 1.0]], dtype=dtype), torch.tensor([[3 * tiny, 2.0]], dtype=dtype)
+
+    found = tridiagonal_solve(torch.zeros_like(rhs), diagonal, torch.zeros_like(rhs), rhs)
+
+    assert [[3.0, 2.0]] == found.tolist()
