@@ -524,7 +524,7 @@ def test_a_copy_that_a_kernel_returns_stands_for_the_argument():
         ({"layouts": {"y": "contiguous"}}, "layouts= names 'y', which is no tensor argument"),
         ({"layouts": "contigous"}, "layouts= names a layout for 'x' that is none"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_a_term_that_cannot_be_kept_is_refused(options, problem):
     with pytest.raises(RegistrationError, match=problem):
