@@ -48,7 +48,9 @@ def test_a_star_import_brings_the_exported_names():
 
 
 SIGNATURES = {
-    "register_kernel": "(self, device_types, fn=None, /, *, replace=False)",
+    "register_kernel": (
+        "(self, device_types, fn=None, /, *, name=None, when=None, priority=0, layouts=None, replace=False)"
+    ),
     "register_fake": "(self, fn=None, /, *, replace=False)",
     "register_reference": "(self, fn=None, /, *, replace=False)",
     "register_backward": "(self, fn=None, /, *, once_differentiable=False, materialize_grads=True, replace=False)",
@@ -60,6 +62,7 @@ SIGNATURES = {
     "register_torch_dispatch": "(self, torch_dispatch_class, fn=None, /, *, replace=False)",
     "register_samples": "(self, fn=None, /, *, replace=False)",
     "set_kernel_enabled": "(self, device_type, enabled=True)",
+    "use_kernel": "(self, name)",
     "coverage": "(self)",
     "check": "(self, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=True)",
 }

@@ -157,7 +157,7 @@ def test_list_names_the_kernels_in_the_order_in_which_they_are_tried(tmp_path, m
     code = main(["list", "kernels_ops.py"])
 
     assert 0 == code
-    assert "  default, cpu 'fast', cpu 'slow'  " in capsys.readouterr().out
+    assert "  cpu 'fast', cpu 'slow', default  " in capsys.readouterr().out
 
 
 def test_list_of_a_folder_finds_the_files_directly_in_it(file, capsys):

@@ -41,11 +41,12 @@ def test_new_files_pass_every_check_in_pytest(imports_of):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_new_files_are_clean(imports_of, kernel):
-    if shutil.which("ruff") is None:
+    ruff = shutil.which("ruff", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if ruff is None:
         pytest.skip("ruff is not installed")
     main(["new", "clean", "--kernel", kernel])
-    check = ["ruff", "check", "--isolated", "--no-cache", "--select", RULES, "--line-length", "120", "."]
-    layout = ["ruff", "format", "--isolated", "--no-cache", "--line-length", "120", "--check", "."]
+    check = [ruff, "check", "--isolated", "--no-cache", "--select", RULES, "--line-length", "120", "."]
+    layout = [ruff, "format", "--isolated", "--no-cache", "--line-length", "120", "--check", "."]
     found = [subprocess.run(command, capture_output=True, text=True, check=False) for command in (check, layout)]
 
     assert [0, 0] == [done.returncode for done in found], found[0].stdout + found[1].stdout
