@@ -118,8 +118,12 @@ def define(declaration: Declaration, *, replace: bool) -> Entry:
     entry, replaced = registry.claim(declaration, replace=replace)
     entry.modules = modules_of(function)
     for device_type in devices or (None,):
-        its = make_kernel(declaration, device_type, function, declaration.location, Terms())
-        entry.kernels.add(declared_kernel(declaration) if device_type is None else its, replace=False)
+        kernel = (
+            declared_kernel(declaration)
+            if device_type is None
+            else make_kernel(declaration, device_type, function, declaration.location, Terms())
+        )
+        entry.kernels.add(kernel, replace=False)
     try:
         if replaced is not None:
             _move(replaced)

@@ -60,5 +60,6 @@ class Choice:
 
     def _function_of(self, kernel: Kernel) -> Function:
         """The kernel, checked in full at its first call: the road to it was proven with another, maybe."""
-        is_known = self.watch is None or kernel in self._seen
-        return kernel.function if is_known or self.watch is None else self.watch(kernel.function)
+        if self.watch is None or kernel in self._seen:
+            return kernel.function
+        return self.watch(kernel.function)

@@ -88,6 +88,7 @@ class Kernels(Mapping["str | None", Kernel]):
         self._kernels: dict[str | None, tuple[Kernel, ...]] = {}
         self._switches: tuple[tuple[object, str, bool], ...] = ()
         self._chosen: dict[str | None, Function] = {}
+        self._available: dict[str | None, Sequence[Kernel]] = {}
         self._choices: dict[str | None, Choice] = {}
         self._trusted: frozenset[Kernel] = frozenset()
         self._unavailable: dict[Kernel, str] = {}
@@ -151,7 +152,7 @@ class Kernels(Mapping["str | None", Kernel]):
         candidates = self._candidates(device_type)
         if not candidates:
             raise self.missing(device_type)
-        available = [kernel for kernel in candidates if kernel not in self._unavailable] or candidates
+        available = self._available_for(device_type) or candidates
         first, is_certain = available[0], len(available) == 1 or available[0] in self._trusted
         if first.when is None and is_certain and not self._is_insisted_on:
             return first.function
@@ -175,7 +176,16 @@ class Kernels(Mapping["str | None", Kernel]):
         wanted = self.wanted()
         if wanted is not None:
             return self.named(wanted, self._all_for(device_type), device_type)
-        return [kernel for kernel in self._candidates(device_type) if kernel not in self._unavailable]
+        return self._available_for(device_type)
+
+    def _available_for(self, device_type: str | None) -> Sequence[Kernel]:
+        """What can run in this process, in order: the same for every call until something changes."""
+        available = self._available
+        found = available.get(device_type)
+        if found is None:
+            found = [kernel for kernel in self._candidates(device_type) if kernel not in self._unavailable]
+            available[device_type] = found
+        return found
 
     def wanted(self) -> str | None:
         """The name of the kernel that has to run in this thread, or none."""
@@ -229,7 +239,7 @@ class Kernels(Mapping["str | None", Kernel]):
         return f"kernel, {self._declaration.location},"
 
     def _changed(self) -> None:
-        self._chosen = {}
+        self._chosen, self._available = {}, {}
         changes.note()
 
     def missing(self, device_type: str | None, layout: torch.layout = torch.strided) -> KernelError:

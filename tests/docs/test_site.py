@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -14,21 +13,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from filelock import FileLock
 
+from browser import CHROMIUM, DRIVER, OPTIONS
+
 ROOT = Path(__file__).parents[2]
 CHECKS = ROOT / "build" / "gallery-checks.json"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-DRIVER = shutil.which("chromedriver")
-OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--allow-file-access-from-files",
-)
 PAGES = (
     "index.html",
     "first-op.html",
@@ -177,7 +165,7 @@ def chromium(tmp_path_factory):
 
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    for option in (*OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+    for option in (*OPTIONS, "--allow-file-access-from-files", f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(option)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))

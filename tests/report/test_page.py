@@ -2,26 +2,13 @@
 
 import dataclasses
 import re
-import shutil
 
 import pytest
 
+from browser import CHROMIUM, DRIVER, OPTIONS, needs_browser
 from custom_autograd.report import Report, Result
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-DRIVER = shutil.which("chromedriver")
-OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium and its driver are not installed")
+pytestmark = needs_browser
 
 GROUPS = ("values", "values", "layouts", "derivatives", "derivatives", "fake", "transforms", "compiler", "saving")
 MEASURES = {"error, float32": 1e-7, "error, bfloat16": 3e-3, "error, size 7": 1e-7, "error, size 4099": 2e-6}
