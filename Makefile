@@ -1,17 +1,25 @@
-# demo, test, check, docs: nothing else.
+# demo, test, test-core, check, docs, versions: nothing else.
 # Each makes the environment that it needs first, in $(VENV), from pyproject.toml and constraints.txt.
+# TORCH=2.12.1 or TORCH=newest (requirements-newest.txt) selects another torch, with an environment of its own.
 
 PYTHON ?= python3
-VENV ?= .venv
+TORCH ?=
+override TORCH := $(subst newest,$(shell sed -n 's/^torch==//p' requirements-newest.txt),$(TORCH))
+VENV ?= .venv$(addprefix -,$(TORCH))
 BUILD ?= build
 # Two workers on two cores or fewer, else one for each core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print('auto' if (os.cpu_count() or 1) > 2 else 2)")
 PYTEST_ARGS ?=
 
 BIN = $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
+# Every torch pins its own triton, and some a setuptools.
+PINS = $(if $(TORCH),sed -E '/^(torch|triton|setuptools)==/d' constraints.txt && echo torch==$(TORCH),cat constraints.txt)
+# What depends on torch's internals: everything but the checks, the tools, the gallery and the docs.
+CORE = $(addprefix tests/,arguments core integrations messages registration runtime serialisation structures transforms \
+	traps variants test_custom_op_database.py test_torch_private.py)
 
-.PHONY: demo test check docs
+.PHONY: demo test test-core core check docs versions
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -23,6 +31,16 @@ demo: $(VENV)/installed
 # One thread for each worker: the workers share the cores among themselves.
 test: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+test-core: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(CORE)
+
+core:  # prints what test-core runs
+	@echo $(CORE)
+
+# What PyTorch's database of custom ops and the nestings of transforms give with this torch: a row of the docs.
+versions: $(VENV)/installed
+	$(BIN)/python benchmarks/torch_versions.py
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -38,7 +56,8 @@ $(BUILD)/gallery-checks.json: $(VENV)/installed $(shell find examples/gallery cu
 	mkdir -p $(BUILD)
 	$(BIN)/custom-autograd check examples/gallery -j 2 --quiet --json $@
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt requirements-newest.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	{ $(PINS); } > $(VENV)/constraints.txt
 	$(INSTALL) -e ".[lint]"
 	touch $@

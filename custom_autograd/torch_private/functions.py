@@ -1,7 +1,10 @@
 """What a generated autograd.Function needs beyond the public class.
 
 - `autograd.function._SingleLevelFunction`: `Function.apply` routes through a higher-order op under functorch, which
-  gets `jacfwd(jacfwd)` wrong and ignores a custom backward inside `torch.compile`; its base class does not.
+  gets `jacfwd(jacfwd)` wrong and ignores a custom backward inside `torch.compile`; its base class does not. Up to torch
+  2.13 the base class's `apply` was enough. From 2.14 on `apply` is C++ and decides by the class, so that only a class
+  that is not a `Function` records one node: see NOTE [one node, whatever transforms are active].
+- `Function._backward_cls`, `Function._compiled_autograd_key`: the class of the nodes, and its key in compiled autograd.
 - `Tensor._base`, `Tensor._is_view`: what a view is a view of.
 - `Tensor._version`: how often a tensor was written to.
 - `_C._any_requires_grad`: asks all arguments at once, looking into lists.
@@ -17,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import Function
+from torch.autograd.function import Function, _SingleLevelFunction
 
 from custom_autograd.torch_private.transforms import is_transforming, single_level_enabled
 
@@ -26,8 +29,12 @@ MATERIALIZES = "materialize_grads"
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply takes whatever the op takes
-    """The `apply` that records one node at the level in progress, without the Python layer of `Function.apply`."""
-    apply: Callable[..., Any] = super(Function, function).apply  # type: ignore[misc]  # C++ defines it, stubs do not
+    """Return the `apply` that records one node of `function` at the level in progress.
+
+    Args:
+        function: a Function with `setup_context`. Its nodes are those that `function.apply` would record.
+    """
+    apply: Callable[..., Any] = _single_level(function).apply
 
     def apply_at_this_level(*args: Any) -> Any:
         if not is_transforming():
@@ -41,7 +48,7 @@ def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply 
 def make_node(
     function: type[Function], forward: Callable[..., Any], backward: Callable[..., Any] | None
 ) -> Callable[..., Any]:
-    """The `apply` of a Function like another one, but with a forward that takes ctx: that makes calls cheaper.
+    """Return the `apply` of a class like `function`, but with a forward that takes ctx: that makes calls cheaper.
 
     Args:
         function: whose name and backward the nodes have.
@@ -50,12 +57,34 @@ def make_node(
             which traces what it runs, takes the function's own.
     """
     members = {"forward": staticmethod(forward), "backward": staticmethod(function.backward)}
-    metaclass: Any = type(function)  # Any: torch gives it no public name
-    node = metaclass(function.__name__, (Function,), {**members, "__module__": function.__module__})
+    node = _make_class(function, members)
     if backward is not None:
         node._backward_cls.apply = backward
-    apply: Callable[..., Any] = super(Function, node).apply
+    apply: Callable[..., Any] = node.apply
     return apply
+
+
+# NOTE [one node, whatever transforms are active]
+# Under a functorch transform, torch 2.14 and up send every subclass of Function to `custom_function_call`, also through
+# `super(Function, cls).apply`. A direct subclass of _SingleLevelFunction records one node, as our Autograd kernel must.
+# Its nodes are those of the Function: they share `_backward_cls`, which calls the backward and the jvp of the Function.
+def _single_level(function: type[Function]) -> Any:  # Any: the class is private, and `apply` is untyped
+    """Return a class that is not a Function, with the members of one and the same nodes."""
+    members = {name: value for name, value in vars(function).items() if name not in _OF_A_CLASS}
+    single = _make_class(function, members)
+    single._backward_cls = function._backward_cls
+    return single
+
+
+def _make_class(function: type[Function], members: dict[str, Any]) -> Any:  # Any: members of any type; as above
+    key = staticmethod(Function._compiled_autograd_key)
+    metaclass: Any = type(function)
+    own = {"_compiled_autograd_key": key, "__module__": function.__module__}
+    return metaclass(function.__name__, (_SingleLevelFunction,), {**members, **own})
+
+
+_OF_A_CLASS = frozenset({"__dict__", "__weakref__", "apply", "_backward_cls"})
+"""What a class has for itself and another one cannot take over."""
 
 
 def known_input(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: torch types no ctx

@@ -199,7 +199,9 @@ def test_no_grad():
         assert not mul(jagged(x), jagged(x)).requires_grad
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented the nested")
 def test_vmap_over_the_components():
+    """From torch 2.15 on torch itself warns that it runs the op once per component."""
     x, w = jagged(values(requires_grad=False)), values(3, requires_grad=False)
 
     found = torch.vmap(mul, in_dims=(0, None))(x, w)

@@ -65,7 +65,7 @@ class TestAnotherKernel:
         assert (1, 1) == value(op, requires_grad=requires_grad)
 
     @pytest.mark.filterwarnings("ignore:Warning only once for all operators:UserWarning")
-    @pytest.mark.skipif(TorchVersion(torch.__version__) < (2, 12), reason="torch 2.11 itself refuses to override")
+    @pytest.mark.skipif(TorchVersion(torch.__version__) < (2, 13), reason="before 2.13 torch itself refuses")
     def test_of_torch_library_impl_runs_at_the_next_call(self, requires_grad):
         op = made("decorated")
         library = torch.library.Library("roads", "FRAGMENT")
