@@ -19,7 +19,7 @@ from custom_autograd.checks.base import (
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.compilation import TensorCall, fresh, has_data_dependent_size, refusal_of
 from custom_autograd.checks.differentiable import can_have_gradient
-from custom_autograd.checks.dispatching import has_generator
+from custom_autograd.checks.dispatching import has_generator, takes_instances
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -39,6 +39,8 @@ class CompiledTransforms(Check):
 
     def applies_to(self, target: Target) -> str | None:
         """Under a transform torch.compile traces a Function's forward only: wrong numbers, whatever its rules are."""
+        if target.overload is not None and takes_instances(target.overload):
+            return "torch.compile cannot close over an instance of a registered class under a transform"
         is_function = isinstance(target.subject, type) and issubclass(target.subject, torch.autograd.Function)
         return "torch.compile leaves out the rules of a torch.autograd.Function in torch.func" if is_function else None
 

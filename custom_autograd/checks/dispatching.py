@@ -12,6 +12,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import gather
+from custom_autograd.torch_private.verification import Overload, arguments_of_overload
 
 Function: TypeAlias = Callable[..., object]
 """A kernel, a reference or an op: arguments of any kind, tensors in any container out."""
@@ -44,6 +45,11 @@ def _converted(argument: Argument | None, value: object) -> object:
 def has_generator(sample: Sample) -> bool:
     """Whether a call is given a generator."""
     return any(isinstance(value, torch.Generator) for value in (*sample.args, *sample.kwargs.values()))
+
+
+def takes_instances(overload: Overload) -> bool:
+    """Return whether an argument of an op is an instance of a class that is registered with torch."""
+    return any(argument.type.rstrip("?") == "PyObject" for argument in arguments_of_overload(overload))
 
 
 def repeatable(schema: Schema, function: Function) -> Function:

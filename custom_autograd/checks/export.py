@@ -19,6 +19,7 @@ from custom_autograd.checks.base import (
 )
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.compilation import TensorCall, is_limit_of_torch
+from custom_autograd.checks.dispatching import takes_instances
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -35,7 +36,11 @@ class Export(Check):
 
     def applies_to(self, target: Target) -> str | None:
         """Only an op of the dispatcher stays one in a program; anything else is traced through."""
-        return "only an op of the dispatcher stays one in a program" if target.overload is None else None
+        if target.overload is None:
+            return "only an op of the dispatcher stays one in a program"
+        if takes_instances(target.overload):
+            return "torch.export.load cannot read an instance of a registered class"
+        return None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding for the program, one for the program after it was saved and loaded."""

@@ -82,6 +82,17 @@ def enumeration(annotation: type[enum.Enum]) -> ArgumentType:
     return ArgumentType("str", to_dispatcher=to_name, from_dispatcher=by_name.__getitem__)
 
 
+def instance(annotation: type, name: str) -> ArgumentType:
+    """Return the type of a class that is registered with torch under a name: its instances travel as they are."""
+
+    def check(value: Any) -> Any:  # Any: an instance, or wrongly something else
+        if not torch.compiler.is_dynamo_compiling() and not isinstance(value, annotation):  # Dynamo has a stand-in
+            raise ValueError(f"expected an instance of {annotation.__name__}, found {value!r}")
+        return value
+
+    return ArgumentType(name, check)
+
+
 def optional(inner: ArgumentType) -> ArgumentType:
     """The same or None."""
     return ArgumentType(f"{inner.spelling}?", _unless_none(inner.to_dispatcher), _unless_none(inner.from_dispatcher))

@@ -19,6 +19,7 @@ from torch import Tensor
 from custom_autograd.core import conversions
 from custom_autograd.core.conversions import ArgumentType
 from custom_autograd.core.plain_types import resolve
+from custom_autograd.torch_private.classes import class_name_of
 from custom_autograd.torch_private.schemas import dtype_of
 
 
@@ -86,7 +87,8 @@ def find_check(spelling: str) -> Callable[[Any], Any] | None:  # Any: a value of
 def describe_supported() -> str:
     """The supported annotations in one line, for messages."""
     names = [getattr(row.annotation, "__name__", "Number") for row in ARGUMENT_TYPES]
-    leaves = f"{', '.join(dict.fromkeys(names))}, optionals, lists and tuples of them, Literal, Enum"
+    derived = "optionals, lists and tuples of them, Literal, Enum, classes registered with torch"
+    leaves = f"{', '.join(dict.fromkeys(names))}, {derived}"
     return f"{leaves}, and dicts, NamedTuples, dataclasses and slices of all these"
 
 
@@ -117,6 +119,9 @@ def _find(annotation: object) -> ArgumentType | None:
         return conversions.literal(typing.get_args(annotation))
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return conversions.enumeration(annotation)
+    if isinstance(annotation, type):
+        name = class_name_of(annotation)
+        return None if name is None else conversions.instance(annotation, name)
     inner = _optional(annotation)
     if inner is not None:
         found = _find(inner)
@@ -144,6 +149,8 @@ def _has_list(element: object) -> bool:
     row = _find_row(element if inner is None else inner)
     if row is not None:
         return row.has_list if inner is None else row.has_list_of_optional
+    if isinstance(element, type) and not issubclass(element, enum.Enum) and class_name_of(element) is not None:
+        return False
     found = _find(element)
     return found is not None and "[" not in found.spelling
 

@@ -171,6 +171,6 @@ RegistrationError: callables::ruled: the cuda kernel does not fit the schema: mi
 def test_partial_whose_rest_has_no_annotation():
     assert_expected_inline(message(lambda: custom_op("callables::bare", functools.partial(linear, 1))), """\
 DeclarationError: callables::bare: argument 'x' has no type annotation
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, and dicts, NamedTuples, dataclasses and slices of all these
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   declared   FILE.py:LINE
   do         annotate it, or pass schema=; a function or a class takes static=('x',)""")
