@@ -1,7 +1,8 @@
 """Every Python block of README.md and docs/ runs on the CPU, and prints what the document says it prints.
 
 The blocks of one file run in order in one process, forked for it, and share their names, as a reader would run them.
-A block followed by the line "It prints:" and a text block has exactly that output.
+A block followed by the line "It prints:" and a text block has exactly that output. A second text block may follow
+the line "From PyTorch 2.15 on it prints:".
 """
 
 import json
@@ -11,10 +12,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\nIt prints:\n\n```text\n(?P<output>.*?)^```\n)?", re.M | re.S)
+OUTPUT = r"\n\n```text\n(?P<{}>.*?)^```\n"
+BLOCK = re.compile(
+    rf"^```python\n(?P<code>.*?)^```\n(?:\nIt prints:{OUTPUT.format('output')}"
+    rf"(?:\nFrom PyTorch (?P<version>[\d.]+) on it prints:{OUTPUT.format('newer')})?)?",
+    re.M | re.S,
+)
 GENERATED = re.compile(r"(.*/)?(gallery/\w+|reference/(api(-\w+)*|errors|command-line))\.md")
 """Pages that docs/build.py makes; that links to them are alive is tested on the site, in tests/docs/test_site.py."""
 CODE = re.compile(r"^```.*?^```", re.M | re.S)  # C++ in it may look like a link: [&](auto element)
@@ -23,9 +31,13 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
 
 def blocks_of(text: str) -> list[tuple[int, str, str | None]]:
     """The Python blocks of a document: the line before the code, the code, and the output if one is given."""
-    return [
-        (text.count("\n", 0, match.start("code")), match["code"], match["output"]) for match in BLOCK.finditer(text)
-    ]
+    return [(text.count("\n", 0, match.start("code")), match["code"], output(match)) for match in BLOCK.finditer(text)]
+
+
+def output(match: re.Match[str]) -> str | None:
+    """What a block prints with the installed torch; None if the document does not say."""
+    is_newer = match["version"] is not None and TorchVersion(torch.__version__) >= match["version"]
+    return match["newer"] if is_newer else match["output"]
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +103,10 @@ def test_an_output_that_differs_is_noticed(runner):
     text = "```python\nprint(1)\n```\n\nIt prints:\n\n```text\n2\n```\n"
 
     assert "planted.md:1" in disagreements(runner, Path("planted.md"), text)[0]
+
+
+@pytest.mark.parametrize(("version", "expected"), [("2.2", "new\n"), ("99.0", "old\n")])
+def test_an_output_may_depend_on_the_version_of_torch(version, expected):
+    texts = f"It prints:\n\n```text\nold\n```\n\nFrom PyTorch {version} on it prints:\n\n```text\nnew\n```\n"
+
+    assert expected == blocks_of(f"```python\nprint(1)\n```\n\n{texts}")[0][2]
