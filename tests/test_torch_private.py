@@ -23,6 +23,7 @@ from custom_autograd.torch_private import (
     observers,
     registrations,
     schemas,
+    storages,
     symbols,
     tags,
     thread_values,
@@ -731,3 +732,46 @@ def test_registered_classes_have_a_name():
     assert classes.class_name_of(int) is None
     assert classes.class_name_of("Plain") is None
     assert "enum.Enum" == (classes.class_name_of(enum.Enum) or "enum.Enum")  # torch 2.11 does not register it
+# ---------------------------------------------------------------------------------------------------------- storages
+
+
+def share(one, other):
+    return bool(storages.storages_of(one) & storages.storages_of(other))
+
+
+def seen_under(transform):
+    """What `share` returns under a transform, for a view and for a copy."""
+    found = []
+    transform(lambda x: (found.extend([share(x, x.t()), share(x, x.clone())]), x.sum())[1])(torch.ones(2, 3, 4))
+    return found
+
+
+@pytest.mark.parametrize("transform", [torch.vmap, lambda f: torch.vmap(torch.func.grad(lambda x: f(x)))])
+def test_views_share_storages_under_transforms_and_copies_do_not(transform):
+    assert [True, False] == seen_under(transform)
+
+
+def test_views_share_storages_where_tensors_are_fake_or_functional():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+
+    with FakeTensorMode():
+        x = torch.ones(2, 3)
+        assert share(x, x.t())
+        assert not share(x, x.clone())
+    plain = torch.ones(2, 3)
+    with FunctionalTensorMode():
+        x = FunctionalTensor.to_functional(plain)
+        assert share(x, x.t())
+        assert not share(x, x.clone())
+
+
+def test_the_storages_of_a_wrapper_are_those_of_its_parts():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    a, b = torch.ones(2), torch.ones(2)
+    assert storages.storages_of(TwoTensor(a, b)) == storages.storages_of(a) | storages.storages_of(b)
+
+
+def test_the_storages_of_a_sparse_tensor_are_unknown():
+    assert storages.storages_of(torch.ones(2, 2).to_sparse()) is None

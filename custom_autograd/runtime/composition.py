@@ -8,7 +8,7 @@ A view      is what its reference makes of PyTorch's own views, if it has a refe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -45,7 +45,7 @@ def autograd(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
     def composed(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         compose = find_composition(entry)
         if compose is None:
-            _refuse_dual(entry, [*args, *kwargs.values()])
+            _refuse_lost_writes(entry, [*args, *kwargs.values()])
             return program_of(entry).autograd(keyset, *args, **kwargs)
         is_view = entry.declaration.schema.is_view
         if not is_view and not _is_to_be_composed(entry, [*args, *kwargs.values()]):
@@ -68,20 +68,30 @@ def _runner(entry: Entry) -> Callable[..., Any]:
     return run
 
 
-def _refuse_dual(entry: Entry, values: list[Any]) -> None:
-    """PyTorch ends in an internal error where a node with a tangent returns a view."""
-    if transforms.is_transforming() or not transforms.is_forward_mode():
+def _refuse_lost_writes(entry: Entry, values: list[Any]) -> None:
+    """Refuse derivatives that a later write to the view, or to what it is a view of, would make wrong.
+
+    Only plain reverse mode notices such a write, and raises. Under `torch.func.jvp` the tangents are views as well.
+    """
+    is_transforming = transforms.is_transforming()
+    if is_transforming and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(values)):
+        _refuse(entry, "gradients under a transform would miss writes to the view", "")
+    if is_transforming or not transforms.is_forward_mode():
         return
     if any(map(transforms.has_tangent, tensors_in(values))):
-        raise GradientError(
-            format_message(
-                entry.name,
-                "the op returns a view and has gradient rules: PyTorch cannot derive forward mode through it",
-                expected="a view with a reference, and without gradient rules",
-                declared=entry.declaration.location,
-                do="declare it with reference=True and no gradient rules, or use torch.func.jvp",
-            )
+        _refuse(entry, "PyTorch cannot derive forward mode through it", ", or use torch.func.jvp")
+
+
+def _refuse(entry: Entry, reason: str, alternative: str) -> NoReturn:
+    raise GradientError(
+        format_message(
+            entry.name,
+            f"the op returns a view and has gradient rules: {reason}",
+            expected="a view with a reference, and without gradient rules",
+            declared=entry.declaration.location,
+            do=f"declare it with reference=True and no gradient rules{alternative}",
         )
+    )
 
 
 def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says

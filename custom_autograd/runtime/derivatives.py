@@ -15,6 +15,7 @@ from custom_autograd.runtime.drop_in import PARCEL, DropIn
 from custom_autograd.runtime.lists import restore
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.reference import in_jvp
+from custom_autograd.runtime.tangent_memory import TangentMemory
 from custom_autograd.runtime.tangents import Gradients, Jvp
 from custom_autograd.runtime.tensors import filled, first_tensor
 from custom_autograd.runtime.vjp import Vjp
@@ -30,6 +31,7 @@ class Derivatives:
         self.plan = plan
         self.vjp = Vjp(plan, is_checked=is_checked)
         self.tangents = Jvp(plan)
+        self.memory = TangentMemory(plan.declaration)
         self.drop_in = None if plan.drop_in is None else DropIn(plan, plan.drop_in)
         schema = plan.declaration.schema
         tensors = {value.name for value in schema.values if value.holds_tensors}
@@ -90,7 +92,8 @@ class Derivatives:
             found = self.tangents(tangents, values, results, ctx.known, self._differentiable(ctx, values))
             if any(ctx.needs_input_grad):
                 self.tangents.check_hidden(tuple(self.saved_tensors))
-            return {name: filled(found.get(name), results[name]) for name in self.tangents.results}
+            found = {name: filled(found.get(name), results[name]) for name in self.tangents.results}
+            return self.memory.separate(found, tangents)
 
     def _take_fixed(self, ctx: Any) -> tuple[Tensor, ...]:
         """The results that a drop-in setup_context marked as non-differentiable in this call."""

@@ -218,6 +218,63 @@ views::ruled: the op returns a view and has gradient rules: PyTorch cannot deriv
   do         declare it with reference=True and no gradient rules, or use torch.func.jvp""")
 
 
+def test_a_write_to_a_view_reaches_the_tangents_of_both():
+    def f(x):
+        base = x * 1
+        ruled(base, 1).mul_(x[0])
+        return base * x
+
+    def plain(x):
+        return torch.stack([x[0], x[1] * x[0]]) * x
+
+    assert torch.allclose(torch.func.jvp(plain, (rand(),), (rand(),))[1], torch.func.jvp(f, (rand(),), (rand(),))[1])
+
+
+def test_a_write_to_the_base_reaches_the_tangents_of_both():
+    def f(x):
+        base = x * 1
+        view = ruled(base, 1)
+        base.mul_(x)
+        return view * x[0]
+
+    def plain(x):
+        return x[1] * x[1] * x[0]
+
+    assert torch.allclose(torch.func.jvp(plain, (rand(),), (rand(),))[1], torch.func.jvp(f, (rand(),), (rand(),))[1])
+
+
+@custom_op("views::derived", schema=ROW)
+def derived(x, n):
+    return x[n]
+
+
+@derived.register_backward
+def _(grad, x, n):
+    return {"x": torch.zeros_like(x).index_copy(0, torch.tensor([n]), grad[None])}
+
+
+def test_a_derived_tangent_that_is_not_a_view_is_refused():
+    def f():
+        torch.func.jvp(lambda x: derived(x, 1), (rand(),), (rand(),))
+
+    assert_expected_inline(message(f, GradientError), """\
+views::derived: the output 'output' is a view of 'x', and its tangent is not a view of the tangent of 'x'
+  expected   the same view, of the tangent of 'x'
+  found      a tensor with memory of its own
+  do         register_jvp a rule that returns that view of 'tangent_x', or have a reference and no gradient rules""")
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev], ids=["grad", "jacrev"])
+def test_a_gradient_transform_of_a_view_with_a_rule_is_refused(transform):
+    def f():
+        transform(lambda x: ruled(x, 1).sum())(rand())
+
+    assert_expected_inline(message(f, GradientError), """\
+views::ruled: the op returns a view and has gradient rules: gradients under a transform would miss writes to the view
+  expected   a view with a reference, and without gradient rules
+  do         declare it with reference=True and no gradient rules""")
+
+
 def test_functionalization_of_a_view_without_a_reference_is_refused():
     assert_expected_inline(message(lambda: torch.func.functionalize(lambda x: ruled(x, 1))(rand())), """\
 views::ruled: the op returns a view, and a graph can only hold views that are made of PyTorch's own

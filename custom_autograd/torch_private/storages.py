@@ -1,0 +1,44 @@
+"""Which memory a tensor uses, also where transforms, compilers or subclasses wrap it.
+
+- `_C._functorch.is_functorch_wrapped_tensor`, `_C._functorch.get_unwrapped`: wrappers of transforms have no storage.
+- `UntypedStorage._cdata`: the identity of a storage; the storages of fake tensors have no address.
+- `torch._subclasses`: its tensors (fake, functional) share storages as the tensors that they stand for do; other
+  classes with a `__torch_dispatch__` need not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import _C, Tensor
+
+DISPATCH = "__torch_dispatch__"
+
+
+def storages_of(tensor: Tensor) -> frozenset[int] | None:
+    """Return the identities of the storages that a tensor uses, or None if they cannot be found.
+
+    They are valid as long as the tensor is alive.
+    """
+    while _C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _C._functorch.get_unwrapped(tensor)
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        return _storages_of_parts(tensor)
+    if not _shares_storages(type(tensor)):
+        return None
+    try:
+        return frozenset([tensor.untyped_storage()._cdata])
+    except (RuntimeError, NotImplementedError):  # sparse and opaque tensors
+        return None
+
+
+def _storages_of_parts(wrapper: Any) -> frozenset[int] | None:  # Any: `__tensor_flatten__` belongs to its class
+    parts = [getattr(wrapper, name) for name in wrapper.__tensor_flatten__()[0]]
+    found = [storages_of(part) for part in parts if isinstance(part, Tensor)]
+    known = [one for one in found if one is not None]
+    return frozenset().union(*known) if len(known) == len(found) else None
+
+
+def _shares_storages(cls: type) -> bool:
+    """Return True if views of tensors of a class have the storage of their base."""
+    return getattr(cls, DISPATCH) is getattr(Tensor, DISPATCH) or cls.__module__.startswith("torch._subclasses.")
