@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
+from custom_autograd.structures.nodes import Free, Plain, all_nodes
 
 ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or list of dimensions) of each
 
@@ -59,14 +60,9 @@ def loop_over_batch(entry: Entry, bind: Binder, info: Any, values: ByName, dims:
 def _check(entry: Entry, info: Any, values: ByName, dims: ByName) -> None:
     schema = entry.declaration.schema
     for argument in schema.mutated_arguments:
-        if not is_batched(dims[argument.name]):
-            others = quote(name for name, dim in dims.items() if is_batched(dim))
-            raise _error(
-                entry,
-                f"vmap would write one tensor once per sample: '{argument.name}' is not batched",
-                found=f"{others} batched",
-                do=f"batch '{argument.name}' as well: expand and clone it before the call",
-            )
+        for label, dim in _labelled(entry, argument.name, values, dims):
+            if dim is None:
+                raise _written_once_per_sample(entry, label, values, dims)
     if info.randomness == "error" and _draws(entry, values):
         raise _error(
             entry,
@@ -75,6 +71,38 @@ def _check(entry: Entry, info: Any, values: ByName, dims: ByName) -> None:
             found="randomness='error'",
             do="pass randomness= to torch.vmap",
         )
+
+
+def _labelled(entry: Entry, name: str, values: ByName, dims: ByName) -> list[tuple[str, Any]]:
+    """Return how a message spells each tensor of an argument, and the dimension that the tensor is batched over."""
+    value, node = values[name], _node_of(entry, name)
+    path = name if node is None else node.path
+    if isinstance(value, Tensor):
+        return [(f"'{path}'", dims[name])]
+    if not isinstance(value, (list, tuple)):
+        return []
+    paths = [f"'{path}[{index}]'" for index in range(len(value))]
+    if isinstance(node, Free):
+        paths = node.paths(values.__getitem__)
+    rows = zip(paths, value, dims[name] or [None] * len(value), strict=True)
+    return [(one, dim) for one, item, dim in rows if isinstance(item, Tensor)]
+
+
+def _node_of(entry: Entry, name: str) -> Plain | Free | None:
+    """Return what a flat argument stands for in the signature that the author wrote."""
+    form = entry.declaration.form
+    nodes = () if form is None else all_nodes(form.inputs)
+    return next((node for node in nodes if isinstance(node, (Plain, Free)) and node.name == name), None)
+
+
+def _written_once_per_sample(entry: Entry, label: str, values: ByName, dims: ByName) -> KernelError:
+    rows = [row for name in values for row in _labelled(entry, name, values, dims)]
+    return _error(
+        entry,
+        f"vmap would write one tensor once per sample: {label} is not batched",
+        found=f"{', '.join(one for one, dim in rows if dim is not None)} batched",
+        do=f"batch {label} as well: expand and clone it before the call",
+    )
 
 
 def _one_call(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByName, index: int) -> tuple[Any, ...]:

@@ -111,11 +111,7 @@ def tensors_in(values: Sequence[Any]) -> list[Tensor]:  # Any: tensors, lists of
 def copies(values: Sequence[Any]) -> list[Any]:  # Any: tensors, lists of tensors, or None
     """Copies of what an op is about to write to."""
     return [
-        [item.clone() for item in value]
-        if isinstance(value, (list, tuple))
-        else value
-        if value is None
-        else value.clone()
+        copies(value) if isinstance(value, (list, tuple)) else None if value is None else value.clone()
         for value in values
     ]
 

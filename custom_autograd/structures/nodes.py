@@ -208,6 +208,10 @@ class Free:
             return {self.name: lambda: list(skeletons.collect(node, value(), self.path))}
         return {self.name: list(skeletons.collect(node, value, self.path))}
 
+    def paths(self, structure: Get) -> list[str]:
+        """Return how a message reaches each tensor, in order; `structure` as in `mirror`."""
+        return list(skeletons.paths_of_tensors(self._skeleton(structure), self.path))
+
     def _skeleton(self, get: Get) -> Skeleton:
         return skeletons.parse(get(self.text))
 

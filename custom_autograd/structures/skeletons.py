@@ -142,6 +142,20 @@ def collect(node: Skeleton, value: Any, path: str) -> Iterator[Any]:
             yield from collect(child, item, path + label)
 
 
+def paths_of_tensors(node: Skeleton, path: str) -> Iterator[str]:
+    """Yield how a message reaches each tensor of a structure, in order.
+
+    Args:
+        node: the structure.
+        path: of the container itself.
+    """
+    if node == "T":
+        yield path
+    elif not isinstance(node, str):
+        for label, child in _labelled(node):
+            yield from paths_of_tensors(child, path + label)
+
+
 def _places(node: Skeleton, value: Any, path: str) -> Sequence[Any]:
     tag, count = node[0], len(children(node))
     if tag in CONSTANTS:

@@ -65,7 +65,9 @@ def destroy(library: torch.library.Library) -> None:
     library._destroy()
 
 
-def increment_version(tensors: Any) -> None:  # Any: a tensor, a list of tensors, or None
+def increment_version(tensors: Any) -> None:  # Any: a tensor, a list of tensors with None among them, or None
     """Tells autograd that memory was written to."""
+    if isinstance(tensors, (list, tuple)):
+        tensors = [tensor for tensor in tensors if tensor is not None]
     if tensors is not None:
         torch.autograd.graph.increment_version(tensors)
