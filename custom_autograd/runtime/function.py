@@ -13,6 +13,8 @@ NOTE [why apply is not Function.apply]
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from custom_autograd.core.schema import Schema
 from custom_autograd.runtime.passing import in_users_form, pass_on
 from custom_autograd.runtime.plan import Plan
@@ -179,11 +181,19 @@ class FunctionWriter:
         return any(v.name == name and v.is_tensor_list for v in self.schema.values)
 
     def _if_needed(self, name: str) -> str:
-        users = self.plan.saved[name]
-        if set(users) >= set(self.differentiable):
+        users, for_hidden = self.plan.saved[name], self.plan.saved_for_hidden.get(name, ())
+        own = [user for user in users if user not in for_hidden]
+        if set(own) >= set(self.differentiable):
             return name
-        tests = [f"any(needs_{user})" if self._is_list(user) else f"needs_{user}" for user in users]
+        tests = [self._any_needed(own)] if own else []
+        if for_hidden:
+            tests.append(
+                f"({self._any_needed(for_hidden)}) and $any_floating({tuple_of(list(self.plan.unnamed_results))})"
+            )
         return f"{name} if {' or '.join(tests)} else None" if tests else "None"
+
+    def _any_needed(self, names: Sequence[str]) -> str:
+        return " or ".join(f"any(needs_{name})" if self._is_list(name) else f"needs_{name}" for name in names)
 
     def needs_dict(self) -> str:
         """Source of a dict: by differentiable input, whether its gradient is needed."""

@@ -28,6 +28,8 @@ class Plan:
         covered: the inputs whose gradients the rules return.
         named_grads: the results whose incoming gradient some rule names.
         saved: name of each saved input or output -> the inputs for whose gradients it is saved.
+        saved_for_hidden: of those inputs, by saved name, the ones for which it is saved only if a hidden output that
+            no rule names carries a gradient: an integer does not, and the dtype is known at the call.
     """
 
     declaration: Declaration
@@ -38,6 +40,7 @@ class Plan:
     covered: frozenset[str]
     named_grads: frozenset[str]
     saved: dict[str, tuple[str, ...]]
+    saved_for_hidden: dict[str, tuple[str, ...]]
 
     @property
     def has_reverse(self) -> bool:
@@ -77,13 +80,26 @@ def make_plan(entry: Entry) -> Plan:
     covered = frozenset(name for rule in rules for name in (rule.inputs or valid))
     incoming = {name: result for result, name in grad_names(schema).items()} | {"grad": sole_result(schema)}
     named = frozenset(str(incoming[name]) for rule in rules for name in rule.names if incoming.get(name))
-    plan = Plan(entry.declaration, rules, drop_in, entry.find("jvp"), reference, covered, named, {})
-    plan.saved.update(_saved(plan))
+    plan = Plan(entry.declaration, rules, drop_in, entry.find("jvp"), reference, covered, named, {}, {})
+    _decide_what_is_saved(plan)
     return plan
 
 
-def _saved(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Each saved value, and the inputs for whose gradients it is needed."""
+def _decide_what_is_saved(plan: Plan) -> None:
+    """Find each saved value, and the inputs for whose gradients it is needed."""
+    users = _users_in_rules(plan)
+    for_hidden = _users_of_hidden(plan, users)
+    if plan.reference is not None and plan.drop_in is None and (plan.uncovered or for_hidden is not None):
+        for argument in plan.declaration.schema.arguments:
+            mine = users.setdefault(argument.name, [])
+            mine.extend(plan.uncovered)
+            plan.saved_for_hidden[argument.name] = tuple(n for n in for_hidden or () if n not in mine)
+    for name, mine in users.items():
+        plan.saved[name] = tuple(dict.fromkeys([*mine, *plan.saved_for_hidden.get(name, ())]))
+
+
+def _users_in_rules(plan: Plan) -> dict[str, list[str]]:
+    """Return what the rules name, and the inputs whose gradients they compute from it."""
     schema = plan.declaration.schema
     valid = tuple(argument.name for argument in schema.differentiable_arguments)
     values = {*schema.argument_names, *(output.name for output in schema.fresh_outputs)}
@@ -95,18 +111,13 @@ def _saved(plan: Plan) -> dict[str, tuple[str, ...]]:
     for name in plan.jvp.names if plan.jvp is not None else ():
         if name in values:
             users.setdefault(name, [])
-    for name, wanted in _saved_for_reference(plan, users).items():
-        users.setdefault(name, []).extend(wanted)
-    return {name: tuple(dict.fromkeys(wanted)) for name, wanted in users.items()}
+    return users
 
 
-def _saved_for_reference(plan: Plan, users: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The reference recomputes from all inputs: for gradients without a rule, and for those of hidden outputs."""
-    if plan.reference is None or plan.drop_in is not None:
-        return {}
-    wanted = [*plan.uncovered]
-    for name in plan.unnamed_results:
-        wanted += users.get(name, [])
-    if not wanted and not (plan.jvp is not None and plan.unnamed_results):
-        return {}
-    return {argument.name: wanted for argument in plan.declaration.schema.arguments}
+def _users_of_hidden(plan: Plan, users: dict[str, list[str]]) -> list[str] | None:
+    """Return the inputs whose gradients need those of hidden outputs that no rule names, or None if nothing does.
+
+    The reference recomputes those from all inputs.
+    """
+    wanted = [name for hidden in plan.unnamed_results for name in users.get(hidden, [])]
+    return wanted if wanted or (plan.jvp is not None and plan.unnamed_results) else None

@@ -180,6 +180,7 @@ def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
         "known": tensors.known,
         "without_history": without_history,
         "tensors_in": tensors.tensors_in,
+        "any_floating": tensors.any_floating,
         "copies": tensors.copies,
         "overwrite": tensors.overwrite,
         "flatten_lists": flatten,

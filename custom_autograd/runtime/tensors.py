@@ -108,6 +108,11 @@ def tensors_in(values: Sequence[Any]) -> list[Tensor]:  # Any: tensors, lists of
     return found
 
 
+def any_floating(values: Sequence[Any]) -> bool:  # Any: tensors, lists of tensors, or None
+    """Return True if a tensor among the values can carry a gradient."""
+    return any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors_in(values))
+
+
 def copies(values: Sequence[Any]) -> list[Any]:  # Any: tensors, lists of tensors, or None
     """Copies of what an op is about to write to."""
     return [

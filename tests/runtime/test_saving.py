@@ -354,3 +354,44 @@ def test_a_saved_tuple_is_a_list_as_for_kernels():
     x = torch.full((2,), 3.0, requires_grad=True)
 
     assert torch.equal(torch.full((2,), 27.0), torch.autograd.grad(powers(x, (1, 2)).sum(), x)[0])
+
+
+def _sorted(name, hidden):
+    """An op with a reference, and with a hidden output that its rule reads and no rule names a gradient of."""
+
+    @custom_op(f"saving::{name}", hidden=("i",), outputs=("y", "i"), reference=True)
+    def op(x: Tensor) -> tuple[Tensor, Tensor]:
+        y, i = x.sort()
+        return y, hidden(i)
+
+    @op.register_backward
+    def _(grad, i):
+        return {"x": torch.zeros_like(grad).scatter(-1, i.long(), grad)}
+
+    return op
+
+
+SORTED = {
+    "integers": (_sorted("sorted_integers", lambda i: i), 1),
+    "floats": (_sorted("sorted_floats", lambda i: i.double()), 2),
+}
+
+
+@pytest.mark.parametrize("call", [lambda op, x: op(x), lambda op, x: op.overload(x)[0]], ids=["direct", "dispatcher"])
+@pytest.mark.parametrize(("op", "count"), SORTED.values(), ids=SORTED)
+def test_inputs_are_saved_for_the_gradient_of_a_hidden_output_only_if_it_can_have_one(op, count, call):
+    x = torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    with saves() as packed:
+        y = call(op, x)
+
+    assert count == len([tensor for tensor in packed if tensor is not None])
+    assert torch.equal(torch.tensor([3.0, 1.0, 2.0]).double(), torch.autograd.grad((y**2 / 2).sum(), x)[0])
+
+
+@pytest.mark.parametrize(("op", "count"), SORTED.values(), ids=SORTED)
+def test_second_derivatives_with_a_hidden_output_are_right(op, count):
+    x = torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)
+    expected = torch.diag(6 * x)
+
+    assert torch.allclose(expected, torch.autograd.functional.hessian(lambda x: (op(x) ** 3).sum(), x))
+    assert torch.allclose(expected, torch.func.hessian(lambda x: (op(x) ** 3).sum())(x))
