@@ -153,13 +153,20 @@ class Jvp:
 
     def _read(self, rule: Rule, result: Any, metadata: ByName) -> dict[str, Any]:
         """The jvp rule's result by name (Any: whatever the user's code returned)."""
-        found = self._by_name(rule, result)
+        found = self._by_name(rule, result, [name for name in self.visible if not _is_integer(metadata[name])])
         for name, tangent in found.items():
             for one, known in zip(_flat(tangent, keep_none=True), _flat(metadata[name], keep_none=True), strict=False):
                 if one is None:
                     continue
                 if not isinstance(one, Tensor):
                     self._fail(f"the tangent of '{name}' is no tensor", rule, found=type(one).__name__)
+                if not _can_differ(known.dtype):
+                    self._fail(
+                        f"the jvp returns a tangent for '{name}', whose dtype cannot have one",
+                        rule,
+                        found=f"an output of {known.dtype}",
+                        do=f"leave '{name}' out, or return '{name}': None",
+                    )
                 if one.shape != known.shape or one.dtype != known.dtype:
                     self._fail(
                         f"the tangent of '{name}' does not match the output",
@@ -169,28 +176,31 @@ class Jvp:
                     )
         return found
 
-    def _by_name(self, rule: Rule, result: Any) -> dict[str, Any]:
+    def _by_name(self, rule: Rule, result: Any, needed: list[str]) -> dict[str, Any]:
+        """Return a rule's result by name; integers, which are not in `needed`, may be left out."""
         if isinstance(result, Mapping):
-            return self._checked_names(rule, dict(result))
-        if isinstance(result, tuple) and len(result) != len(self.visible):
-            self._fail(
-                "the jvp returns the wrong number of tangents",
-                rule,
-                expected=f"{len(self.visible)}: {quote(self.visible)}",
-                found=str(len(result)),
-            )
+            return self._checked_names(rule, dict(result), needed)
         if isinstance(result, tuple):
-            return dict(zip(self.visible, result, strict=True))
-        if len(self.visible) != 1:
+            names = needed if len(result) == len(needed) else self.visible
+            if len(result) != len(names):
+                self._fail(
+                    "the jvp returns the wrong number of tangents",
+                    rule,
+                    expected=f"{len(needed)}: {quote(needed)}",
+                    found=str(len(result)),
+                )
+            return dict(zip(names, result, strict=True))
+        names = needed or self.visible
+        if len(names) != 1:
             self._fail(
                 "the jvp returns one tangent for several outputs",
                 rule,
-                expected=f"a dict or a tuple for {quote(self.visible)}",
+                expected=f"a dict or a tuple for {quote(names)}",
                 found=type(result).__name__,
             )
-        return {self.visible[0]: result}
+        return {names[0]: result}
 
-    def _checked_names(self, rule: Rule, found: dict[str, Any]) -> dict[str, Any]:
+    def _checked_names(self, rule: Rule, found: dict[str, Any], needed: list[str]) -> dict[str, Any]:
         for name in found:
             if name not in self.results:
                 self._fail(
@@ -199,7 +209,7 @@ class Jvp:
                     expected=quote(self.results),
                     do=suggest(str(name), self.results),
                 )
-        for name in self.visible:
+        for name in needed:
             if name not in found:
                 self._fail(
                     f"the tangent of '{name}' is missing",
@@ -240,6 +250,16 @@ class Jvp:
 
 def _is_hidden(result: Any) -> bool:
     return isinstance(result, Output) and result.is_hidden
+
+
+def _is_integer(metadata: Any) -> bool:
+    """Return True if an output of a call consists of tensors that cannot have tangents."""
+    known = _flat(metadata, keep_none=True)
+    return bool(known) and all(one is not None and not _can_differ(one.dtype) for one in known)
+
+
+def _can_differ(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def _has(tangent: Any) -> Any:

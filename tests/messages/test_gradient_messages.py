@@ -443,6 +443,18 @@ GradientError: words::pushed: the tangent of 'b' does not match the output
   declared   FILE.py:LINE""")
 
 
+def test_jvp_of_an_integer():
+    def kernel(x):
+        return x * 1, x.argmax()
+
+    assert_expected_inline(pushed(lambda tangent_x: {"a": tangent_x, "b": torch.tensor(0)}, kernel=kernel), """\
+GradientError: words::pushed: the jvp returns a tangent for 'b', whose dtype cannot have one
+  found      an output of torch.int64
+  rule       FILE.py:LINE, jvp
+  declared   FILE.py:LINE
+  do         leave 'b' out, or return 'b': None""")
+
+
 def test_jvp_that_does_not_exist():
     assert_expected_inline(pushed(None), """\
 GradientError: words::pushed: the op has neither a jvp nor a backward rule, and a tangent is asked for

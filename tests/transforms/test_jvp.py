@@ -186,3 +186,44 @@ def test_a_hidden_integer_has_no_tangent_to_derive():
     x = torch.tensor([1.0, 3.0, 2.0])
 
     assert_close(jvp(largest, (x,), (x + 1,)), (torch.tensor(3.0), torch.tensor(4.0)))
+
+
+def _sorting(name, rule):
+    @custom_op(f"jvp::{name}", outputs=("y", "i"))
+    def op(x: Tensor) -> tuple[Tensor, Tensor]:
+        y, i = x.sort()
+        return y, i
+
+    op.register_jvp(rule)
+    return op
+
+
+SORTING = {
+    "dict": _sorting("sort_dict", lambda tangent_x, i: {"y": tangent_x[i]}),
+    "dict with None": _sorting("sort_none", lambda tangent_x, i: {"y": tangent_x[i], "i": None}),
+    "one tangent": _sorting("sort_one", lambda tangent_x, i: tangent_x[i]),
+    "tuple": _sorting("sort_tuple", lambda tangent_x, i: (tangent_x[i],)),
+    "tuple with None": _sorting("sort_tuple_none", lambda tangent_x, i: (tangent_x[i], None)),
+}
+
+
+@pytest.mark.parametrize("op", SORTING.values(), ids=SORTING)
+def test_a_rule_need_not_answer_for_an_integer_output(op):
+    x, v = torch.tensor([2.0, 1.0, 3.0]), torch.tensor([4.0, 5.0, 6.0])
+
+    assert_close(jvp(lambda x: op(x)[0], (x,), (v,))[1], torch.tensor([5.0, 4.0, 6.0]))
+
+
+def test_a_rule_has_to_answer_for_a_float_beside_an_integer_output():
+    op = _sorting("sort_missing", lambda tangent_x, i: {"i": None})
+
+    with pytest.raises(GradientError, match="the tangent of 'y' is missing"):
+        jvp(op, (torch.rand(3),), (torch.rand(3),))
+
+
+def test_a_rule_that_answers_for_integers_only_has_nothing_to_answer():
+    op = custom_op("jvp::argmax", lambda x: x.argmax(), schema="(Tensor x) -> Tensor")
+    op.register_jvp(lambda tangent_x: None)
+    x = torch.rand(3)
+
+    assert_close(jvp(lambda x: x * op(x), (x,), (x,))[1], x * x.argmax())
