@@ -136,7 +136,7 @@ def load_library(path: Path) -> None:
         torch.ops.load_library(path)
     except OSError as error:
         found = str(error.__cause__ or error)
-        advice = "delete the file; the next process builds it again"
+        advice = "point CUSTOM_AUTOGRAD_CACHE at a folder from which libraries may be loaded"
         if "undefined symbol" in found:
             advice = "define the symbol in the source, or link what does: flags=['-L...', '-l...']"
         message = format_message(path.name, "the library cannot be loaded", found=found, rule=str(path), do=advice)

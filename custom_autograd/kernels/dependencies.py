@@ -31,11 +31,10 @@ class Record:
     version: str
     """What the compiler says that it is."""
 
-    def write(self, path: Path) -> None:
-        """Puts it in place in one step."""
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        os.replace(unfinished, path)
+    def write(self, path: Path) -> Path:
+        """Write it to a file, and return the path of that."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return path
 
 
 def read_record(path: Path) -> Record | None:
@@ -44,7 +43,8 @@ def read_record(path: Path) -> Record | None:
         found = Record(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    return found if isinstance(found.files, list) else None
+    is_whole = isinstance(found.files, list) and all(isinstance(file, str) for file in found.files)
+    return found if is_whole else None
 
 
 def digest_of(files: Iterable[str]) -> str:

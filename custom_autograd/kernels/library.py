@@ -1,11 +1,12 @@
 """From a C++ or CUDA C++ source to a shared library in the cache: found by its content, else built by one command.
 
-NAME_<hash>.so    hash of all that the library depends on: source, headers, flags, compiler, torch, processor
-NAME_<hash>.d     hash of where the source is and how it is compiled; lists the files that its last build read
+NAME_<hash>.so      hash of all that the library depends on: source, headers, flags, compiler, torch, processor
+NAME_<hash>.sha256  the library's contents; see `intact.py`
+NAME_<hash>.d       hash of where the source is and how it is compiled; lists the files that its last build read
 
-A library is loaded only if the listed files still give its name: it is never stale. It appears in one step
-(`os.replace`), so it is never half written, and a lock that dies with its process keeps processes that start together
-from building the same thing.
+A library is loaded only if the listed files still give its name, and its contents are those that were built: it is
+neither stale nor damaged. It appears in one step (`os.replace`), and a lock that dies with its process keeps processes
+that start together from building the same thing.
 
 `torch.utils.cpp_extension.load` is not used: it needs ninja on PATH and setuptools, and its lock file outlives a
 process that is killed, after which every later process waits for ever. Stable headers need neither.
@@ -13,6 +14,7 @@ process that is killed, after which every later process waits for ever. Stable h
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
@@ -32,6 +34,7 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import format_message
 from custom_autograd.kernels.compilers import HEADERS, LONGEST_BUILD, TORCH, Compiler, CppCompiler, run
 from custom_autograd.kernels.dependencies import Record, digest_of, identity, listed_files, read_record, version_of
+from custom_autograd.kernels.intact import is_intact, place, place_library
 from custom_autograd.kernels.lazy import thread_lock
 from custom_autograd.kernels.trial import last_words
 
@@ -59,7 +62,7 @@ def find_or_build(source: Path, flags: Sequence[str], compiler: Compiler | None 
             with thread_lock(str(place)), lock(place):
                 name = build.recorded() or build.made()
     except OSError as error:
-        advice = "check the path, or point CUSTOM_AUTOGRAD_CACHE at a folder that can be written"
+        advice = NO_SOURCE if is_missing(source, error) else ANOTHER_CACHE
         message = format_message(source.name, "the kernel cannot be built", found=str(error), do=advice)
         raise KernelUnavailable(message) from error
     return name, build.folder / f"{name}.so"
@@ -84,17 +87,17 @@ class Build:
 
     def recorded(self) -> str | None:
         """The name of the library that the last build made, if all that it used is as it was."""
-        record = read_record(self.folder / f"{self.place()}.d")
+        record = read_record(self._record())
         if record is None or identity(self.compiler, self.source) not in (None, record.programs):
             return None
         try:
             name = self._name(record.files, record.version)
-        except OSError:  # a header has gone
+        except (OSError, ValueError):  # a header has gone, or a damaged record lists what is not a path
             return None
-        return name if name == record.library and (self.folder / f"{name}.so").exists() else None
+        return name if name == record.library and is_intact(self.folder / f"{name}.so") else None
 
     def made(self) -> str:
-        """The name of a library that was built, unless it is there; and a record of what it used."""
+        """Build the library unless it is there and intact, record what it used, and return its name."""
         self._remove_leftovers()
         with tempfile.TemporaryDirectory(prefix=LEFTOVER, dir=self.folder) as empty:
             for _ in range(ATTEMPTS):
@@ -104,16 +107,20 @@ class Build:
                 files = self._files(command, Path(empty, "files.d"))
                 name = self._name(files, version)
                 unfinished, path = Path(empty, f"{name}.so"), self.folder / f"{name}.so"
-                if not path.exists():
+                is_built = is_intact(path)
+                if not is_built:
                     self._compile(command, name, unfinished)
                 if self._name(files, version) != name:
                     continue
-                if not path.exists():
+                if not is_built:
                     self._try(unfinished)
-                    os.replace(unfinished, path)
-                Record(name, files, programs, version).write(self.folder / f"{self.place()}.d")
+                    place_library(unfinished, path)
+                place(Record(name, files, programs, version).write(Path(empty, "record")), self._record())
                 return name
         raise OSError(f"{self.source} or a header of it changed {ATTEMPTS} times while it was compiled")
+
+    def _record(self) -> Path:
+        return self.folder / f"{self.place()}.d"
 
     def _how(self) -> tuple[str, ...]:
         return repr(self.further), self.compiler.fingerprint(), torch.__version__, str(TORCH), processor()
@@ -140,8 +147,10 @@ class Build:
         if result.returncode:
             words = shlex.join(self.compiler.find(self.source))
             found = f"{words} ended with status {result.returncode}:\n{excerpt(result.stdout)}"
-            advice = f"correct {self.source}, or {self.compiler.standard}"
-            problem = "the compiler refuses the kernel"
+            problem, advice = "the compiler refuses the kernel", f"correct {self.source}, or {self.compiler.standard}"
+            for sign, (cause, remedy) in FAULTS_OF_THE_MACHINE.items():
+                if sign in result.stdout:
+                    problem, advice = f"the compiler does not finish: {cause}", remedy
             raise KernelUnavailable(format_message(self.source.name, problem, found=found, do=advice))
 
     def _try(self, path: Path) -> None:
@@ -166,11 +175,30 @@ def hashed(source: Path, *parts: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where libraries are kept: CUSTOM_AUTOGRAD_CACHE, else the user's cache folder."""
-    if chosen := os.environ.get("CUSTOM_AUTOGRAD_CACHE"):
-        return Path(chosen).expanduser() / "kernels"
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "custom_autograd" / "kernels"
+    """Return the folder of the libraries: that of CUSTOM_AUTOGRAD_CACHE, else one in the user's cache folder.
+
+    Raises:
+        FileNotFoundError: it is in the home folder of a user who has none.
+    """
+    chosen, base = os.environ.get("CUSTOM_AUTOGRAD_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if chosen:
+        return expanded(chosen, f"CUSTOM_AUTOGRAD_CACHE={chosen}") / "kernels"
+    source = f"XDG_CACHE_HOME={base}" if base else "neither CUSTOM_AUTOGRAD_CACHE nor HOME is set"
+    return expanded(base or "~/.cache", source) / "custom_autograd" / "kernels"
+
+
+def expanded(folder: str, source: str) -> Path:
+    """Return a folder with the home folder in place of ~ or ~user."""
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError as error:  # pathlib's, without a word on who has no home folder
+        user = Path(folder).parts[0][1:] or f"with the id {os.getuid()}"
+        raise FileNotFoundError(f"{source}, and the user {user} has no home folder") from error
+
+
+def is_missing(source: Path, error: OSError) -> bool:
+    """Return True if the error is that there is no source."""
+    return error.errno == errno.ENOENT and str(error.filename) == str(source.absolute())
 
 
 def processor() -> str:
@@ -202,9 +230,9 @@ def lock(path: Path) -> Iterator[None]:
 
 
 def excerpt(output: str) -> str:
-    """The first lines of a compiler's output from the first error on."""
+    """Return the first lines of a compiler's output from the first error on, which may be the linker's."""
     lines = output.splitlines()
-    first = next((number for number, line in enumerate(lines) if "error" in line), 0)
+    first = next((number for number, line in enumerate(lines) if re.search(r"error|\bld(\.\w+)?: ", line)), 0)
     return indented(lines[first:])
 
 
@@ -216,4 +244,13 @@ def indented(lines: Sequence[str]) -> str:
 CPP: Compiler = CppCompiler()
 LEFTOVER = "build-"
 ATTEMPTS = 3
+NO_SOURCE = "check the path; if it is part of an installed package, add the source to its package data"
+ANOTHER_CACHE = "point CUSTOM_AUTOGRAD_CACHE at a folder that can be written"
+SPACE = "free some space, or point CUSTOM_AUTOGRAD_CACHE (the library) and TMPDIR (the compiler's files) elsewhere"
+MEMORY = "free some memory, or build the kernel where there is more: kernel.build()"
+FAULTS_OF_THE_MACHINE = {
+    "No space left on device": ("the disk is full", SPACE),
+    "Disk quota exceeded": ("the quota of the disk is used up", SPACE),
+    "Killed signal": ("it was killed, as a process is that needs more memory than there is", MEMORY),
+}
 HEADER_SUFFIXES = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inc", ".inl", ".ipp", ".tpp")

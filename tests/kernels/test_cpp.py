@@ -161,10 +161,10 @@ def test_changed_source_is_built_again(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_cache_holds_nothing_but_finished_libraries(source: Path, cache: Path) -> None:
-    """What was unfinished is gone after a build; beside a library lie its lock and the list of its files."""
+    """What was unfinished is gone after a build; beside a library lie its hash, its lock and the list of its files."""
     cpp_kernel(source, "times")(torch.ones(1))
 
-    assert {".so", ".lock", ".d"} == {path.suffix for path in (cache / "kernels").iterdir()}
+    assert {".so", ".sha256", ".lock", ".d"} == {path.suffix for path in (cache / "kernels").iterdir()}
 
 
 @pytest.mark.parametrize(
@@ -227,26 +227,29 @@ def test_function_that_the_source_lacks(source: Path) -> None:
         cpp_kernel(source, "tims")(torch.ones(1))
 
 
-@pytest.mark.parametrize("broken", ["source", "cache"])
-def test_files_that_cannot_be_used(broken: str, source: Path, cache: Path) -> None:
+@pytest.mark.parametrize(("broken", "advice"), [("source", "package data"), ("cache", "CUSTOM_AUTOGRAD_CACHE")])
+def test_files_that_cannot_be_used(broken: str, advice: str, source: Path, cache: Path) -> None:
     """A missing source or a cache that is no folder is a reason to fall back, not a crash."""
     if broken == "source":
         source.unlink()
     else:
         cache.write_text("a file, not a folder")
 
-    with pytest.warns(KernelWarning, match="CUSTOM_AUTOGRAD_CACHE"):
+    with pytest.warns(KernelWarning, match=advice):
         assert 1.0 == cpp_kernel(source, "times", fallback=unchanged)(torch.ones(1)).item()
 
 
 @needs_compiler
-def test_library_that_cannot_be_loaded(tmp_path: Path) -> None:
-    """A damaged library is named, so that it can be deleted."""
+def test_library_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system from which nothing may be executed."""
     source = write_source(tmp_path, 11)  # no other test's: what this process has loaded is not read again
-    _, path = find_or_build(source, ())
-    path.write_bytes(b"not a library")
 
-    with pytest.raises(KernelUnavailable, match=f"(?s){path.name}: the library cannot be loaded.*delete the file"):
+    def refuse(path: Path) -> None:
+        raise OSError(f"Could not load this library: {path}") from OSError("failed to map segment from shared object")
+
+    monkeypatch.setattr(torch.ops, "load_library", refuse)
+
+    with pytest.raises(KernelUnavailable, match=r"(?s)cannot be loaded.*failed to map.*CUSTOM_AUTOGRAD_CACHE"):
         cpp_kernel(source, "times")(torch.ones(1))
 
 

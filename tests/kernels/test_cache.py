@@ -1,0 +1,252 @@
+"""The cache of C++ kernels on machines as they are: damaged files, full disks, users without a home folder."""
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd.kernels import KernelUnavailable, KernelWarning, cpp_kernel
+from custom_autograd.kernels.library import CPP, Build, find_or_build
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+
+KERNEL = """
+#include <custom_autograd/kernel.h>
+
+using namespace custom_autograd;
+
+Tensor unchanged(const Tensor& x) { return torch::stable::clone(x); }
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) { m.def("unchanged(Tensor x) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("unchanged", TORCH_BOX(&unchanged)); }
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the test's own."""
+    monkeypatch.setenv("CUSTOM_AUTOGRAD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kernels"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A source that compiles at once, because it includes nothing."""
+    path = tmp_path / "nothing.cpp"
+    path.write_text('extern "C" int nothing() { return 42; }\n')
+    return path
+
+
+def compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Have a script run as the compiler; `$CC` in it is the real one."""
+    path = folder / "scripted-c++"
+    path.write_text(f"#!/bin/sh\nCC={shutil.which('c++')}\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def flipped(path: Path) -> None:
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    path.write_bytes(contents)
+
+
+def foreign(path: Path) -> None:
+    path.write_bytes(b"not a library")
+
+
+def without_digest(path: Path) -> None:
+    path.with_suffix(".sha256").unlink()
+
+
+def damaged_digest(path: Path) -> None:
+    path.with_suffix(".sha256").write_bytes(b"\xff")
+
+
+DAMAGES = [cut_short, emptied, flipped, foreign, without_digest, damaged_digest, Path.unlink]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_library_is_built_again(damage: Callable[[Path], None], source: Path) -> None:
+    _, path = find_or_build(source, ())
+    built = path.read_bytes()
+    damage(path)
+
+    assert path == find_or_build(source, ())[1]
+    assert built == path.read_bytes()
+
+
+@pytest.mark.parametrize("damage", [cut_short, foreign], ids=lambda damage: damage.__name__)
+def test_a_damaged_library_does_not_end_the_process_that_calls_its_kernel(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """A library that was cut short ended every later process with SIGBUS."""
+    source = tmp_path / f"{damage.__name__}.cpp"  # what this process has loaded is not read again
+    source.write_text(f"// {damage.__name__}\n{KERNEL}")
+    damage(find_or_build(source, ())[1])
+
+    assert [1.0, 2.0] == cpp_kernel(source, "unchanged")(torch.tensor([1.0, 2.0])).tolist()
+
+
+def test_an_intact_library_is_not_built_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo built >> {tmp_path}/log;; esac\n"$CC" "$@"')
+    for _ in range(2):
+        find_or_build(source, ())
+
+    assert ["built"] == (tmp_path / "log").read_text().splitlines()
+
+
+RECORDS = {
+    "number": '{"library": "x", "files": [1], "programs": [], "version": ""}',
+    "null": '{"library": "x", "files": ["a\\u0000b"], "programs": [], "version": ""}',
+    "other fields": '{"files": []}',
+    "no text": "\udcff",
+}
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_a_damaged_record_is_written_again(record: str, source: Path, cache: Path) -> None:
+    find_or_build(source, ())
+    path = cache / f"{Build(source, (), CPP, cache).place()}.d"
+    written = path.read_bytes()
+    programs = written[written.index(b'"programs"') : written.index(b', "version"')].decode()
+    path.write_bytes(record.replace('"programs": []', programs).encode(errors="surrogateescape"))
+    find_or_build(source, ())
+
+    assert written == path.read_bytes()
+
+
+# ---------------------------------------------------------------------------------------------- disks and home folders
+
+
+def warning_of(source: Path) -> str:
+    """The one warning of a kernel that cannot be built, whose fallback computes."""
+    kernel = cpp_kernel(source, "nothing", fallback=Tensor.neg)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = [kernel(torch.ones(1)).item() for _ in range(2)]
+
+    assert [-1.0, -1.0] == found
+    (warning,) = caught
+    assert warning.category is KernelWarning
+    return str(warning.message).replace(str(source.parent), "FOLDER")
+
+
+def test_a_full_disk_is_the_reason_that_is_shown(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the linker says comes before the first line with the word error."""
+    says = "/usr/bin/ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status"
+    compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo "{says}"; exit 1;; esac\n"$CC" "$@"')
+
+    assert FULL_DISK == warning_of(source)
+
+
+def test_a_compiler_that_was_killed_is_not_the_fault_of_the_source(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated."
+    compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo "{says}"; exit 1;; esac\n"$CC" "$@"')
+
+    assert KILLED == warning_of(source)
+
+
+def test_what_the_linker_does_not_find_is_shown(source: Path) -> None:
+    with pytest.raises(KernelUnavailable, match=r"cannot find -lnosuchlibrary(.|\n)*collect2: error|library not found"):
+        find_or_build(source, ["-lnosuchlibrary"])
+
+
+def test_a_full_disk_under_the_cache_is_the_reason_that_is_shown(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device", "library.so")
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    assert NOT_WRITTEN.format("[Errno 28] No space left on device: 'library.so'") == warning_of(source)
+
+
+def test_a_cache_that_cannot_be_written_is_the_reason_that_is_shown(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, *args: object, **kwargs: object) -> None:
+        raise OSError(30, "Read-only file system", "kernels")
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+
+    assert NOT_WRITTEN.format("[Errno 30] Read-only file system: 'kernels'") == warning_of(source)
+
+
+def test_an_unknown_user_in_the_path_of_the_cache(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUSTOM_AUTOGRAD_CACHE", "~nosuchuser/x")
+    found = "CUSTOM_AUTOGRAD_CACHE=~nosuchuser/x, and the user nosuchuser has no home folder"
+
+    assert NOT_WRITTEN.format(found) == warning_of(source)
+
+
+@pytest.mark.parametrize("base", ["", "~/caches"], ids=["no variable", "XDG_CACHE_HOME"])
+def test_a_user_without_a_home_folder(base: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container that runs under any uid, which its password file does not have."""
+    import pwd
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setenv("CUSTOM_AUTOGRAD_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", base)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    variable = f"XDG_CACHE_HOME={base}" if base else "neither CUSTOM_AUTOGRAD_CACHE nor HOME is set"
+
+    assert NOT_WRITTEN.format(f"{variable}, and the user with the id 54321 has no home folder") == warning_of(source)
+
+
+def test_a_source_that_was_not_installed(tmp_path: Path) -> None:
+    """A wheel has no *.cpp unless it is told to."""
+    assert NO_SOURCE == warning_of(tmp_path / "nothing.cpp")
+
+
+FULL_DISK = """\
+nothing.cpp: the compiler does not finish: the disk is full
+  found      FOLDER/scripted-c++ ended with status 1:
+             /usr/bin/ld: final link failed: No space left on device
+             collect2: error: ld returned 1 exit status
+  do         free some space, or point CUSTOM_AUTOGRAD_CACHE (the library) and TMPDIR (the compiler's files) elsewhere
+  meanwhile  'nothing' runs in its fallback, more slowly"""
+
+KILLED = """\
+nothing.cpp: the compiler does not finish: it was killed, as a process is that needs more memory than there is
+  found      FOLDER/scripted-c++ ended with status 1:
+             c++: fatal error: Killed signal terminated program cc1plus
+             compilation terminated.
+  do         free some memory, or build the kernel where there is more: kernel.build()
+  meanwhile  'nothing' runs in its fallback, more slowly"""
+
+NOT_WRITTEN = """\
+nothing.cpp: the kernel cannot be built
+  found      {}
+  do         point CUSTOM_AUTOGRAD_CACHE at a folder that can be written
+  meanwhile  'nothing' runs in its fallback, more slowly"""
+
+NO_SOURCE = """\
+nothing.cpp: the kernel cannot be built
+  found      [Errno 2] No such file or directory: 'FOLDER/nothing.cpp'
+  do         check the path; if it is part of an installed package, add the source to its package data
+  meanwhile  'nothing' runs in its fallback, more slowly"""
