@@ -51,7 +51,7 @@ class Program:
         self.plan: Plan = make_plan(entry)
         self.is_checked = level != "off"
         self.is_writing = bool(declaration.schema.mutated_arguments)
-        self.watch = Watcher(entry)
+        self.watch = Watcher(entry, compares_contents=level == "full")
         self._is_watched = level == "full"
         self._kernels = entry.kernels
         source, writer = _write(self.plan, is_checked=self.is_checked)

@@ -1,9 +1,13 @@
-"""Runs a kernel and checks everything about the call: each one at the level `full`, the first of a kind at `cheap`."""
+"""Runs a kernel and checks everything about the call: each one at the level `full`, the first of a kind at `cheap`.
+
+Inputs that are not declared as mutated must be as they were. PyTorch counts its own writes; at the level `full` the
+contents are compared as well, since NumPy, `.data`, C++ and Triton write uncounted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -11,6 +15,7 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
+from custom_autograd.runtime.contents import Checksum, checksum, is_changed
 from custom_autograd.runtime.results import ResultReader, spans
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.torch_private.functions import version_of
@@ -19,8 +24,9 @@ from custom_autograd.torch_private.functions import version_of
 class Watcher:
     """Wraps the kernels of one op, each once."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, *, compares_contents: bool) -> None:
         self._entry = entry
+        self._compares_contents = compares_contents
         self._read = ResultReader(entry.declaration, entry.kernels.describe, share=lambda _, tensor: tensor).read
         self._bind = Binder(entry.declaration.schema)
         self._fixed = [a.name for a in entry.declaration.schema.tensor_arguments if not a.is_mutated]
@@ -40,16 +46,24 @@ class Watcher:
         def watched(*args: Any, **kwargs: Any) -> Any:
             arguments = self._bind.given(*args, **kwargs)
             written = {span for name in self._written for span in spans(arguments[name])}
-            tensors = {name: _counting(arguments[name], written) for name in self._fixed}
-            before = {name: [version_of(tensor) for tensor in its] for name, its in tensors.items()}
+            fixed = {name: _fixed_tensors(arguments[name], written) for name in self._fixed}
+            before = {name: [self._state(tensor) for tensor in tensors] for name, tensors in fixed.items()}
             result = self._read(function(*args, **kwargs), arguments, function)
-            for name, versions in before.items():
-                if versions != [version_of(tensor) for tensor in tensors[name]]:
+            for name, tensors in fixed.items():
+                if any(map(self._is_written, tensors, before[name])):
                     raise self._undeclared(name, function)
             return result
 
         watched.kernel_function = function  # type: ignore[attr-defined]  # for what asks which kernel it is
         return watched
+
+    def _state(self, tensor: Tensor) -> State:
+        version = None if tensor.is_inference() else version_of(tensor)
+        return version, checksum(tensor) if self._compares_contents else []
+
+    def _is_written(self, tensor: Tensor, before: State) -> bool:
+        version, contents = self._state(tensor)
+        return version != before[0] or is_changed(before[1], contents)
 
     def _undeclared(self, name: str, function: Callable[..., Any]) -> KernelError:
         return KernelError(
@@ -62,6 +76,10 @@ class Watcher:
         )
 
 
-def _counting(value: Any, written: set[tuple[int, int]]) -> list[Tensor]:  # Any: a tensor, a list of tensors, or None
-    """The tensors in a value that must not be written to, and count if they are: those of inference mode do not."""
-    return [t for t in tensors_in([value]) if not t.is_inference() and written.isdisjoint(spans(t))]
+def _fixed_tensors(value: Any, written: set[tuple[int, int]]) -> list[Tensor]:  # Any: tensor, list of them, or None
+    """Return the tensors in a value that must not be written to: those without the memory of one that may be."""
+    return [tensor for tensor in tensors_in([value]) if written.isdisjoint(spans(tensor))]
+
+
+State: TypeAlias = "tuple[int | None, Checksum]"
+"""How often a tensor was written to, if it counts that (one of inference mode does not), and its contents."""

@@ -7,6 +7,8 @@
 - `Function._backward_cls`, `Function._compiled_autograd_key`: the class of the nodes, and its key in compiled autograd.
 - `Tensor._base`, `Tensor._is_view`: what a view is a view of.
 - `Tensor._version`: how often a tensor was written to.
+- `Tensor._indices`, `Tensor._values`: the public methods raise for a sparse tensor that is not coalesced.
+- `_C.DisableTorchFunction`: reads the memory of a tensor whatever its class, or a mode, makes of functions.
 - `_C._any_requires_grad`: asks all arguments at once, looking into lists.
 - `Node._input_metadata`, `ctx.next_functions`: shapes, dtypes and devices that the graph keeps anyway.
 - `ctx.to_save`, `ctx.materialize_grads`: what `save_for_backward` and `set_materialize_grads` set, without a call.
@@ -26,6 +28,7 @@ from custom_autograd.torch_private.transforms import is_transforming, single_lev
 
 SAVED = "to_save"
 MATERIALIZES = "materialize_grads"
+without_torch_function = torch._C.DisableTorchFunction
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply takes whatever the op takes
@@ -127,6 +130,17 @@ def is_view(tensor: Tensor) -> bool:
 def version_of(tensor: Tensor) -> int:
     """How often a tensor was written to."""
     return tensor._version
+
+
+def sparse_parts(tensor: Tensor) -> list[Tensor]:
+    """Return the strided tensors that a sparse tensor consists of; none for a tensor of another layout."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
 
 
 def is_leaf_in_graph(tensor: Tensor) -> bool:
