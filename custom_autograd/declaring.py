@@ -24,7 +24,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import declared_kernel
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.terms import Terms, make_kernel
-from custom_autograd.structures.adapters import flat_function
+from custom_autograd.structures.adapters import flat_function, flat_kernel_function
 from custom_autograd.structures.forms import find_form, flat_wish
 
 
@@ -98,10 +98,12 @@ def declare(
     if not callable(function):
         raise _not_callable(wish.op, function)
     devices = None if device_types is None else _listed(wish.op, "device_types", device_types)
-    form = find_form(function, wish)
+    form, author = find_form(function, wish), function
     if form is not None:
-        function, wish = flat_function(form, function, wish.op), flat_wish(wish, form)
+        function, wish = flat_function(form, author, wish.op), flat_wish(wish, form)
     schema, location = schema_of(function, wish), location_of(function)
+    if form is not None:
+        function = flat_kernel_function(form, schema, author, wish.op)
     declaration = Declaration(name, schema, function, location, devices, wish.tags, is_reference, form)
     with registry.one_declaration_at_a_time():
         return define(declaration, replace=replace)

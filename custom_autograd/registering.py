@@ -20,7 +20,7 @@ from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime import autograd_kernel
 from custom_autograd.runtime.casting import slot_of
 from custom_autograd.runtime.terms import Terms, make_kernel
-from custom_autograd.structures.adapters import ByName, by_flat_name, check_call, flat_function
+from custom_autograd.structures.adapters import ByName, by_flat_name, check_call, flat_function, flat_kernel_function
 from custom_autograd.structures.torch_style import TorchStyle, flat_vmap
 from custom_autograd.torch_private.dispatch import key_of_device
 
@@ -48,7 +48,7 @@ def add_kernel(
     registered: Callable[..., Any] = function
     if declaration.form is not None:
         check_call(declaration.form, declaration, "kernel", function)
-        registered = flat_function(declaration.form, function, entry.name)
+        registered = flat_kernel_function(declaration.form, declaration.schema, function, entry.name)
     for device_type in (None,) if device_types is None else names_of(device_types):
         slot = f"{device_type or 'default'} kernel"
         rules.check_call(declaration, slot, registered)

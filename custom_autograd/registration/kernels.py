@@ -21,6 +21,7 @@ from custom_autograd.registration import forcing, kernel_errors
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.conditions import Condition, first_line
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.op_kernels import kernel_of_op
 from custom_autograd.torch_private.registrations import changes
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
@@ -73,8 +74,16 @@ class Kernel:
 
 def declared_kernel(declaration: Declaration) -> Kernel:
     """The decorated function as a kernel for any device."""
-    function, name = declaration.function, "default"
-    return Kernel(None, function, declaration.location, name, 0, None, function, lambda other: other)
+    given, name = declaration.function, "default"
+    function = flat_kernel(declaration, given)
+    return Kernel(None, function, declaration.location, name, 0, None, given, lambda other: other)
+
+
+def flat_kernel(declaration: Declaration, function: Function) -> Function:
+    """Return a function that takes what the schema says as the op's kernel."""
+    schema = declaration.schema
+    positional = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
+    return kernel_of_op(function, str(declaration.name), positional, [a.name for a in schema.mutated_arguments])
 
 
 class Kernels(Mapping["str | None", Kernel]):

@@ -13,7 +13,7 @@ from custom_autograd.core.messages import format_message, quote, show, suggest
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.registration.conditions import Condition
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.kernels import Kernel
+from custom_autograd.registration.kernels import Kernel, flat_kernel
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.preparing import LAYOUTS, wrapper_of
 
@@ -54,7 +54,8 @@ def make_kernel(
         problem = "the priority of a kernel is an int"
         raise _refusal(declaration, location, problem, expected="an int, such as 1", found=show(terms.priority))
     when = None if terms.when is None else _condition(declaration, terms.when, location)
-    return Kernel(device_type, wrap(function), location, name, terms.priority, when, function, wrap)
+    own = wrap(flat_kernel(declaration, function))
+    return Kernel(device_type, own, location, name, terms.priority, when, function, wrap)
 
 
 def _condition(declaration: Declaration, when: Any, location: str) -> Condition:

@@ -12,8 +12,10 @@ from torch import Tensor
 from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import format_message, quote, suggest
+from custom_autograd.core.schema import Schema
 from custom_autograd.registration import rules
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.op_kernels import kernel_of_op
 from custom_autograd.structures.forms import Form
 from custom_autograd.structures.nodes import Node, Plain
 from custom_autograd.structures.records import describe
@@ -39,6 +41,14 @@ def flat_function(form: Form, function: Function, op: str, slot: str = "kernel")
             raise_misfit(KernelError, op, f"the {slot} {location_of(function)} returns another container", error)
 
     return _with_signature(flat, form.flat_signature, form.annotations)
+
+
+def flat_kernel_function(form: Form, schema: Schema, function: Function, op: str) -> Function:
+    """Return a kernel on containers as its flat twin is called; it knows which of them the op writes to."""
+    positional, _ = form.ordered()
+    written = {argument.name for argument in schema.mutated_arguments}
+    names = [node.name for node in form.inputs if not written.isdisjoint(node.flat())]
+    return flat_function(form, kernel_of_op(function, op, [node.name for node in positional], names), op)
 
 
 def _with_signature(flat: Function, signature: inspect.Signature, annotations: dict[str, Any]) -> Function:

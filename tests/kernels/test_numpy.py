@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import re
 import sys
 from typing import NamedTuple
 
@@ -118,6 +119,112 @@ def test_an_array_shares_the_memory_of_its_tensor():
     fill(x.t()[1:])
 
     assert [[0, 7, 7], [0, 7, 7]] == x.tolist()
+
+
+def declared(kernel, schema="(Tensor x, Tensor weight, *, Tensor? bias=None) -> Tensor", mutates=()):
+    return custom_op("numpy_sources::declared", numpy_kernel(kernel), schema=schema, mutates_args=mutates, replace=True)
+
+
+WRITES = {
+    "item": lambda x: x.__setitem__(0, 7),
+    "ufunc": lambda x: np.add(x, 1, out=x),
+    "sort": lambda x: x.sort(),
+    "view": lambda x: x[1:].fill(7),
+    "shuffle": lambda x: np.random.default_rng(0).shuffle(x),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_write_to_an_argument_that_is_not_declared_raises(write):
+    """At every level of validation, before anything is written."""
+
+    def kernel(x, weight, *, bias=None):
+        write(weight)
+        return x + 1
+
+    op, weight = declared(kernel), torch.tensor([2.0, 1.0])
+    for call in (op, torch.ops.numpy_sources.declared):
+        with pytest.raises(KernelError, match="numpy_sources::declared: the NumPy kernel writes to a read-only array"):
+            call(torch.ones(2), weight)
+
+    assert [2.0, 1.0] == weight.tolist()
+
+
+def test_the_message_of_a_write_names_op_arguments_and_advice():
+    def kernel(x, weight, *, bias=None):
+        bias[0] = 1
+        return x + 1
+
+    with pytest.raises(KernelError) as caught:
+        declared(kernel)(torch.ones(2), torch.ones(2), bias=torch.ones(2))
+
+    assert READ_ONLY == re.sub(r":\d+$", ":LINE", str(caught.value), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("way", ["default", "registered"])
+def test_a_declared_argument_is_written_to_and_the_others_are_read(way):
+    schema = "(Tensor(a!) x, Tensor weight, *, Tensor(b!) total) -> ()"
+
+    def kernel(x, weight, *, total):
+        assert not weight.flags.writeable
+        x += weight
+        total[...] = x.sum()
+
+    op = declared(kernel, schema, ("x", "total"))
+    if way == "registered":
+        op = declared(lambda x, weight, *, total: None, schema, ("x", "total"))
+        op.register_kernel("cpu", numpy_kernel(kernel), layouts={"x": "contiguous"})
+    x, total = torch.ones(3, 2).t(), torch.zeros(())
+    op(x, torch.full((2, 3), 4.0), total=total)
+
+    assert [[5.0] * 3] * 2 == x.tolist()
+    assert 30.0 == total.item()
+
+
+def test_arrays_in_lists_are_read_only_too():
+    op = declared(lambda xs: xs[1].fill(7), "(Tensor[] xs) -> Tensor")
+
+    with pytest.raises(KernelError, match="such as that of 'xs'"):
+        op([torch.ones(1), torch.ones(1)])
+
+
+@pytest.mark.parametrize("way", ["default", "registered"])
+def test_of_containers_those_that_are_declared_are_written_to(way):
+    def kernel(cache, x):
+        cache["sum"] += x["value"]
+        x["value"].fill(7)
+
+    def shape(cache: dict[str, Tensor], x: dict[str, Tensor]) -> None:
+        pass
+
+    given = numpy_kernel(functools.wraps(shape)(kernel)) if way == "default" else shape
+    op = custom_op("numpy_sources::kept", given, mutates_args=("cache",), replace=True)
+    if way == "registered":
+        op.register_kernel("cpu", numpy_kernel(kernel))
+    cache, x = {"sum": torch.ones(2)}, {"value": torch.ones(2)}
+    with pytest.raises(KernelError, match="such as that of 'x'"):
+        op(cache, x)
+
+    assert [[2.0, 2.0], [1.0, 1.0]] == [cache["sum"].tolist(), x["value"].tolist()]
+
+
+def test_another_error_of_a_kernel_is_its_own():
+    def kernel(x, weight, *, bias=None):
+        raise ValueError("no such mode")
+
+    with pytest.raises(ValueError, match="no such mode"):
+        declared(kernel)(torch.ones(2), torch.ones(2))
+
+
+def test_the_result_of_an_op_is_not_copied():
+    place = []
+
+    def kernel(x, weight, *, bias=None):
+        out = x + weight
+        place.append(out.ctypes.data)
+        return out
+
+    assert [declared(kernel)(torch.ones(2), torch.ones(2)).data_ptr()] == place
 
 
 def test_a_tensor_that_requires_gradients_is_computed_with():
@@ -269,3 +376,10 @@ doubled: 'x' cannot become a NumPy array
   expected   a strided CPU tensor of a dtype that NumPy has: not bfloat16 and no float8
   found      a Tensor of torch.bfloat16 on cpu: Got unsupported ScalarType BFloat16
   do         let another kernel serve such tensors, or write this one in PyTorch operations"""
+
+READ_ONLY = """\
+numpy_sources::declared: the NumPy kernel writes to a read-only array, such as that of 'x' or 'weight' or 'bias'
+  expected   writes to arguments that the op declares as mutated, and to arrays that the kernel makes
+  found      assignment destination is read-only
+  rule       test_numpy.py:LINE
+  do         write to a copy, or declare the argument: mutates_args=('x',)"""
