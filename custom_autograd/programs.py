@@ -60,6 +60,8 @@ def save_program(program: ExportedProgram, file: File, *, extra_files: Mapping[s
 def load_program(file: File) -> ExportedProgram:
     """Loads an exported program, once all of its ops are declared.
 
+    Neither loading nor running the program imports a module: what it names must have been imported.
+
     Args:
         file: what `save_program` or `torch.export.save` wrote: a path, or a binary file to read from.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import sys
 from typing import Any
 
 from custom_autograd.core.conversions import ArgumentType, optional
 from custom_autograd.core.errors import KernelError
+from custom_autograd.core.imported import find_imported, reason_and_advice
 from custom_autograd.core.messages import format_message, show
 from custom_autograd.core.wish import Refusal
 from custom_autograd.torch_private.compiler import constant_in_graphs
@@ -40,7 +39,7 @@ def path_of(value: Any) -> str:  # Any: a function or class, or wrongly somethin
 def _path_or_problem(value: Any) -> tuple[str, str]:
     if not callable(value):
         return "", f"expected a function or a class, found {show(value)}"
-    path = next((path for path in _candidates(value) if _find(path) is value), None)
+    path = next((path for path in _candidates(value) if find_imported(path) is value), None)
     if path is not None:
         return path, ""
     return "", (
@@ -60,42 +59,24 @@ def _candidates(value: Any) -> list[str]:
     return [*shown, own] if own.startswith("torch._") else [own, *shown]
 
 
-def _find(path: str) -> Any:  # Any: whatever has that name
-    """What has a path in this process, or None; imports nothing."""
-    module, _, name = path.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
 def _load(argument: str, refuse: Refusal, path: str) -> Any:  # Any: what was passed
-    """What has a path, after importing its module if need be.
+    """Return what has a path.
 
     Raises:
-        KernelError: there is no such module, or nothing of that name in it.
+        KernelError: its module is not imported, or has nothing of that name.
     """
-    found = _find(path)
-    if found is None:
-        try:
-            importlib.import_module(path.partition(":")[0])
-        except ImportError as error:
-            raise _missing(argument, refuse, path, f"the import fails: {error}") from error
-        found = _find(path)
-    if found is None:
-        raise _missing(argument, refuse, path, "its module has nothing of that name")
-    return found
-
-
-def _missing(argument: str, refuse: Refusal, path: str, reason: str) -> KernelError:
-    return KernelError(
+    found = find_imported(path)
+    if found is not None:
+        return found
+    reason, advice = reason_and_advice(path)
+    raise KernelError(
         format_message(
             refuse.op,
             f"the static argument '{argument}' names what cannot be found",
-            expected="'module:name' of a function or class that can be imported in this process",
-            found=f"{path!r}: {reason}",
+            expected="'module:name' of a function or class in a module that is imported in this process",
+            found=reason,
             declared=refuse.location,
-            do="make the module importable here, and keep the name in it",
+            do=advice,
         )
     )
 

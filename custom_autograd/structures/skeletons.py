@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import ast
 import enum
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from custom_autograd.core.errors import KernelError
+from custom_autograd.core.imported import find_imported, reason_and_advice
 from custom_autograd.core.messages import format_message
 from custom_autograd.structures.records import RecordType, describe, find_record
 from custom_autograd.torch_private.compiler import constant_in_graphs
@@ -206,13 +206,16 @@ def node_of(name: str) -> NodeType:
 
 
 def _class_of(name: str) -> type:
-    if name not in CLASSES:
-        module, _, path = name.partition(":")
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
+    found: Any = CLASSES.get(name)
+    if found is None:
+        found = find_imported(name)
+        if not isinstance(found, type):
+            reason, advice = reason_and_advice(name)
+            problem, expected = "a container is of a class that cannot be found", "a class in an imported module"
+            raise KernelError(format_message("containers", problem, expected=expected, found=reason, do=advice))
         CLASSES[name] = found
-    return CLASSES[name]
+    cls: type = found
+    return cls
 
 
 def _constant(node: Skeleton) -> Any:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, relu
 from torch.testing import assert_close
 
-from custom_autograd import custom_op
+from custom_autograd import KernelError, custom_op
 
 X = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
 FUNCTIONS = {"function": square, "class": Cubes, "of torch": torch.relu, "of torch.nn": relu, "builtin": gelu}
@@ -177,10 +177,10 @@ def test_name_of_nothing():
 
     assert_expected_inline(re.sub("functions.py:[0-9]+", "FILE.py:LINE", found), """\
 KernelError: statics::apply: the static argument 'function' names what cannot be found
-  expected   'module:name' of a function or class that can be imported in this process
+  expected   'module:name' of a function or class in a module that is imported in this process
   found      'arguments.functions:sqare': its module has nothing of that name
   declared   FILE.py:LINE
-  do         make the module importable here, and keep the name in it""")
+  do         keep the name in arguments.functions""")
 
 
 def test_name_in_no_module():
@@ -188,10 +188,20 @@ def test_name_in_no_module():
 
     assert_expected_inline(re.sub("functions.py:[0-9]+", "FILE.py:LINE", found), """\
 KernelError: statics::apply: the static argument 'function' names what cannot be found
-  expected   'module:name' of a function or class that can be imported in this process
-  found      'arguments.nowhere:square': the import fails: No module named 'arguments.nowhere'
+  expected   'module:name' of a function or class in a module that is imported in this process
+  found      'arguments.nowhere:square': its module is not imported in this process
   declared   FILE.py:LINE
-  do         make the module importable here, and keep the name in it""")
+  do         import arguments.nowhere first, if you trust what holds the name: a text does not decide what is imported""")
+
+
+def test_a_name_imports_nothing(imports_of):
+    """Whoever can edit the text of an exported program would choose which code runs."""
+    (imports_of / "not_imported.py").write_text("raise SystemExit('imported')")
+    sys.path.insert(0, str(imports_of))
+
+    with pytest.raises(KernelError, match="its module is not imported in this process"):
+        torch.ops.statics.apply(X, "not_imported:f")
+    assert "not_imported" not in sys.modules
 
 
 def test_a_lambda_is_refused_under_compilation(fresh_compiler):

@@ -1,10 +1,13 @@
 """Exported programs: loaded where the module of an op is imported, refused with its name where it is not."""
 
 import io
+import re
+import sys
 import zipfile
 
 import pytest
 import torch
+from arguments import functions
 from expecttest import assert_expected_inline
 from messages.shown import message
 from serialisation.processes import run
@@ -121,14 +124,22 @@ DeclarationError: program::missing_: the exported program in the file calls ops 
   do         import MODULE before loading""")
 
 
-def absent(file):
-    """The same archive, which calls an op that is declared nowhere."""
+def edited(file, words):
+    """The same archive with other words in it."""
     changed = io.BytesIO()
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(changed, "w") as new:
         for name in old.namelist():
-            new.writestr(name, old.read(name).replace(b"program.cube", b"absent.cube").replace(b"m::cube", b"m::cubf"))
+            content = old.read(name)
+            for word, other in words.items():
+                content = content.replace(word.encode(), other.encode())
+            new.writestr(name, content)
     changed.seek(0)
     return changed
+
+
+def absent(file):
+    """The same archive, which calls an op that is declared nowhere."""
+    return edited(file, {"program.cube": "absent.cube", "m::cube": "m::cubf"})
 
 
 def test_without_a_note_the_op_is_named(program):
@@ -186,6 +197,27 @@ def test_extra_files_that_are_no_text_are_refused(extra_files, program):
 def test_an_extra_file_of_the_name_that_is_taken_is_refused(program):
     with pytest.raises(ValueError, match=r"save_program writes 'custom_autograd\.json' itself"):
         save_program(program, io.BytesIO(), extra_files={"custom_autograd.json": "text"})
+
+
+class Applied(torch.nn.Module):
+    def forward(self, x):
+        return functions.apply(x, torch.relu)
+
+
+def test_a_program_runs_no_module_that_is_not_imported(imports_of):
+    """The text of a program names functions: it could be edited to name any."""
+    (imports_of / "evil.py").write_text("raise SystemExit('imported')")
+    sys.path.insert(0, str(imports_of))
+    file = saved(save_program, torch.export.export(Applied(), (torch.ones(2),)))
+    program = load_program(edited(file, {"torch:relu": "evil:f"})).module()
+
+    assert_expected_inline(re.sub("functions.py:[0-9]+", "FILE.py:LINE", message(lambda: program(torch.ones(2)))), """\
+KernelError: statics::apply: the static argument 'function' names what cannot be found
+  expected   'module:name' of a function or class in a module that is imported in this process
+  found      'evil:f': its module is not imported in this process
+  declared   FILE.py:LINE
+  do         import evil first, if you trust what holds the name: a text does not decide what is imported""")
+    assert "evil" not in sys.modules
 
 
 # ---------------------------------------------------------------------------------------------------- other processes

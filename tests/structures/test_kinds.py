@@ -1,6 +1,7 @@
 """Values are taken apart into a constant text and what travels next to it, and put together again."""
 
 import dataclasses
+import sys
 from typing import Any, NamedTuple, Optional, TypedDict, Union
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from custom_autograd import KernelError
 from custom_autograd.structures import skeletons
 from custom_autograd.structures.basic_kinds import Parts
 from custom_autograd.structures.kinds import UnknownKindError, kind_of, letters
@@ -178,3 +180,19 @@ def test_what_can_be_inside_is_known_before_any_call():
     assert {"T"} == letters(kind_of(Tree))
     assert {"I", "F"} == letters(kind_of(list[int | float | str]))
     assert {"T", "I", "F"} == letters(kind_of(dict[str, Any]))
+
+
+@pytest.mark.parametrize("text", ["('r', '{}', 'T')", "('p', '{}', None, 'T')", "('e', '{}', 'LINE')"])
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("not_imported:Box", "its module is not imported"), ("containers:Bux", "nothing of that name")],
+    ids=["module", "name"],
+)
+def test_a_text_imports_nothing(text, name, problem, imports_of):
+    """It is part of exported programs, where whoever edits the file chooses it."""
+    (imports_of / "not_imported.py").write_text("raise SystemExit('imported')")
+    sys.path.insert(0, str(imports_of))
+
+    with pytest.raises(KernelError, match=problem):
+        skeletons.rebuild(skeletons.parse(text.format(name)), lambda letter: None)
+    assert "not_imported" not in sys.modules
