@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from custom_autograd import __version__
 from custom_autograd.cli import bench, check, list_ops, mutate, new, show
 
 USAGE = 2
@@ -43,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="custom-autograd", description="Starts, verifies, measures, lists and shows custom operators."
     )
+    parser.add_argument("--version", action="version", version=f"custom-autograd {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for command in COMMANDS:
         epilog = EPILOG if command.takes_targets else None

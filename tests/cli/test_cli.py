@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import custom_autograd
 from custom_autograd.cli import main
 from custom_autograd.cli.terminal import print_report, print_results
 from custom_autograd.report import Result
@@ -198,6 +199,23 @@ def test_help_names_every_command(capsys):
     out = capsys.readouterr().out
     assert 0 == caught.value.code
     assert all(f"    {name} " in out for name in ("check", "list", "show"))
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["list", "--help"]], ids=["version", "help"])
+def test_the_package_runs_as_the_command(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    command = [sys.executable, "-m", "custom_autograd", *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (caught.value.code, capsys.readouterr().out) == (process.returncode, process.stdout)
+
+
+def test_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+
+    assert f"custom-autograd {custom_autograd.__version__}\n" == capsys.readouterr().out
 
 
 def test_help_does_not_import_torch():

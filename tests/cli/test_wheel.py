@@ -99,6 +99,6 @@ def test_parametrize_checks_makes_the_same_names(project):
 
 @pytest.mark.slow
 def test_command_runs(project):
-    code, out = run_in(project, "-m", "custom_autograd.cli", "check", "stranger.py", "--checks", "schema")
+    code, out = run_in(project, "-m", "custom_autograd", "check", "stranger.py", "--checks", "schema")
 
     assert 0 == code, out

@@ -126,7 +126,7 @@ def test_ctrl_c_ends_with_130_and_what_was_found(file, processes):
     # With several processes the child that reaches the sample interrupts its parent, as the terminal would.
     (file / "worker_ops.py").write_text(OPS.format(interrupted="os.getpid()" if processes == "1" else "os.getppid()"))
     arguments = ["worker_ops.py:INTERRUPTED", *CHECKS, "-j", processes, "--junit", "r.xml"]
-    program = [sys.executable, "-m", "custom_autograd.cli", "check", *arguments]
+    program = [sys.executable, "-m", "custom_autograd", "check", *arguments]
     finished = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
 
     cases = ElementTree.parse(file / "r.xml").getroot().findall(".//testcase")
