@@ -108,6 +108,13 @@ def _with_default(declared: Declared, annotation: Any, refuse: Refusal) -> Decla
         )
     value = defaults.in_kernels_form(found.spelling, parameter.default)
     travelling = value if found.to_dispatcher is None else _convert(parameter, found.to_dispatcher, value, refuse)
+    if not defaults.is_writable(travelling):
+        raise refuse(
+            f"argument '{parameter.name}' has a default that the dispatcher cannot hold",
+            expected="text that UTF-8 can hold",
+            found=f"{show(parameter.default)}, with half of a surrogate pair",
+            do="write the character itself (chr(0x1F600)), or take its number as an int",
+        )
     if not defaults.fits(found.spelling, travelling):
         raise refuse(
             f"argument '{parameter.name}' has a default that does not fit its type",

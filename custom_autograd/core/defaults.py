@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.conversions import ArgumentType, Conversion
+from custom_autograd.core.messages import is_text
 from custom_autograd.torch_private.schemas import can_be_default, parse_schema
 
 NUMBER = (bool, int, float)
@@ -35,6 +36,13 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 SIMPLE = re.compile(r"[\w .:/+-]*", re.ASCII)
 """Strings that every reader of schemas reads alike, that of torchgen included."""
+
+
+def is_writable(value: Any) -> bool:  # Any: a default, in the dispatcher's form
+    """Return True if the dispatcher can hold the strings in a default."""
+    if isinstance(value, (list, tuple)):
+        return all(map(is_writable, value))
+    return not isinstance(value, str) or is_text(value)
 
 
 def fits(spelling: str, value: Any) -> bool:  # Any: a default, in the dispatcher's form

@@ -45,6 +45,14 @@ def show(value: Any) -> str:  # Any: a message may quote whatever a user passed
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 
+def is_text(value: Any) -> bool:  # Any: whatever a user passed
+    """Return True if a value is a string that UTF-8 can hold, as the dispatcher needs: one without lone surrogates."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
 def quote(names: Iterable[str]) -> str:
     """Names in quotes, separated by commas; 'none' where there are none."""
     return ", ".join(f"'{name}'" for name in names) or "none"

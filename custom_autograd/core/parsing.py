@@ -10,7 +10,7 @@ from typing import Any
 
 from custom_autograd.core.aliases import check_aliases
 from custom_autograd.core.arguments import Declared, check_static
-from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.messages import is_text, quote, show, suggest
 from custom_autograd.core.names import is_name
 from custom_autograd.core.schema import TENSOR_TYPES, Argument, Output, Schema
 from custom_autograd.core.statics import static_type
@@ -47,6 +47,8 @@ def parse(
             found=text,
             do="leave the name of the op out of the schema",
         )
+    if not is_text(text):
+        raise refuse("the schema cannot be parsed: it has half of a surrogate pair", found=show(text))
     try:
         arguments, results = parse_schema("op" + text)
     except RuntimeError as error:

@@ -194,6 +194,28 @@ DeclarationError: words::op: argument 'n' has a default that does not fit its ty
   do         change the default or the annotation; a tensor can have no default but None""")
 
 
+@pytest.mark.parametrize(("kind", "default"), [(str, "a\ud800"), (list[str], ["a\ud800"])], ids=["text", "list"])
+def test_default_with_half_of_a_surrogate_pair(kind, default):
+    """It raised torch's cast error at each call."""
+
+    def f(x: Tensor, s: kind = default) -> Tensor:
+        return x
+
+    assert_expected_inline(declare(f).replace(repr(default), "DEFAULT"), """\
+DeclarationError: words::op: argument 's' has a default that the dispatcher cannot hold
+  expected   text that UTF-8 can hold
+  found      DEFAULT, with half of a surrogate pair
+  declared   FILE.py:LINE
+  do         write the character itself (chr(0x1F600)), or take its number as an int""")
+
+
+def test_schema_with_half_of_a_surrogate_pair():
+    assert_expected_inline(declare(lambda x, s: x, schema='(Tensor x, str s="\ud800") -> Tensor'), """\
+DeclarationError: words::op: the schema cannot be parsed: it has half of a surrogate pair
+  found      '(Tensor x, str s="\\ud800") -> Tensor'
+  declared   FILE.py:LINE""")
+
+
 def test_default_beyond_64_bits():
     def f(x: Tensor, n: int = 2**63) -> Tensor:
         return x
