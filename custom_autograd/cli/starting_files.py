@@ -1,6 +1,7 @@
 """The text of the files that `custom-autograd new` writes: an op that is complete, to be changed into another one.
 
-$qualified, $name and $stem stand for "ns::name", the name, and the name of the file without its suffix.
+$qualified, $name, $stem and $module stand for "ns::name", the name, the name of the file without its suffix, and the
+name by which a test imports it.
 """
 
 from collections.abc import Mapping
@@ -10,20 +11,21 @@ KERNELS = ("none", "numpy", "cpp", "triton")
 """What --kernel takes; "none" leaves the work to the reference."""
 
 
-def files_for(qualified: str, name: str, stem: str, kernel: str) -> Mapping[str, str]:
+def files_for(qualified: str, name: str, module: str, kernel: str) -> Mapping[str, str]:
     """File name -> text.
 
     Args:
         qualified: the op's qualified name.
         name: its name.
-        stem: the name of the op's file without its suffix.
+        module: the name by which the op's file is imported; its last part is the name of the file.
         kernel: one of `KERNELS`.
     """
+    stem = module.rpartition(".")[2]
     parts = (HEAD, IMPORTS[kernel], OP, KERNEL[kernel], RULES)
     files = {f"{stem}.py": "".join(parts), f"test_{stem}.py": TEST}
     if kernel == "cpp":
         files[f"{stem}.cpp"] = CPP
-    names = {"qualified": qualified, "name": name, "stem": stem}
+    names = {"qualified": qualified, "name": name, "stem": stem, "module": module}
     return {Template(file).substitute(names): Template(text).substitute(names) for file, text in files.items()}
 
 
@@ -164,7 +166,7 @@ TEST = '''"""Every check of $name, each as a test of its own."""
 
 from custom_autograd.testing import parametrize_checks
 
-from $stem import $name
+from $module import $name
 
 
 @parametrize_checks($name)

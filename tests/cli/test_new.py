@@ -66,6 +66,26 @@ def test_output_names_the_file_and_makes_its_folder(imports_of):
     assert "from gates import swish" in (imports_of / "ops" / "test_gates.py").read_text()
 
 
+@pytest.mark.parametrize(
+    ("source", "folder", "expected"),
+    [(".", "tests", "tests"), (".", None, "."), ("src", "tests", "tests"), ("src", None, ".")],
+    ids=["tests", "no tests", "src and tests", "src"],
+)
+def test_the_test_of_a_module_in_a_package_imports_it_by_its_name(imports_of, capsys, source, folder, expected):
+    """And is not written into the package."""
+    package = imports_of / source / "pkg" / "ops"
+    package.mkdir(parents=True)
+    for path in (package, package.parent):
+        (path / "__init__.py").touch()
+    if folder is not None:
+        (imports_of / folder).mkdir()
+    main(["new", "swish", "--output", os.path.join(source, "pkg", "ops", "gates.py")])
+
+    assert ["__init__.py", "gates.py"] == sorted(path.name for path in package.iterdir())
+    assert "from pkg.ops.gates import swish" in (imports_of / expected / "test_gates.py").read_text()
+    assert f"pytest {os.path.normpath(os.path.join(expected, 'test_gates.py'))}" in capsys.readouterr().out
+
+
 def test_file_that_is_there_is_not_overwritten(imports_of, capsys):
     (imports_of / "test_swish.py").write_text("mine")
     code = main(["new", "swish"])
