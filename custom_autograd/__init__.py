@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.programs import load_program, save_program
     from custom_autograd.report import Report, Result
+    from custom_autograd.runtime.roads import through_dispatcher
     from custom_autograd.runtime.validation import validation
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ __all__ = [
     "custom_op",
     "load_program",
     "save_program",
+    "through_dispatcher",
     "validation",
 ]
 
@@ -54,6 +56,7 @@ _HOMES = {
     "custom_op": "op",
     "load_program": "programs",
     "save_program": "programs",
+    "through_dispatcher": "runtime.roads",
     "validation": "runtime.validation",
 }
 """Where each public name lives: loaded when it is first used, so that `custom-autograd --help` needs no torch."""

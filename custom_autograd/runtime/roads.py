@@ -183,7 +183,16 @@ def _allowed(entry: Entry, backend: str) -> frozenset[str]:
 
 @contextmanager
 def through_dispatcher() -> Iterator[None]:
-    """Every call, in every thread, takes the dispatcher's way while the context is open: to compare the two."""
+    """Send every call of every op, in all threads, through the dispatcher while the context is open.
+
+    For observers below Python, which a direct call does not ask: `torch.profiler.ExecutionTraceObserver`, a profiler
+    that another program starts in this one, or to compare the two ways.
+
+    Example:
+        >>> import custom_autograd
+        >>> with custom_autograd.through_dispatcher():
+        ...     pass  # every call in here is one of the dispatcher
+    """
     global _closed
     with _lock:
         _closed += 1
