@@ -1,7 +1,8 @@
 """What a check is: a name, what it applies to, and `run(target, sample)`, which yields findings.
 
 finding     one thing that was looked at: passed, failed with what is wrong and why, or skipped with the reason
-refusal     an op that raises because it cannot do something is honest: the check is skipped, not failed
+refusal     an op that raises because it cannot do something is honest: the check is skipped, not failed; a rule
+            that is registered and raises is not
 """
 
 from abc import ABC, abstractmethod
@@ -9,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from custom_autograd.checks.origins import origin_of
 from custom_autograd.checks.targets import Target
-from custom_autograd.core.errors import GradientError, RegistrationError
+from custom_autograd.core.errors import GradientError, GradientUnavailable, RegistrationError
 from custom_autograd.core.samples import Sample
 
 
@@ -100,13 +102,25 @@ class Check(ABC):
         """
 
 
-def find_refusal(error: BaseException) -> str | None:
-    """Why the op says that it cannot do what was asked; None if the error is anything else."""
+def find_refusal(error: BaseException, *, is_optional: bool = False) -> str | None:
+    """Return why the op cannot do what was asked; None if the error is anything else.
+
+    An exception that the author's code raises is a fault of its rule, whatever its words, unless its class says
+    otherwise: GradientUnavailable always does.
+
+    Args:
+        error: what was raised.
+        is_optional: whether a rule need not take this call: NotImplementedError then is a refusal as well.
+    """
     error = root_cause(error)
-    if isinstance(error, (NotImplementedError, RegistrationError)):
+    if isinstance(error, (GradientUnavailable, RegistrationError)):
         return first_line(error)
-    phrases = GRADIENT_REFUSALS if isinstance(error, GradientError) else REFUSALS
-    lines = [line.strip() for line in str(error).splitlines() if any(phrase in line for phrase in phrases)]
+    is_lacking = isinstance(error, NotImplementedError)
+    if isinstance(error, GradientError) or origin_of(error) == "author":
+        return first_line(error) if is_lacking and is_optional else None
+    if is_lacking:
+        return first_line(error)
+    lines = [line.strip() for line in str(error).splitlines() if any(phrase in line for phrase in REFUSALS)]
     return f"{type(error).__name__}: {lines[0]}" if lines else None
 
 
@@ -147,15 +161,5 @@ REFUSALS = (
     "is not differentiable",
     "Cannot access data pointer of Tensor that doesn't have storage",
 )
-"""What torch says when an op cannot do something, where the class of the error alone does not tell."""
-
-GRADIENT_REFUSALS = (
-    "no backward",
-    "no rule",
-    "neither a jvp nor a backward",
-    "cannot derive",
-    "once-differentiable",
-    "is not known",
-    "is not differentiable",
-)
-"""What a GradientError says where a rule is missing; any other says that what a rule returned is wrong."""
+"""What torch and this package say when an op cannot do something; in an exception that the author raises it says
+nothing."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from custom_autograd.checks.base import NothingToCheckError, find_refusal, first_line, root_cause
 from custom_autograd.checks.comparison import Difference, find_difference
 from custom_autograd.checks.differentiable import can_have_gradient
+from custom_autograd.checks.origins import is_authors
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import Entry
@@ -100,7 +101,7 @@ def refusal_of(target: Target, error: Exception) -> str | None:
 
     Torch does of what was not declared here, and of what writes to an input, which few transforms allow.
     """
-    refusal = find_refusal(error)
+    refusal = find_refusal(error, is_optional=True)
     if refusal is None and (not is_declared_here(target) or target.is_mutating or is_limit_of_torch(error)):
         return first_line(root_cause(error))
     return refusal
@@ -115,7 +116,9 @@ def has_data_dependent_size(target: Target, sample: Sample) -> bool:
 
 
 def is_limit_of_torch(error: Exception) -> bool:
-    """Whether torch.compile says that it does not take any op of this kind, or that the error is its own."""
+    """Return whether torch.compile says that it takes no op of this kind, or that the error is its own."""
+    if is_authors(error):
+        return False
     text = f"{type(error).__name__} {type(root_cause(error)).__name__}: {error}"
     return any(phrase in text for phrase in LIMITS_OF_TORCH)
 

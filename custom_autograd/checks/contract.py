@@ -11,6 +11,7 @@ from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckEr
 from custom_autograd.checks.causes import find_cause
 from custom_autograd.checks.comparison import widened
 from custom_autograd.checks.differentiable import can_have_gradient, differentiable_positions, gradients_of
+from custom_autograd.checks.origins import is_authors, place_of
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.core.samples import Sample, TensorLeaf
 from custom_autograd.registration.registry import Entry
@@ -24,16 +25,25 @@ class Contract(Check):
     code = "G01"
     group = "derivatives"
     is_quick = True
-    purpose = "each gradient a backward returns has the shape, dtype, device and layout of its input"
+    purpose = "a backward takes the samples; each gradient has the shape, dtype, device and layout of its input"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for their number, and one per tensor: all inputs together, each alone, and all in float64."""
+        """Yield one finding for their number, and one per tensor: all inputs together, each alone, in float64."""
+        try:
+            gradients_of(target, sample)
+        except Exception as error:
+            if not is_authors(error):
+                raise  # a GradientError of this package is the finding; a refusal is none
+            yield failed(f"forward and backward raise {first_line(error)} ({place_of(error)})", cause=RAISES)
+            return
         if isinstance(getattr(target.subject, "entry", None), Entry):
-            gradients_of(target, sample)  # raises a GradientError, which is the finding
             yield PASSED
             return
         for variant in _variants(target, sample):
             yield from _check(target, variant)
+
+
+RAISES = "what is registered takes every sample of its op: correct the rule, or take it away, and the op says so"
 
 
 def _variants(target: Target, sample: Sample) -> Iterator[Sample]:

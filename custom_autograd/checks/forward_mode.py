@@ -7,6 +7,7 @@ from torch import Tensor
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.checks.differentiable import TensorFunction, function_of, push_forward, signed_like
+from custom_autograd.checks.origins import is_authors, place_of
 from custom_autograd.checks.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.checks.precision import Precision, precision_of
 from custom_autograd.checks.targets import Target
@@ -40,7 +41,7 @@ class ForwardMode(Check):
             v = signed_like(part.inputs)
             try:
                 tangents = push_forward(part, v)
-            except (RuntimeError, TypeError, NotImplementedError) as error:
+            except Exception as error:  # noqa: BLE001 - told apart there, and raised again where it is unknown
                 yield _raised(error)
                 return
             finding = _compare(part, v, tangents, precision)
@@ -54,6 +55,9 @@ def _raised(error: Exception) -> Finding:
     refusal = find_refusal(error)
     if refusal is not None:
         return skipped(f"the op has no forward mode and says so: {refusal}")
+    if is_authors(error):
+        text = f"forward mode raises {first_line(error)} ({place_of(error)})"
+        return failed(text, cause="a jvp rule that is registered takes the samples of its op, or it is taken away")
     if isinstance(error, GradientError):
         return failed(f"the op raises {first_line(error)}", cause="the jvp rule does not fit the op")
     raise error

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from custom_autograd.checks.base import Check, Finding, NothingToCheckError, failed, find_refusal, skipped
+from custom_autograd.checks.origins import is_authors
 from custom_autograd.checks.scripts import script_of
 from custom_autograd.checks.shrinking import shrink
 from custom_autograd.checks.sweeps import representatives
@@ -211,8 +212,8 @@ def _quiet() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def _finding_of(error: Exception) -> Finding | None:
-    """A refusal is a skip; what this package itself says of a rule or a kernel is a failure; the rest is unknown."""
-    refusal = find_refusal(error)
+    """A refusal is a skip, unless a rule raised it; what this package says of a rule or a kernel is a failure."""
+    refusal = None if is_authors(error) else find_refusal(error)
     if refusal is not None:
         return skipped(refusal)
     return failed(str(error)) if isinstance(error, (GradientError, KernelError)) else None

@@ -51,7 +51,7 @@ class Subclasses(Check):
 
 def _refused(target: Target, label: str, error: Exception) -> Finding:
     """What was registered with the dispatcher takes every tensor; other code may want plain ones."""
-    refusal = find_refusal(error)
+    refusal = find_refusal(error, is_optional=True)
     if refusal is not None:
         return skipped(refusal)
     if why_not_own_op(target) is not None:

@@ -103,7 +103,7 @@ def _check(
         try:
             found = batched(*values)
         except (RuntimeError, TypeError, NotImplementedError) as error:
-            refusal = find_refusal(error)
+            refusal = find_refusal(error, is_optional=True)
             if refusal is None and not is_composed:
                 raise
             return skipped(f"the op has no batching rule and says so: {refusal or first_line(error)}")

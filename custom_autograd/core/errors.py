@@ -6,6 +6,7 @@ CustomAutogradError (RuntimeError)
   KernelError                            a kernel, or the lack of one: change the kernel or the arguments
     KernelUnavailable                    a kernel cannot be built or loaded here: the next one runs, where there is one
   GradientError                          a derivative is wrong, missing or impossible: change or add a rule
+    GradientUnavailable                  the op has no such derivative: no rule is registered, or none can be derived
   CheckError (also AssertionError)       verification found something, or could not start
 """
 
@@ -32,6 +33,10 @@ class KernelUnavailable(KernelError):  # noqa: N818 - a state, not a mistake
 
 class GradientError(CustomAutogradError):
     """A gradient or a tangent is wrong, missing, or cannot be computed."""
+
+
+class GradientUnavailable(GradientError):  # noqa: N818 - a state, not a mistake
+    """The op has no such derivative: no rule is registered for it, and none can be derived."""
 
 
 class CheckError(CustomAutogradError, AssertionError):

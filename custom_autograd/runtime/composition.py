@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from custom_autograd.core.errors import GradientError, KernelError
+from custom_autograd.core.errors import GradientUnavailable, KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
@@ -83,7 +83,7 @@ def _refuse_lost_writes(entry: Entry, values: list[Any]) -> None:
 
 
 def _refuse(entry: Entry, reason: str, alternative: str) -> NoReturn:
-    raise GradientError(
+    raise GradientUnavailable(
         format_message(
             entry.name,
             f"the op returns a view and has gradient rules: {reason}",

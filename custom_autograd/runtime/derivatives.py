@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import GradientError
+from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.metadata import Metadata
 from custom_autograd.runtime.drop_in import PARCEL, DropIn
@@ -124,9 +124,9 @@ class Derivatives:
         known = dict(zip(schema.argument_names, needed, strict=True))
         return {**known, **dict(zip(schema.output_names, outputs, strict=True))}
 
-    def _no_backward(self) -> GradientError:
+    def _no_backward(self) -> GradientUnavailable:
         declaration = self.plan.declaration
-        return GradientError(
+        return GradientUnavailable(
             format_message(
                 str(declaration.name),
                 "a gradient is asked for, and no backward is registered",

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import GradientError
+from custom_autograd.core.errors import GradientUnavailable
 
 
 class OnceDifferentiable(torch.autograd.Function):
@@ -35,12 +35,12 @@ class OnceDifferentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> NoReturn:
         """Refuses the second derivative."""
-        raise GradientError(ctx.message)
+        raise GradientUnavailable(ctx.message)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> NoReturn:
         """Refuses the derivative in forward mode."""
-        raise GradientError(ctx.message)
+        raise GradientUnavailable(ctx.message)
 
 
 def forbid_second_derivative(gradient: Any, message: str, dependencies: Sequence[Any]) -> Any:  # Any: with lists

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.function import Function
 
-from custom_autograd.core.errors import GradientError
+from custom_autograd.core.errors import GradientError, GradientUnavailable
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.registry import Entry
@@ -248,7 +248,7 @@ def _refuse_if_tracked(entry: Entry, inputs: Mapping[str, Any]) -> None:
     names = [name for name, value in inputs.items() if any(map(transforms.is_tracked, tensors.tensors_in([value])))]
     if not names:
         return
-    raise GradientError(
+    raise GradientUnavailable(
         format_message(
             entry.name,
             f"the op writes to {quote(a.name for a in entry.declaration.schema.mutated_arguments)} and has no "

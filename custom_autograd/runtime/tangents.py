@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import GradientError
+from custom_autograd.core.errors import GradientError, GradientUnavailable
 from custom_autograd.core.messages import format_message, quote, suggest
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.rules import Rule, differentiable_results
@@ -80,16 +80,16 @@ class Jvp:
         """The tangents of some results, as the vjp of the vjp.
 
         Raises:
-            GradientError: there is no backward, or it cannot be differentiated.
+            GradientUnavailable: there is no backward, or it cannot be differentiated.
         """
         if not self.plan.has_reverse:
-            self._fail(
+            self._refuse(
                 "the op has neither a jvp nor a backward rule, and a tangent is asked for",
                 do="register one with register_jvp, or a differentiable register_backward",
             )
         once = next((rule for rule in self.plan.rules if rule.is_once_differentiable), None)
         if once is not None:
-            self._fail(
+            self._refuse(
                 "the op cannot derive forward mode from a backward that is once-differentiable",
                 once,
                 do="register_jvp, or write the backward in differentiable operations",
@@ -116,7 +116,7 @@ class Jvp:
                 if gradient is None or one is None:
                     continue
                 if not gradient.requires_grad:
-                    self._fail(
+                    self._refuse(
                         f"the op cannot derive forward mode: the gradient of '{name}' is not differentiable",
                         do="register_jvp, or write the backward in differentiable operations",
                     )
@@ -224,11 +224,11 @@ class Jvp:
         """Refuses reverse mode over forward mode through a hidden output whose tangent is unknown.
 
         Raises:
-            GradientError: a saved hidden output has a tangent that neither the jvp rule nor anything else computes.
+            GradientUnavailable: the tangent of a saved hidden output is computed by no jvp rule and nothing else.
         """
         unknown = [name for name in self.missing if name in saved]
         if unknown:
-            self._fail(
+            self._refuse(
                 f"the tangent of the hidden output {quote(unknown)} is not known, and a gradient depends on it",
                 self.plan.jvp,
                 do=f"return it from the jvp rule by name, take {quote(f'grad_{n}' for n in unknown)} in the "
@@ -236,16 +236,15 @@ class Jvp:
             )
 
     def _fail(self, problem: str, rule: Rule | None = None, **facts: str | None) -> NoReturn:
+        raise GradientError(self._message(problem, rule, facts))
+
+    def _refuse(self, problem: str, rule: Rule | None = None, **facts: str | None) -> NoReturn:
+        raise GradientUnavailable(self._message(problem, rule, facts))
+
+    def _message(self, problem: str, rule: Rule | None, facts: Mapping[str, str | None]) -> str:
         location = None if rule is None else f"{rule.location}, {rule.slot}"
-        raise GradientError(
-            format_message(
-                str(self.plan.declaration.name),
-                problem,
-                rule=location,
-                declared=self.plan.declaration.location,
-                **facts,
-            )
-        )
+        declaration = self.plan.declaration
+        return format_message(str(declaration.name), problem, rule=location, declared=declaration.location, **facts)
 
 
 def _is_hidden(result: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.errors import GradientError
+from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.registration.rules import Rule, grad_names, sole_result
 from custom_autograd.runtime.gradients import GradientReader
@@ -78,7 +78,7 @@ class Vjp:
             for name, share in shares.items():
                 found[name] = _sum(found.get(name), share)
 
-    def _missing(self, uncovered: tuple[str, ...], silent: tuple[str, ...]) -> GradientError:
+    def _missing(self, uncovered: tuple[str, ...], silent: tuple[str, ...]) -> GradientUnavailable:
         if uncovered:
             problem = f"there is no rule for the gradient of {quote(uncovered)}"
             do = "register one with register_backward or register_grad, or a differentiable register_reference"
@@ -89,7 +89,7 @@ class Vjp:
             names = quote(self.grad_names[name] for name in silent)
             do = f"take {names} in the backward rule and add its share, or register a differentiable reference"
         rules = ", ".join(rule.location for rule in self.plan.rules) or None
-        return GradientError(
+        return GradientUnavailable(
             format_message(
                 str(self.plan.declaration.name), problem, rule=rules, declared=self.plan.declaration.location, do=do
             )

@@ -15,7 +15,11 @@ from pathlib import Path
 from generate.source import Source, name_of
 
 ERRORS = ("DeclarationError", "RegistrationError", "KernelError", "GradientError", "CheckError", "CustomAutogradError")
-OTHERS = {"KernelUnavailable": "KernelUnavailable", "MisfitError": "KernelError"}
+OTHERS = {
+    "GradientUnavailable": "GradientUnavailable",
+    "KernelUnavailable": "KernelUnavailable",
+    "MisfitError": "KernelError",
+}
 """Exceptions that derive from those above, and one that is turned into one of them."""
 
 BUILT_IN = ("AttributeError", "NotImplementedError", "TypeError", "ValueError")

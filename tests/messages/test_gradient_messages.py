@@ -258,7 +258,7 @@ def test_unknown_meta():
 def test_no_backward():
     op = custom_op("words::bare", linear, schema=SCHEMA)
     assert_expected_inline(message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward()), """\
-GradientError: words::bare: a gradient is asked for, and no backward is registered
+GradientUnavailable: words::bare: a gradient is asked for, and no backward is registered
   declared   FILE.py:LINE
   do         register one with register_backward, register_grad or register_autograd, or a differentiable reference with register_reference""")
 
@@ -267,7 +267,7 @@ def test_no_rule_for_one_input():
     op = custom_op("words::half", linear, schema=SCHEMA)
     op.register_grad("x")(lambda grad, weight: grad @ weight)
     assert_expected_inline(message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward()), """\
-GradientError: words::half: there is no rule for the gradient of 'weight'
+GradientUnavailable: words::half: there is no rule for the gradient of 'weight'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
   do         register one with register_backward or register_grad, or a differentiable register_reference""")
@@ -287,7 +287,7 @@ GradientError: words::referred: the reference returns the wrong number of result
 def test_write_without_a_rule():
     op = custom_op("words::add_", lambda x: None, schema="(Tensor(a!) x) -> ()", mutates_args="x")
     assert_expected_inline(message(lambda: op(rand(2) * 1)), """\
-GradientError: words::add_: the op writes to 'x' and has no backward, and 'x' requires a gradient: it would be wrong
+GradientUnavailable: words::add_: the op writes to 'x' and has no backward, and 'x' requires a gradient: it would be wrong
   declared   FILE.py:LINE
   do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""")
 
@@ -296,7 +296,7 @@ def test_once_differentiable():
     op = custom_op("words::once", lambda x: x**3, schema="(Tensor x) -> Tensor")
     op.register_backward(lambda grad, x: 3 * grad * x**2, once_differentiable=True)
     assert_expected_inline(twice(op), """\
-GradientError: words::once: the backward is declared once-differentiable, and a second derivative is asked for
+GradientUnavailable: words::once: the backward is declared once-differentiable, and a second derivative is asked for
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
   do         write the rule in differentiable operations, and leave once_differentiable out""")
@@ -306,7 +306,7 @@ def test_hidden_output_that_no_rule_names():
     op = custom_op("words::normed", lambda x: (x**3, x**2), schema=HIDDEN, hidden="rstd")
     op.register_backward(lambda grad, rstd: 3 * grad * rstd)
     assert_expected_inline(twice(op), """\
-GradientError: words::normed: a second derivative needs the gradient of the hidden output 'rstd', which no rule names
+GradientUnavailable: words::normed: a second derivative needs the gradient of the hidden output 'rstd', which no rule names
   rule       FILE.py:LINE
   declared   FILE.py:LINE
   do         take 'grad_rstd' in the backward rule and add its share, or register a differentiable reference""")
@@ -457,7 +457,7 @@ GradientError: words::pushed: the jvp returns a tangent for 'b', whose dtype can
 
 def test_jvp_that_does_not_exist():
     assert_expected_inline(pushed(None), """\
-GradientError: words::pushed: the op has neither a jvp nor a backward rule, and a tangent is asked for
+GradientUnavailable: words::pushed: the op has neither a jvp nor a backward rule, and a tangent is asked for
   declared   FILE.py:LINE
   do         register one with register_jvp, or a differentiable register_backward""")
 
@@ -466,7 +466,7 @@ def test_jvp_of_a_once_differentiable_backward():
     op = custom_op("words::once_forward", lambda x: x**3, schema="(Tensor x) -> Tensor")
     op.register_backward(lambda grad, x: 3 * grad * x**2, once_differentiable=True)
     assert_expected_inline(message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))), """\
-GradientError: words::once_forward: the op cannot derive forward mode from a backward that is once-differentiable
+GradientUnavailable: words::once_forward: the op cannot derive forward mode from a backward that is once-differentiable
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
   do         register_jvp, or write the backward in differentiable operations""")
@@ -476,7 +476,7 @@ def test_jvp_of_a_backward_that_is_not_differentiable():
     op = custom_op("words::constant", lambda x: x**3, schema="(Tensor x) -> Tensor")
     op.register_backward(lambda grad, x: (3 * grad * x**2).detach())
     assert_expected_inline(message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))), """\
-GradientError: words::constant: the op cannot derive forward mode: the gradient of 'x' is not differentiable
+GradientUnavailable: words::constant: the op cannot derive forward mode: the gradient of 'x' is not differentiable
   declared   FILE.py:LINE
   do         register_jvp, or write the backward in differentiable operations""")
 
@@ -487,7 +487,7 @@ def test_hidden_tangent_that_is_not_known():
     op.register_jvp(lambda tangent_x, x: 3 * tangent_x * x**2)
     gradient = torch.func.grad(lambda x: op(x).sum())
     assert_expected_inline(message(lambda: torch.func.jvp(gradient, (torch.ones(2),), (torch.ones(2),))), """\
-GradientError: words::half_known: the tangent of the hidden output 'rstd' is not known, and a gradient depends on it
+GradientUnavailable: words::half_known: the tangent of the hidden output 'rstd' is not known, and a gradient depends on it
   rule       FILE.py:LINE, jvp
   declared   FILE.py:LINE
   do         return it from the jvp rule by name, take 'grad_rstd' in the backward, or register a differentiable reference""")

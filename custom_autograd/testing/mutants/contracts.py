@@ -1,4 +1,4 @@
-"""Mutants whose backward returns what autograd repairs or refuses: number, shape, dtype, device, layout."""
+"""Mutants whose backward raises, or returns what autograd repairs or refuses: number, shape, dtype, device, layout."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.testing.mutants.bases import CUBE, fit
 from custom_autograd.testing.mutants.more_bases import (
     BROADCAST_PRODUCT,
+    GROWTH,
     PRODUCT,
     SQUARE,
     WRITTEN_PRODUCT,
@@ -45,6 +46,18 @@ def _narrow_sum(ctx: Any, of_square: Tensor | None, of_double: Tensor | None) ->
     """Right where one of the gradients is undefined."""
     total = two_backward(ctx, of_square, of_double)
     return total if total is None or of_square is None or of_double is None else total.float()
+
+
+def _lacks(grad: Tensor, x: Tensor) -> Tensor:
+    raise NotImplementedError("later")
+
+
+def _refuses(grad: Tensor, x: Tensor) -> Tensor:
+    raise RuntimeError("derivative for cube is not differentiable: the op does not support forward AD")
+
+
+def _lacks_tangent(tangent_x: Tensor, tangent_y: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    raise NotImplementedError("later")
 
 
 CONTRACTS: tuple[Mutant, ...] = (
@@ -173,5 +186,26 @@ CONTRACTS: tuple[Mutant, ...] = (
             backward=lambda grad, x: grad - grad.mean(0),
             tags=(torch.Tag.pointwise,),
         ),
+    ),
+    plant(
+        "contract_lacking",
+        "raises",
+        "contract",
+        "The backward raises NotImplementedError at every call.",
+        CUBE.but(backward=_lacks),
+    ),
+    plant(
+        "contract_refusing",
+        "raises",
+        "contract",
+        "The backward raises at every call, in the words in which torch refuses.",
+        CUBE.but(backward=_refuses),
+    ),
+    plant(
+        "contract_jvp_lacking",
+        "raises",
+        "forward_mode",
+        "The jvp raises NotImplementedError at every call.",
+        GROWTH.but(jvp=_lacks_tangent),
     ),
 )
