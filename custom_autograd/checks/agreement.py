@@ -16,7 +16,7 @@ from custom_autograd.checks.comparison import Difference, find_difference, widen
 from custom_autograd.checks.differentiable import TensorFunction, signed_like, vector_jacobian
 from custom_autograd.checks.dispatching import completing
 from custom_autograd.checks.targets import Function, Target, call_on
-from custom_autograd.checks.variants import sizes, without_dimensions
+from custom_autograd.checks.variants import long_sizes, sizes, without_dimensions
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.samples import Sample
 
@@ -98,6 +98,21 @@ def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample
     is_whole = all(tensor.numel() and tensor.dim() for tensor in sample.tensors())
     if is_whole and len(given) == 1 and given == _find_shapes(target, target.reference, sample):
         yield "no dimensions", without_dimensions(sample)  # element by element, an op knows no dimensions
+
+
+def takes_as_reference(target: Target, sample: Sample) -> bool:
+    """Return whether the reference takes a call; True where there is none to ask."""
+    return target.reference is None or _find_shapes(target, target.reference, sample) is not None
+
+
+def accepted_long_sizes(target: Target, sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:
+    """Yield the variants of a sample with one size so long that the reference takes, as `accepted_sizes` does."""
+    reference = target.reference
+    if reference is None and not all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
+        return
+    for label, variant in long_sizes(sample, length):
+        if takes_as_reference(target, variant):
+            yield label, variant
 
 
 def _find_shapes(target: Target, reference: Function, sample: Sample) -> set[tuple[int, ...]] | None:

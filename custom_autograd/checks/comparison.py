@@ -80,9 +80,15 @@ def _value(name: str, actual: Tensor, expected: Tensor, factor: float) -> Differ
     return Difference(f"{name}{_element(int(excess.argmax()), one, other)}", cause)
 
 
+def _ratio(found: float, expected: float) -> str:
+    """How far apart two numbers are; where a ratio would be printed as 1, the relative error."""
+    ratio = f"{found / expected:.4g}"
+    return f" (relative error {abs(found / expected - 1):.2g})" if ratio == "1" else f" (ratio {ratio})"
+
+
 def _element(flat: int, actual: Tensor, expected: Tensor) -> str:
     index = [int(i) for i in torch.unravel_index(torch.tensor(flat), actual.shape)]
     one, other = actual.flatten()[flat].item(), expected.flatten()[flat].item()
-    ratio = f" (ratio {one / other:.4g})" if other != 0 and not isinstance(one, complex) else ""
+    ratio = _ratio(one, other) if other != 0 and not isinstance(one, complex) else ""
     where = f"[{', '.join(map(str, index))}]" if index else ""
     return f"{where} = {one:.6g}, expected {other:.6g}{ratio}"

@@ -1,19 +1,24 @@
-"""The fake kernel tells the truth about the real one: metadata of outputs, in every layout and size."""
+"""The fake kernel tells the truth about the real one: metadata of outputs, in every layout, size and dtype."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.agreement import accepted_sizes
+from custom_autograd.checks.agreement import accepted_long_sizes, accepted_sizes, takes_as_reference
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, root_cause, skipped
+from custom_autograd.checks.dtypes import floating, integers, kinds
 from custom_autograd.checks.entries import has_derived_fake
+from custom_autograd.checks.metadata import find_untruth
 from custom_autograd.checks.sweeps import layouts
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.checks.variants import VARIED
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private import verification
+
+LONG = 1031
+"""A size that no sample has: a prime above a thousand."""
 
 
 class Fake(Check):
@@ -23,17 +28,47 @@ class Fake(Check):
     code = "C01"
     group = "metadata"
     is_quick = True
-    purpose = "fake outputs have the shape, stride, dtype and device of the real ones, in every layout and size"
+    purpose = "fake outputs have the shape, stride, dtype and device of the real ones, in every layout, size and dtype"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per layout, and one per size."""
+        """Yield one finding per layout, one per size, and one per dtype."""
         written = target.written_places(sample)
-        for label, variant in itertools.chain(layouts(sample, written=written), accepted_sizes(target, sample)):
+        others = accepted_sizes(target, sample), accepted_long_sizes(target, sample, LONG)
+        for label, variant in itertools.chain(layouts(sample, written=written), *others):
             finding = _check_variant(target, variant, label)
             if finding.status != "skipped" or not label.startswith(VARIED):
                 yield finding
             if label == "as given" and finding.status == "skipped":
                 return
+        yield from _check_dtypes(target, sample)
+
+
+def _check_dtypes(target: Target, sample: Sample) -> Iterator[Finding]:
+    """Every floating dtype that the op takes; then other kinds of numbers, which nobody declared.
+
+    Of those a mistake is a failure where the op answers in the dtype that it is given; else it is advice.
+    """
+    declared = list(floating(sample))
+    if target.reference is not None:
+        declared += integers(sample)  # what points into memory is only read as the reference allows
+    for dtype, variant in declared:
+        finding = _check_variant(target, variant, str(dtype).removeprefix("torch."))
+        if finding.status != "skipped":
+            yield finding
+    for dtype, variant in kinds(sample):
+        if not takes_as_reference(target, variant):
+            continue
+        finding = _check_variant(target, variant, str(dtype).removeprefix("torch."))
+        if finding.status == "failed" and not _answers_in(target, variant, dtype):
+            yield Finding("passed", advice=f"no sample has such numbers, so this is advice: {finding.message}")
+            return
+        elif finding.status != "skipped":
+            yield finding
+
+
+def _answers_in(target: Target, sample: Sample, dtype: torch.dtype) -> bool:
+    with torch.no_grad():
+        return any(output.dtype == dtype for output in call_on(target.full, sample.map(torch.clone)))
 
 
 def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
@@ -46,14 +81,14 @@ def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
             return skipped(f"{label}: the op refuses it ({first_line(error)})")
         try:
             fake = _fake_outputs(target, sample)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever the fake raises where the kernel does not is a finding
             refusal = find_refusal(error)
             if refusal is not None:
                 return skipped(refusal)
             if target.overload is None:
                 return skipped(f"it has no fake kernel, and cannot be traced: {first_line(root_cause(error))}")
             return failed(f"{label}: the fake kernel raises {first_line(root_cause(error))}")
-    difference = _find_difference(fake, real)
+    difference = find_untruth(fake, real)
     if difference is None:
         return PASSED
     what, text = difference
@@ -65,42 +100,12 @@ def _fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
         return call_on(target.full, sample.map(to_fake))
 
 
-def _find_difference(fake: Sequence[Tensor], real: Sequence[Tensor]) -> tuple[str, str] | None:
-    """What differs first, and how; None where nothing does."""
-    if len(fake) != len(real):
-        return "number", f"the fake kernel returns {len(fake)} tensors, the real one {len(real)}"
-    for position, (said, done) in enumerate(zip(fake, real, strict=True)):
-        for what, one, other in _rows(said, done):
-            if one != other:
-                return what, f"output {position}: the fake kernel says {what} {one}, the real one gives {other}"
-    return None
-
-
 def _why(what: str, real: Sequence[Tensor]) -> str:
     """What to do about a reference whose outputs are not those of the kernel."""
     if what != "stride":
         return f"the fake is derived from the reference, which returns another {what}: register_fake"
     is_contiguous = all(output.layout == torch.strided and output.is_contiguous() for output in real)
     return f"{STRIDES}: {CONTIGUOUS if is_contiguous else OTHER}"
-
-
-def _rows(said: Tensor, done: Tensor) -> list[tuple[str, object, object]]:
-    """What is compared; sizes that depend on data are symbols, which stand for any size, and have no known strides."""
-    rows: list[tuple[str, object, object]] = [("dtype", said.dtype, done.dtype), ("device", said.device, done.device)]
-    rows.append(("layout", said.layout, done.layout))
-    if any(not isinstance(size, int) for size in said.shape):
-        return [*rows, ("number of dimensions", said.dim(), done.dim())]
-    rows.append(("shape", tuple(said.shape), tuple(done.shape)))
-    if done.layout == torch.strided and said.layout == torch.strided and said.shape == done.shape:
-        rows.append(("stride", _strides(said), _strides(done)))
-    return rows
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """The strides that matter: a dimension of size 1 may have any, and so may a tensor without elements."""
-    if tensor.numel() == 0:
-        return ()
-    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
 
 
 STRIDES = "all kernels of an op return the same strides, and the fake is derived from the reference"

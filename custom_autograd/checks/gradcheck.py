@@ -22,7 +22,7 @@ from custom_autograd.checks.differentiable import TensorFunction, function_of, s
 from custom_autograd.checks.growth import find_growth
 from custom_autograd.checks.jacobians import find_worst_entry
 from custom_autograd.checks.parts import chosen_subsets, parts_by_inputs
-from custom_autograd.checks.precision import Precision, precision_of
+from custom_autograd.checks.precision import FLOAT64, Precision, hidden_noise, precision_of
 from custom_autograd.checks.sweeps import subsets
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
@@ -67,9 +67,15 @@ def _check(function: TensorFunction, *, has_subsets: bool) -> Iterator[Finding]:
         return
     if not _is_finite_nearby(function, inputs):
         raise NothingToCheckError("a result here or nearby is not finite")
-    precision = precision_of(function, inputs)
+    try:
+        precision = precision_of(function, inputs)
+    except NothingToCheckError:
+        yield from _check_noise(function, inputs)
+        raise
     finding = _compare_with_differences(function, inputs, precision)
     yield finding
+    if precision != FLOAT64:
+        yield from _check_noise(function, inputs)
     if finding is PASSED:
         yield from _check_subsets(function) if has_subsets else ()
         yield _check_batched(function, inputs, precision)
@@ -121,6 +127,26 @@ def _compare_with_differences(function: TensorFunction, inputs: Sequence[Tensor]
     except GradcheckError as error:
         return _explained(error, function, inputs, precision)
     return PASSED
+
+
+def _check_noise(function: TensorFunction, inputs: Sequence[Tensor]) -> Iterator[Finding]:
+    """A float64 result that is only good to float32 is one that gradcheck itself rejects, at its own tolerances."""
+    noise = hidden_noise(function, inputs)
+    if noise and not _passes_by_default(function, inputs):
+        yield failed(
+            f"its results are float64 and only good to {noise:.1g}, which torch.autograd.gradcheck rejects",
+            cause="a step of the kernel is in a narrower dtype; compute in that of the input, or refuse float64",
+        )
+
+
+def _passes_by_default(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
+    return gradcheck(
+        lambda *tensors: tuple(y for y in function(*tensors) if y.requires_grad),
+        tuple(inputs),
+        check_undefined_grad=False,
+        fast_mode=is_large(function, inputs),
+        raise_exception=False,
+    )
 
 
 def is_large(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:

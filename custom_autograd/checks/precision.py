@@ -37,15 +37,34 @@ def precision_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> Precisi
     Raises:
         NothingToCheckError: the function computes in half precision, where a difference says nothing.
     """
+    noise = noise_of(function, inputs)
+    if noise == 0:
+        return FLOAT64
+    if noise > 1e-4:
+        raise NothingToCheckError(f"its results are only good to {noise:.1g}: a finite difference says nothing")
+    return Precision(step=noise ** (1 / 3), absolute=50 * noise ** (2 / 3), relative=50 * noise ** (2 / 3))
+
+
+def noise_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> float:
+    """Return how coarsely a function answers at a point, relative to its results; 0 where it answers in float64."""
     coarsest = max((_rounding(output) for output in function(*inputs)), default=0.0)
     directions = [[torch.randn_like(value) for value in inputs] for _ in range(3)]
     noise = max(coarsest, *(_noise(function, inputs, directions[i], STEP) for i in range(3)))
     smaller = max(coarsest, *(_noise(function, inputs, directions[i], STEP / 10) for i in range(3)))
     if noise < FINE or CURVATURE[0] * smaller < noise < CURVATURE[1] * smaller:
-        return FLOAT64
-    if noise > 1e-4:
-        raise NothingToCheckError(f"its results are only good to {noise:.1g}: a finite difference says nothing")
-    return Precision(step=noise ** (1 / 3), absolute=50 * noise ** (2 / 3), relative=50 * noise ** (2 / 3))
+        return 0.0
+    return noise
+
+
+def hidden_noise(function: TensorsFunction, inputs: Sequence[Tensor]) -> float:
+    """Return the least noise at three points of a function that answers in float64; 0 where its dtype tells of it."""
+    points = [tuple(x.detach() for x in inputs)]
+    points += [tuple(x * (1 + 1e-3 * torch.randn_like(x)) for x in points[0]) for _ in range(2)]
+    with torch.no_grad():
+        first, second = function(*points[0]), function(*points[0])
+        is_told = any(_rounding(output) > 0 for output in first)
+        is_random = any(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    return 0.0 if is_told or is_random else min(noise_of(function, point) for point in points)
 
 
 def _rounding(output: Tensor) -> float:

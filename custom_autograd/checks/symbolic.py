@@ -1,5 +1,6 @@
 """The fake kernel answers for every size: run on symbols, it fixes no size, and its answer holds at other sizes."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -18,11 +19,16 @@ from custom_autograd.checks.base import (
 )
 from custom_autograd.checks.compilation import is_limit_of_torch
 from custom_autograd.checks.entries import has_derived_fake
-from custom_autograd.checks.sweeps import free_sizes, growths, resized
+from custom_autograd.checks.metadata import find_untruth
+from custom_autograd.checks.sweeps import elements_of, free_sizes, growths, resized
 from custom_autograd.checks.targets import Target, call_on
+from custom_autograd.checks.variants import MOST_ELEMENTS
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
 from custom_autograd.torch_private.verification import fake_mode
+
+MOST_EDGES = 8
+"""Conditions of one fake kernel that are looked at."""
 
 
 class Symbolic(Check):
@@ -59,6 +65,7 @@ class Symbolic(Check):
                 yield skipped(text) if is_honest else failed(text, cause=_why(target, "it reads a size as a number"))
                 return
         yield from _compare(target, base, said, symbols)
+        yield from _check_edges(target, base, symbols)
 
 
 def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symbols) -> Iterator[Finding]:
@@ -75,6 +82,32 @@ def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symb
         yield _fixed(target, base, fixed[0], sizes) if fixed else _at(target, base, said, done, symbols, sizes)
     if not count:
         yield skipped("the op takes no other sizes than those of the sample, or its fake kernel tells them apart")
+
+
+def _check_edges(target: Target, base: Sample, symbols: Symbols) -> Iterator[Finding]:
+    """Where the fake kernel compares a size with a number, sizes beyond it; that it does so is advice."""
+    names = {size: _place(target, base, size) for size in free_sizes(base)}
+    for condition, beyond in itertools.islice(symbols.edges(names), MOST_EDGES):
+        text = f"the fake kernel asks whether {condition}"
+        advice = f"{text}: the compiler compiles anew on the other side"
+        for sizes in beyond:
+            if elements_of(base, sizes) > MOST_ELEMENTS:
+                yield skipped(f"{text}, and a size on the other side is too large to run", advice=advice)
+                continue
+            (size,) = sizes.values()
+            yield from _check_edge(target, resized(base, sizes), f"{text}; where it is {size}", advice)
+
+
+def _check_edge(target: Target, sample: Sample, text: str, advice: str) -> Iterator[Finding]:
+    done = _find_real(target, sample)
+    if done is None:
+        return
+    with torch.no_grad(), fake_mode() as to_fake:
+        untruth = find_untruth(call_on(target.full, sample.map(to_fake)), done)
+    if untruth is None:
+        yield Finding("passed", advice=advice)
+    else:
+        yield failed(f"{text}, {untruth[1]}", cause="the fake kernel branches on a size")
 
 
 def _find_real(target: Target, sample: Sample) -> tuple[Tensor, ...] | None:

@@ -11,6 +11,7 @@ SymInt.node.expr        a size as an expression, to compute it for other sizes
 """
 
 import contextlib
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -48,6 +49,26 @@ class Symbols:
     def holds_for(self, sizes: Mapping[int, int]) -> bool:
         """Whether what was traced holds for other sizes, given by the old ones."""
         return all(_value(guard.expr, self._at(sizes)) is not False for guard in self._environment.guards)
+
+    def edges(self, names: Mapping[int, str]) -> Iterator[tuple[str, list[dict[int, int]]]]:
+        """Yield each condition on sizes that compares with a number, and sizes beyond it, by the old one.
+
+        Args:
+            names: what a condition calls each size.
+        """
+        words = {str(symbol): names[size] for size, symbol in self._symbols.items() if size in names}
+        seen = set()
+        for guard in self._environment.guards:
+            numbers = sorted(int(number) for number in guard.expr.atoms() if number.is_Integer and int(number) > 2)
+            if guard.expr in seen or not numbers or not guard.expr.is_Relational:
+                continue
+            seen.add(guard.expr)
+            for size, symbol in self._symbols.items():
+                near = [n + step for n in numbers for step in (1, n, 0, -1) if symbol in guard.expr.free_symbols]
+                sizes = [{size: other} for other in near if other != size and other > 1]
+                beyond = [row for row in sizes if _value(guard.expr, self._at(row)) is False]
+                if beyond:
+                    yield re.sub(r"\w+", lambda word: words.get(word[0], word[0]), str(guard.expr)), beyond[:2]
 
     def size_at(self, size: int | torch.SymInt, sizes: Mapping[int, int]) -> int | None:
         """A size or stride for other sizes; None if it depends on data."""

@@ -1,5 +1,6 @@
 """The check `gradients` fails a backward that is wrong, and passes one that is right."""
 
+import pytest
 import torch
 from torch.autograd import Function
 
@@ -88,6 +89,14 @@ def product_of_list(tensors):
     return FirstElementOfList.apply(*tensors)
 
 
+def in_half(x):
+    return (x.half().square() + 1).rsqrt().to(x.dtype) * x
+
+
+def says_float32(x):
+    return (x.float().square() + 1).rsqrt() * x.float()
+
+
 def in_float32(x):
     return (x.float().square() + 1).rsqrt().to(x.dtype) * x
 
@@ -147,8 +156,17 @@ def test_detached_output_fails_as_silently_zero():
     assert "output 0 depends on 'x' but carries no gradient: it is silently zero" == result.message
 
 
-def test_float32_inside_a_float64_op_is_no_fault():
-    assert "passed" == result_of(in_float32, lambda make: [Sample(make(5))]).status
+@pytest.mark.parametrize("narrow", [in_float32, in_half])
+def test_a_narrower_dtype_inside_a_float64_op_fails(narrow):
+    result = result_of(narrow, lambda make: [Sample(make(5))])
+
+    assert "failed" == result.status
+    is_coarse = "its results are float64 and only good to " in result.message
+    assert is_coarse == (narrow is in_float32)  # steps of half precision are too wide to be noise
+
+
+def test_an_op_that_says_float32_is_no_fault():
+    assert "passed" == result_of(says_float32, lambda make: [Sample(make(5))]).status
 
 
 def test_only_tensors_that_require_grad_count_where_some_do():
