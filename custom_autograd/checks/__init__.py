@@ -29,6 +29,7 @@ from custom_autograd.checks.nesting import Nesting
 from custom_autograd.checks.non_differentiable import NonDifferentiable
 from custom_autograd.checks.opcheck import Opcheck
 from custom_autograd.checks.parity import Parity
+from custom_autograd.checks.process_state import ProcessState
 from custom_autograd.checks.profiler import Profiler
 from custom_autograd.checks.recompilation import Recompilation
 from custom_autograd.checks.reference import Reference
@@ -38,6 +39,7 @@ from custom_autograd.checks.saved import Saved
 from custom_autograd.checks.saved_hooks import SavedHooks
 from custom_autograd.checks.schema import Schema
 from custom_autograd.checks.second_order import SecondOrder
+from custom_autograd.checks.shared_inputs import SharedInputs
 from custom_autograd.checks.sizes import Sizes
 from custom_autograd.checks.special_values import SpecialValues
 from custom_autograd.checks.streams import Streams
@@ -56,9 +58,11 @@ CHECKS: tuple[Check, ...] = (
     Kernels(),
     Parity(),
     Determinism(),
+    ProcessState(),
     SpecialValues(),
     Uninitialised(),
     Bounds(),
+    SharedInputs(),
     Layouts(),
     Sizes(),
     Fake(),

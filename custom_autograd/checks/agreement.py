@@ -16,7 +16,7 @@ from custom_autograd.checks.comparison import Difference, find_difference, widen
 from custom_autograd.checks.differentiable import TensorFunction, signed_like, vector_jacobian
 from custom_autograd.checks.dispatching import completing
 from custom_autograd.checks.targets import Function, Target, call_on
-from custom_autograd.checks.variants import long_sizes, sizes, without_dimensions
+from custom_autograd.checks.variants import long_sizes, sizes, tile_sizes, without_dimensions
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.samples import Sample
 
@@ -41,7 +41,9 @@ def why_no_reference(target: Target) -> str | None:
     return None
 
 
-def compare_values(target: Target, other: Function, sample: Sample, label: str, name: str) -> Finding:
+def compare_values(
+    target: Target, other: Function, sample: Sample, label: str, name: str, *, is_scaled: bool = False
+) -> Finding:
     """The target's values on one variant of a sample against those of another function.
 
     Args:
@@ -50,6 +52,7 @@ def compare_values(target: Target, other: Function, sample: Sample, label: str, 
         sample: the arguments.
         label: what to call the variant; "as given" is expected to work.
         name: what to call the other function.
+        is_scaled: whether the numbers are so small that absolute tolerances would hide anything.
 
     Returns:
         Skipped where a variant is refused.
@@ -67,7 +70,7 @@ def compare_values(target: Target, other: Function, sample: Sample, label: str, 
             found = values_of(target, target.full, sample)
         except Exception as error:  # noqa: BLE001  # told apart there, and raised again where it is no variant
             return _raised(error, target, sample, label, name)
-        difference = find_difference(found, expected)
+        difference = find_difference(found, expected, is_scaled=is_scaled)
         if difference is not None:
             torch.set_rng_state(state)
             difference = _beyond_rounding(target, other, sample, found, expected, difference)
@@ -100,6 +103,13 @@ def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample
         yield "no dimensions", without_dimensions(sample)  # element by element, an op knows no dimensions
 
 
+def accepted_tile_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """Yield the variants of a sample with sizes that fill vectors and blocks, as far as the reference takes them."""
+    for label, variant in tile_sizes(sample):
+        if takes_as_reference(target, variant):
+            yield label, variant
+
+
 def takes_as_reference(target: Target, sample: Sample) -> bool:
     """Return whether the reference takes a call; True where there is none to ask."""
     return target.reference is None or _find_shapes(target, target.reference, sample) is not None
@@ -122,13 +132,15 @@ def _find_shapes(target: Target, reference: Function, sample: Sample) -> set[tup
     return None
 
 
-def find_gradient_difference(function: TensorFunction, other: TensorFunction) -> Difference | None:
+def find_gradient_difference(
+    function: TensorFunction, other: TensorFunction, *, is_scaled: bool = False
+) -> Difference | None:
     """Where the gradients of two functions of the same tensors differ, for cotangents of both signs, or None."""
     cotangents = signed_like(function(*function.inputs))
     expected = vector_jacobian(other, other.inputs, cotangents)
     found = vector_jacobian(function, function.inputs, cotangents)
     names = [f"gradient of '{name}'" for name in function.names]
-    return find_difference(found, expected, names=names, factor=10.0)
+    return find_difference(found, expected, names=names, factor=10.0, is_scaled=is_scaled)
 
 
 def _copied(tensor: Tensor) -> Tensor:

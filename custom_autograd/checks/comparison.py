@@ -32,7 +32,12 @@ class Difference:
 
 
 def find_difference(
-    actual: Sequence[Tensor], expected: Sequence[Tensor], *, names: Sequence[str] = (), factor: float = 1.0
+    actual: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    *,
+    names: Sequence[str] = (),
+    factor: float = 1.0,
+    is_scaled: bool = False,
 ) -> Difference | None:
     """The first difference between two lists of tensors, or None.
 
@@ -41,12 +46,13 @@ def find_difference(
         expected: what it should be.
         names: what to call each tensor; "output 0", ... by default.
         factor: widens the tolerance of the dtype.
+        is_scaled: whether what is expected is so small that the absolute tolerance is that of its largest element.
     """
     if len(actual) != len(expected):
         return Difference(f"{len(actual)} tensors, expected {len(expected)}")
     for position, (one, other) in enumerate(zip(actual, expected, strict=True)):
         name = names[position] if position < len(names) else f"output {position}"
-        difference = _metadata(name, one, other) or _value(name, one, other, factor)
+        difference = _metadata(name, one, other) or _value(name, one, other, factor, is_scaled=is_scaled)
         if difference is not None:
             return difference
     return None
@@ -67,12 +73,14 @@ def _metadata(name: str, actual: Tensor, expected: Tensor) -> Difference | None:
     return None
 
 
-def _value(name: str, actual: Tensor, expected: Tensor, factor: float) -> Difference | None:
+def _value(name: str, actual: Tensor, expected: Tensor, factor: float, *, is_scaled: bool) -> Difference | None:
     """The worst element outside the tolerance; nan equals nan."""
     tolerance = tolerance_of(expected.dtype)
     one, other = widened(actual), widened(expected)
     same = (one == other) | (one.isnan() & other.isnan())
-    excess = (one - other).abs() - factor * (tolerance.absolute + tolerance.relative * other.abs())
+    largest = float(other.abs().nan_to_num(nan=0.0, posinf=0.0).max()) if other.numel() else 0.0
+    absolute = tolerance.absolute * (min(largest, 1.0) if is_scaled else 1.0)
+    excess = (one - other).abs() - factor * (absolute + tolerance.relative * other.abs())
     excess = torch.where(same, torch.full_like(excess, -1.0), excess.nan_to_num(nan=torch.inf, neginf=torch.inf))
     if excess.numel() == 0 or not bool((excess > 0).any()):
         return None
@@ -80,15 +88,9 @@ def _value(name: str, actual: Tensor, expected: Tensor, factor: float) -> Differ
     return Difference(f"{name}{_element(int(excess.argmax()), one, other)}", cause)
 
 
-def _ratio(found: float, expected: float) -> str:
-    """How far apart two numbers are; where a ratio would be printed as 1, the relative error."""
-    ratio = f"{found / expected:.4g}"
-    return f" (relative error {abs(found / expected - 1):.2g})" if ratio == "1" else f" (ratio {ratio})"
-
-
 def _element(flat: int, actual: Tensor, expected: Tensor) -> str:
     index = [int(i) for i in torch.unravel_index(torch.tensor(flat), actual.shape)]
     one, other = actual.flatten()[flat].item(), expected.flatten()[flat].item()
-    ratio = _ratio(one, other) if other != 0 and not isinstance(one, complex) else ""
+    ratio = f" (ratio {one / other:.4g})" if other != 0 and not isinstance(one, complex) else ""
     where = f"[{', '.join(map(str, index))}]" if index else ""
     return f"{where} = {one:.6g}, expected {other:.6g}{ratio}"

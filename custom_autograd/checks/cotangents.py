@@ -60,6 +60,11 @@ def _check_layouts(function: TensorFunction, outputs: Sequence[Tensor]) -> Itera
     one_value = [torch.full_like(u, 1.3, memory_format=torch.contiguous_format) for u in plain]
     expanded = [u.new_full((), 1.3).expand(u.shape) for u in plain]
     yield _compare(function, "an expanded gradient, as sum() sends", expanded, one_value)
+    most = max((u.dim() for u in plain), default=0)
+    for dim in range(most if most > 1 else 0):
+        sent = [u if u.dim() <= dim else u.narrow(dim, 0, min(1, u.shape[dim])).expand_as(u) for u in plain]
+        label = f"a gradient expanded along dimension {dim}, as sum({dim}) sends"
+        yield _compare(function, label, sent, [u.clone(memory_format=torch.contiguous_format) for u in sent])
     for label, change in LAYOUTS:
         changed = [change(u) for u in plain]
         if any(u is not None for u in changed):

@@ -1,5 +1,6 @@
 """The backward agrees with finite differences along random directions, for larger numbers, zeros and ties too."""
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -18,7 +19,7 @@ from custom_autograd.checks.differentiable import (
 from custom_autograd.checks.numerical import Estimate, along, gradient, inner
 from custom_autograd.checks.precision import FLOAT64, Precision, precision_of
 from custom_autograd.checks.targets import Target
-from custom_autograd.checks.variants import values
+from custom_autograd.checks.variants import scalars, small_values, tile_sizes, values
 from custom_autograd.core.samples import Sample
 
 LARGEST_EXPLAINED = 128
@@ -37,10 +38,19 @@ class Directional(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per input and variant."""
         yield from _check(function_of(target, sample), "")
-        for label, variant in values(sample):
+        others = () if target.reference is not None else _for_want_of_a_reference(target, sample)
+        for label, variant in itertools.chain(values(sample), others):
             function = _find_function(target, variant)
             if function is not None:
                 yield from _check(function, f"{label}: ")
+
+
+def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """Yield the scalars, small numbers and sizes at which gradients are else compared with those of the reference."""
+    yield from scalars(sample, target.arguments)
+    yield next(iter(small_values(sample)))
+    if all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
+        yield from tile_sizes(sample, (256,))
 
 
 def _find_function(target: Target, sample: Sample) -> TensorFunction | None:

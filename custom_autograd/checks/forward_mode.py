@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
+from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import TensorFunction, function_of, push_forward, signed_like
 from custom_autograd.checks.origins import is_authors, place_of
 from custom_autograd.checks.parts import chosen_subsets, parts_by_inputs
@@ -22,7 +23,7 @@ class ForwardMode(Check):
     code = "T03"
     group = "derivatives"
     needs = ("gradcheck", "linearity")
-    purpose = "forward-mode tangents are right, or the op says that it has none"
+    purpose = "forward-mode tangents are right and linear, or the op says that it has none"
 
     def __init__(self, only: tuple[str, ...] | None = None) -> None:
         self.only = only
@@ -48,6 +49,33 @@ class ForwardMode(Check):
             yield finding
             if finding.status == "failed":
                 return
+            if len(chosen) == len(function.positions):
+                yield _check_linear(part, v, tangents)
+
+
+def _check_linear(function: TensorFunction, v: Sequence[Tensor], of_v: Sequence[Tensor]) -> Finding:
+    """J (0.7 v - 1.9 w) = 0.7 J v - 1.9 J w, J 0 = 0, and J (a v) = a J v for large and small a."""
+    w = signed_like(function.inputs)
+    of_w = push_forward(function, w)
+    mixed = [0.7 * one - 1.9 * other for one, other in zip(v, w, strict=True)]
+    expected = [0.7 * one - 1.9 * other for one, other in zip(of_v, of_w, strict=True)]
+    rows: list[tuple[str, Sequence[Tensor], Sequence[Tensor]]]
+    rows = [("J (0.7 v - 1.9 w)", push_forward(function, mixed), expected)]
+    rows.append(("J 0", push_forward(function, [x * 0 for x in v]), [x * 0 for x in of_v]))
+    for scale in (1e4, 1e-4):
+        scaled = [x / scale for x in push_forward(function, [scale * x for x in v])]
+        rows.append((f"J ({scale:g} v) / {scale:g}", scaled, list(of_v)))
+    names = [f"tangent of output {place}" for place in range(len(of_v))]
+    for identity, found, right in rows:
+        if not all(bool(torch.isfinite(x).all()) for x in right):
+            continue
+        difference = find_difference(found, right, names=names, factor=10.0)
+        if difference is not None:
+            return failed(f"forward mode is not linear in the tangent: {identity}: {difference}", cause=NOT_LINEAR)
+    return PASSED
+
+
+NOT_LINEAR = "the jvp clamps, takes a norm, or has a branch on the size of a tangent"
 
 
 def _raised(error: Exception) -> Finding:

@@ -1,6 +1,7 @@
 """In float32, float16 and bfloat16, values and gradients are as near to float64 as the dtype allows, for long sums too.
 
-The truth is the op itself in float64 on the same numbers, which other checks hold right. What a dtype allows follows
+The truth is the op itself in float64 on the same numbers, which other checks hold right; where nothing has a gradient,
+the reference in float64, if there is one. What a dtype allows follows
 from its rounding, and from how far the truth moves where the inputs move by half a unit in their last place.
 """
 
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from custom_autograd.checks.agreement import refused, to_double, values_of
-from custom_autograd.checks.base import Check, Finding, NothingToCheckError, failed, measured, skipped
+from custom_autograd.checks.base import Check, Finding, NothingToCheckError, failed, find_refusal, measured, skipped
 from custom_autograd.checks.comparison import widened
-from custom_autograd.checks.differentiable import function_of, gradients_for
+from custom_autograd.checks.differentiable import gradients_for
+from custom_autograd.checks.dispatching import has_generator
 from custom_autograd.checks.targets import Target
 from custom_autograd.checks.variants import long_sizes
 from custom_autograd.core.samples import Sample
@@ -56,7 +58,7 @@ class LowPrecision(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding per dtype and size."""
-        if function_of(target, sample).is_random():
+        if _is_random(target, sample):
             raise NothingToCheckError("it draws other random numbers in every dtype")
         start = time.perf_counter()
         for label, variant in _variants(sample):
@@ -68,6 +70,37 @@ class LowPrecision(Check):
                 continue
             for dtype, budget in BUDGETS.items():
                 yield from _check(target, variant, dtype, budget, label)
+
+
+def _is_random(target: Target, sample: Sample) -> bool:
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        values_of(target, target.full, sample)
+    is_drawing = not torch.equal(before, torch.get_rng_state())
+    torch.set_rng_state(before)
+    return is_drawing or has_generator(sample)
+
+
+def _results(
+    target: Target, sample: Sample, make_cotangents: MakeCotangents, *, is_truth: bool = False
+) -> tuple[Sequence[str], Sequence[Tensor]]:
+    """Return outputs and gradients by name; where nothing has a gradient, floating results and what is written to.
+
+    Raises:
+        NothingToCheckError: there is neither.
+    """
+    try:
+        return gradients_for(target, sample, make_cotangents)
+    except Exception as error:
+        if find_refusal(error) is None and not isinstance(error, NothingToCheckError):
+            raise
+    function = target.reference if is_truth and target.reference is not None else target.full
+    with torch.no_grad():
+        found = values_of(target, function, sample)
+    rows = [(f"output {i}", y) for i, y in enumerate(found) if y.is_floating_point() or y.is_complex()]
+    if not rows:
+        raise NothingToCheckError("no result is floating or complex")
+    return [name for name, _ in rows], [y for _, y in rows]
 
 
 def _variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
@@ -90,7 +123,7 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
     for make_cotangents in (_coarse_like, _ones_like):
         state = torch.get_rng_state()
         try:
-            names, found = gradients_for(target, low, make_cotangents)
+            names, found = _results(target, low, make_cotangents)
         except NothingToCheckError:
             return
         except Exception as error:  # noqa: BLE001 - an op may refuse a dtype or a size in any words
@@ -126,7 +159,7 @@ def _truth(target: Target, sample: Sample, make_cotangents: MakeCotangents, stat
     """Outputs and gradients in float64; None where the op does not take it."""
     torch.set_rng_state(state)
     try:
-        return gradients_for(target, sample, make_cotangents)[1]
+        return _results(target, sample, make_cotangents, is_truth=True)[1]
     except (NothingToCheckError, RuntimeError, TypeError, ValueError):
         return None
 

@@ -1,4 +1,4 @@
-"""The op computes what its reference computes, for larger numbers, zeros, ties and other scalars too."""
+"""The op computes what its reference computes, for larger and smaller numbers, zeros, ties and other scalars too."""
 
 import itertools
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from custom_autograd.checks.agreement import compare_values, why_no_reference
 from custom_autograd.checks.base import Check, Finding
 from custom_autograd.checks.sweeps import copy
 from custom_autograd.checks.targets import Target
-from custom_autograd.checks.variants import scalars, values
+from custom_autograd.checks.variants import scalars, small_values, values
 from custom_autograd.core.samples import Sample
 
 
@@ -30,5 +30,9 @@ class Reference(Check):
         yield compare_values(target, target.reference, copy(sample), "as given", "the reference")
         for label, variant in itertools.chain(values(sample), scalars(sample, target.arguments)):
             finding = compare_values(target, target.reference, copy(variant), label, "the reference")
+            if finding.status != "skipped":
+                yield finding
+        for label, variant in small_values(sample):
+            finding = compare_values(target, target.reference, copy(variant), label, "the reference", is_scaled=True)
             if finding.status != "skipped":
                 yield finding

@@ -1,11 +1,14 @@
 """The backward agrees with autograd through the reference: no finite difference, so kinks and sizes do not matter."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+import torch
 
 from custom_autograd.checks.agreement import find_gradient_difference
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError
-from custom_autograd.checks.differentiable import function_of, reference_of
+from custom_autograd.checks.differentiable import function_of, reference_of, vector_jacobian
 from custom_autograd.checks.targets import Target
+from custom_autograd.checks.variants import scalars, small_values
 from custom_autograd.core.samples import Sample
 
 
@@ -16,7 +19,7 @@ class ReferenceGradients(Check):
     code = "G07"
     group = "derivatives"
     is_quick = True
-    purpose = "gradients equal those of autograd through the reference"
+    purpose = "gradients equal those of autograd through the reference, for other scalars and small numbers too"
 
     def applies_to(self, target: Target) -> str | None:
         """A reference is needed."""
@@ -25,7 +28,7 @@ class ReferenceGradients(Check):
         return None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One comparison, of all inputs together."""
+        """Yield one comparison of all inputs together, and one for each other scalar and for small numbers."""
         function = function_of(target, sample)
         reference = reference_of(function)
         if not any(output.requires_grad for output in reference(*reference.inputs)):
@@ -34,3 +37,23 @@ class ReferenceGradients(Check):
             )
         difference = find_gradient_difference(function, reference)
         yield PASSED if difference is None else difference.failed(f"{difference}, by autograd through the reference")
+        for label, variant in scalars(sample, target.arguments):
+            yield from _compare_variant(target, variant, label, is_scaled=False)
+        for label, variant in small_values(sample):
+            yield from _compare_variant(target, variant, label, is_scaled=True)
+
+
+def _compare_variant(target: Target, sample: Sample, label: str, *, is_scaled: bool) -> Iterator[Finding]:
+    """Nothing where the reference or the op refuses the call, or the reference has no finite gradient there."""
+    try:
+        function = function_of(target, sample)
+        reference = reference_of(function)
+        outputs = reference(*reference.inputs)
+        expected = vector_jacobian(reference, reference.inputs, [torch.ones_like(y) for y in outputs])
+    except Exception:  # noqa: BLE001 - these numbers are not the sample's: it may have its reasons to refuse them
+        return
+    if not all(bool(torch.isfinite(x).all()) for x in (*outputs, *expected)):
+        return
+    difference = find_gradient_difference(function, reference, is_scaled=is_scaled)
+    text = f"{label}: {difference}, by autograd through the reference"
+    yield PASSED if difference is None else difference.failed(text)

@@ -2,7 +2,12 @@
 
 from collections.abc import Iterable
 
-from custom_autograd.checks.agreement import accepted_sizes, compare_values, find_gradient_difference
+from custom_autograd.checks.agreement import (
+    accepted_sizes,
+    accepted_tile_sizes,
+    compare_values,
+    find_gradient_difference,
+)
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError
 from custom_autograd.checks.differentiable import function_of, reference_of
 from custom_autograd.checks.sweeps import copy
@@ -18,7 +23,7 @@ class Sizes(Check):
     group = "layout"
     is_quick = True
     most_samples = 2
-    purpose = "values and gradients equal the reference's for sizes 0, 1, odd and larger than a block"
+    purpose = "values and gradients equal the reference's for sizes 0, 1, odd, of whole vectors and blocks, and larger"
 
     def applies_to(self, target: Target) -> str | None:
         """A reference is needed: without it nobody knows which sizes are allowed."""
@@ -27,7 +32,7 @@ class Sizes(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Two findings per variant; those that are refused are left out, but for advice."""
         assert target.reference is not None
-        for label, variant in accepted_sizes(target, sample):
+        for label, variant in (*accepted_sizes(target, sample), *accepted_tile_sizes(target, sample)):
             finding = compare_values(target, target.reference, copy(variant), label, "the reference")
             if finding.status != "skipped" or finding.advice:
                 yield finding

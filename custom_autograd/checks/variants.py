@@ -13,6 +13,9 @@ from custom_autograd.core.samples import Sample
 LARGE = 257
 """Above a block of 256, and a prime: the last block is not full."""
 
+TILES = (2, 8, 16, 32, 64, 256)
+"""The sizes of vectors and blocks: a kernel may take another way where they divide."""
+
 VARIED = ("size", "all sizes", "no dimensions")
 """How the labels of `sizes` begin: an op may refuse those."""
 
@@ -60,10 +63,15 @@ def _others(value: object) -> tuple[object, ...]:
     if isinstance(value, bool):
         return (not value,)
     if isinstance(value, float):
-        return (0.7 * value,) if value else ()
+        near = (0.7 * value, -value) if value else ()
+        return (*near, *(other for other in SCALARS if other not in (value, *near)))
     if isinstance(value, int) and -4 <= value <= 3:  # it may name a dimension
         return tuple(dim for dim in (0, -1) if dim != value)
     return ()
+
+
+SCALARS = (0.0, 1.0, -1.0, 250.0, 1e-3)
+"""What a kernel may treat specially, or bound: a factor of 1 is left out, one of 0 divides, one of 250 is clamped."""
 
 
 def sizes(sample: Sample) -> Iterator[tuple[str, Sample]]:
@@ -79,6 +87,17 @@ def sizes(sample: Sample) -> Iterator[tuple[str, Sample]]:
         changes.append((f"size {size} -> {LARGE}", {**_small(found, size), size: LARGE}))
     if len(found) > 1:
         changes.append(("all sizes 3", dict.fromkeys(found, 3)))
+    for label, change in changes:
+        if elements_of(sample, change) <= MOST_ELEMENTS:
+            yield label, resized(sample, change)
+
+
+def tile_sizes(sample: Sample, tiles: Sequence[int] = TILES) -> Iterator[tuple[str, Sample]]:
+    """Yield the call with one size at a time what a vector or a tile is made of, then with all sizes multiples of 8."""
+    found = sorted(free_sizes(sample))
+    changes = [(f"size {size} -> {other}", {size: other}) for size in found for other in tiles if other != size]
+    if len(found) > 1:
+        changes.append(("all sizes multiples of 8", {size: 8 * (place + 1) for place, size in enumerate(found)}))
     for label, change in changes:
         if elements_of(sample, change) <= MOST_ELEMENTS:
             yield label, resized(sample, change)
@@ -110,6 +129,18 @@ def _small(found: Sequence[int], kept: int) -> dict[int, int]:
 
 def _rounded(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_complex() else tensor.round()
+
+
+def small_values(sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """Yield the call with floating numbers so small that their squares are lost beside 1."""
+    for label, change in SMALLER:
+        yield label, sample.map(functools.partial(_changed, change=change))
+
+
+SMALLER: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+    ("a thousandth as large", lambda x: x * 1e-3),
+    ("a millionth as large", lambda x: x * 1e-6),
+)
 
 
 CHANGES: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (

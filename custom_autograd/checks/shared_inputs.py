@@ -1,0 +1,86 @@
+"""One tensor given for two arguments: values and gradients are those of two equal tensors."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, find_refusal, first_line
+from custom_autograd.checks.comparison import find_difference
+from custom_autograd.checks.differentiable import signed_like
+from custom_autograd.checks.passes import same_randomness
+from custom_autograd.checks.targets import Target, call_on
+from custom_autograd.core.samples import Sample
+
+CAUSE = "a result is kept by the identity or the memory of an argument, or one gradient is taken for both"
+
+
+class SharedInputs(Check):
+    """Each pair of tensors of one shape and dtype, of which the op writes to neither."""
+
+    name = "shared_inputs"
+    code = "F16"
+    group = "values"
+    is_quick = True
+    most_samples = 2
+    purpose = "the same tensor given twice, op(x, x), gives the values and gradients of two equal ones"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding per pair."""
+        pairs = list(_pairs(target, sample))
+        if not pairs:
+            raise NothingToCheckError("no two tensors of the sample have one shape and dtype")
+        for first, second in pairs:
+            names = [target.name_of(sample.leaves()[place]) for place in (first, second)]
+            yield _check(target, sample, first, second, f"'{names[0]}' and '{names[1]}'")
+
+
+def _pairs(target: Target, sample: Sample) -> Iterator[tuple[int, int]]:
+    written, tensors = target.written_places(sample), sample.tensors()
+    for first, second in itertools.combinations(range(len(tensors)), 2):
+        one, other = tensors[first], tensors[second]
+        is_equal = one.shape == other.shape and one.dtype == other.dtype and one.layout == other.layout
+        if is_equal and one.numel() and not written & {first, second}:
+            yield first, second
+
+
+def _check(target: Target, sample: Sample, first: int, second: int, names: str) -> Finding:
+    results: list[tuple[Tensor, ...]] = []
+    cotangents: list[Tensor] = []
+    for is_shared in (False, True):
+        leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
+        leaves[first].requires_grad_(leaves[first].requires_grad or leaves[second].requires_grad)
+        shared = leaves[first]
+        leaves[second] = shared if is_shared else shared.detach().clone().requires_grad_(shared.requires_grad)
+        try:
+            results.append(_run(target, sample.with_tensors(leaves), leaves, shared, leaves[second], cotangents))
+        except Exception as error:
+            if not is_shared or find_refusal(error) is not None:
+                raise NothingToCheckError(f"equal {names} are refused: {first_line(error)}") from error
+            return failed(f"{names} are one tensor: it raises {first_line(error)}; it does not for two equal ones")
+    difference = find_difference(results[1], results[0], factor=10.0)
+    if difference is None:
+        return PASSED
+    count = len(results[0]) - bool(cotangents)
+    what = f"{difference}".replace(f"output {count}", "the gradient") if cotangents else f"{difference}"
+    return failed(f"{names} are one tensor: {what} for two equal ones", cause=CAUSE)
+
+
+def _run(
+    target: Target, sample: Sample, leaves: Sequence[Tensor], one: Tensor, other: Tensor, cotangents: list[Tensor]
+) -> tuple[Tensor, ...]:
+    """The results, and the gradient of what the two arguments have in common."""
+    written = target.written_places(sample)
+    values = [x.clone() if place in written else x for place, x in enumerate(leaves)]
+    with same_randomness():
+        outputs = call_on(target.call, sample.with_tensors(values))
+    found = tuple(y.detach() for y in (*outputs, *(values[place] for place in sorted(written))))
+    able = [y for y in outputs if y.requires_grad]
+    if not one.requires_grad or not able:
+        return found
+    cotangents[:] = cotangents or signed_like(able)
+    inputs = [one] if one is other else [one, other]
+    grads = torch.autograd.grad(able, inputs, cotangents, allow_unused=True)
+    known = [grad for grad in grads if grad is not None]
+    return (*found, sum(known[1:], known[0])) if known else found
