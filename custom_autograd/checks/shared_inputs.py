@@ -8,7 +8,7 @@ from torch import Tensor
 
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, find_refusal, first_line
 from custom_autograd.checks.comparison import find_difference
-from custom_autograd.checks.differentiable import signed_like
+from custom_autograd.checks.differentiable import can_have_gradient, signed_like
 from custom_autograd.checks.passes import same_randomness
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.core.samples import Sample
@@ -17,7 +17,7 @@ CAUSE = "a result is kept by the identity or the memory of an argument, or one g
 
 
 class SharedInputs(Check):
-    """Each pair of tensors of one shape and dtype, of which the op writes to neither."""
+    """Each pair of floating or complex tensors of one shape and dtype, of which the op writes to neither."""
 
     name = "shared_inputs"
     code = "F16"
@@ -30,7 +30,7 @@ class SharedInputs(Check):
         """Yield one finding per pair."""
         pairs = list(_pairs(target, sample))
         if not pairs:
-            raise NothingToCheckError("no two tensors of the sample have one shape and dtype")
+            raise NothingToCheckError("no two floating tensors of the sample have one shape and dtype")
         for first, second in pairs:
             names = [target.name_of(sample.leaves()[place]) for place in (first, second)]
             yield _check(target, sample, first, second, f"'{names[0]}' and '{names[1]}'")
@@ -41,7 +41,7 @@ def _pairs(target: Target, sample: Sample) -> Iterator[tuple[int, int]]:
     for first, second in itertools.combinations(range(len(tensors)), 2):
         one, other = tensors[first], tensors[second]
         is_equal = one.shape == other.shape and one.dtype == other.dtype and one.layout == other.layout
-        if is_equal and one.numel() and not written & {first, second}:
+        if is_equal and can_have_gradient(one) and one.numel() and not written & {first, second}:
             yield first, second
 
 

@@ -150,11 +150,12 @@ def _write(report: "Report", arguments: argparse.Namespace) -> None:
 
 def _print(report: "Report", *, is_quiet: bool) -> None:
     from custom_autograd.cli.terminal import print_report, print_results  # imports rich
+    from custom_autograd.report.headline import format_warnings  # imports torch
     from custom_autograd.report.text import format_failures  # imports torch
 
     if not is_quiet:
         print_results(report.results, sys.stdout)
-    elif not report.ok:
+    elif not report.ok or format_warnings(report.results):
         print_report(format_failures(report.results), sys.stdout)
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from custom_autograd.report.headline import format_counts, format_warnings
 from custom_autograd.report.results import STATUSES, Result, count, summarise
-from custom_autograd.report.text import format_counts
 
 JSON_FORMAT = 1
 """Raised when a key of the JSON document changes its meaning or goes away; new keys do not raise it."""
@@ -49,6 +49,7 @@ def _result(fields: dict[str, Any]) -> Result:  # Any: values of a JSON document
 def format_markdown(results: Sequence[Result]) -> str:
     """A table of ops and checks, then a section per finding, then advice, what is accepted and what was skipped."""
     lines = ["# Verification report", "", f"{format_counts(results)}.", ""]
+    lines += [line for text in format_warnings(results) for line in (f"**Warning:** {text}.", "")]
     lines += ["| op | check | status | passed | failed | skipped | error |", "|---|---|---|---|---|---|---|"]
     for row in summarise(results):
         cells = (row.op, row.check, row.status, row.passed, row.failed, row.skipped, row.error)

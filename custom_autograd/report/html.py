@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from custom_autograd.report import plots
+from custom_autograd.report.headline import format_counts, format_warnings
 from custom_autograd.report.matrix import LABELS, anchors_of, make_matrix
 from custom_autograd.report.results import STATUSES, Result, count
-from custom_autograd.report.text import format_counts
 
 
 def format_page(results: Sequence[Result], sources: Mapping[str, str]) -> str:
@@ -55,6 +55,7 @@ def _parts(results: Sequence[Result], prefix: str) -> dict[str, object]:
     return {
         "prefix": prefix,
         "total": format_counts(results),
+        "warnings": format_warnings(results),
         "counts": {name: number for name, number in counts.items() if number},
         "labels": LABELS,
         "matrix": make_matrix(results),

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from custom_autograd.report.results import STATUSES, Result, Summary, count, summarise
+from custom_autograd.report.headline import format_counts, format_warnings
+from custom_autograd.report.results import STATUSES, Result, Summary, summarise
 
 
 def format_report(results: Sequence[Result]) -> str:
@@ -12,19 +13,18 @@ def format_report(results: Sequence[Result]) -> str:
 
 def format_details(results: Sequence[Result]) -> str:
     """What follows the table: every finding, advice, what is accepted, the reasons of skips, and the counts."""
-    parts = [*_findings(results), _advice(results), _accepted(results), _skips(results), format_counts(results)]
+    parts = [*_findings(results), _advice(results), _accepted(results), _skips(results), format_headline(results)]
     return "\n\n".join(part for part in parts if part)
 
 
 def format_failures(results: Sequence[Result]) -> str:
     """Every finding, then the counts: the text of the error that is raised."""
-    return "\n\n".join([*_findings(results), format_counts(results)])
+    return "\n\n".join([*_findings(results), format_headline(results)])
 
 
-def format_counts(results: Sequence[Result]) -> str:
-    """One line, such as "12 passed, 1 failed, 3 skipped"."""
-    counts = [f"{count(results, status)} {status}" for status in STATUSES if count(results, status)]
-    return ", ".join(counts) if counts else "nothing was checked"
+def format_headline(results: Sequence[Result]) -> str:
+    """Return the counts, then the ops whose values nothing verifies, one line each."""
+    return "\n".join([format_counts(results), *(f"WARNING {text}" for text in format_warnings(results))])
 
 
 def format_table(results: Sequence[Result]) -> str:

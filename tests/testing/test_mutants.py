@@ -16,7 +16,7 @@ CHECKS = """
     directional gradcheck linearity reference_gradients adjoint second_order complex reuse low_precision
     non_differentiable forward_mode fake symbolic vmap nesting opcheck compile recompilation export
     compiled_autograd compiled_transforms cache saved needs leaks saved_hooks autocast threads profiler subclasses
-    errors parity
+    errors parity shared_inputs process_state
 """
 FAMILIES = """
     sign; factor; missing term; transposed; missing reduction; wrong axis; wrong broadcast; off by one; tail;

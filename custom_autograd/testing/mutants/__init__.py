@@ -7,6 +7,7 @@ for op in CORRECT:
 """
 
 from custom_autograd.testing.mutants.batching import BATCHING
+from custom_autograd.testing.mutants.branches import BRANCHES
 from custom_autograd.testing.mutants.containers import CONTAINERS
 from custom_autograd.testing.mutants.contracts import CONTRACTS
 from custom_autograd.testing.mutants.correct import CORRECT
@@ -14,6 +15,7 @@ from custom_autograd.testing.mutants.formulas import FORMULAS
 from custom_autograd.testing.mutants.incoming import INCOMING
 from custom_autograd.testing.mutants.keeping import KEEPING
 from custom_autograd.testing.mutants.layouts import LAYOUTS
+from custom_autograd.testing.mutants.leaving import LEAVING
 from custom_autograd.testing.mutants.memory import MEMORY
 from custom_autograd.testing.mutants.mutant import Honest, Mutant
 from custom_autograd.testing.mutants.orders import ORDERS
@@ -42,4 +44,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *SYSTEMS,
     *SIBLINGS,
     *CONTAINERS,
+    *BRANCHES,
+    *LEAVING,
 )

@@ -1,6 +1,7 @@
 """CORRECT: the ops without a fault that mutants are made of; no check may fail one of them."""
 
 from custom_autograd.testing.mutants import bases, more_bases
+from custom_autograd.testing.mutants.branches import CURVE, STEP
 from custom_autograd.testing.mutants.containers import CONTAINER
 from custom_autograd.testing.mutants.mutant import Honest, honest
 from custom_autograd.testing.mutants.siblings import cube_in_place, cube_out
@@ -33,5 +34,7 @@ CORRECT: tuple[Honest, ...] = (
     honest("composite", "a torch.library.Library definition of PyTorch operations", more_bases.COMPOSITE),
     honest("written_product", "a torch.autograd.Function", more_bases.WRITTEN_PRODUCT),
     honest("written_two", "a torch.autograd.Function of two outputs, with undefined gradients", more_bases.WRITTEN_TWO),
+    honest("curve", "a logarithm near 1, right for small numbers", CURVE),
+    honest("step", "a step of an optimizer, of which nothing has a gradient", STEP),
     honest("plain_sine", "a Python function", more_bases.PLAIN_SINE),
 )
