@@ -72,10 +72,10 @@ def _check(function: TensorFunction, *, has_subsets: bool) -> Iterator[Finding]:
     except NothingToCheckError:
         yield from _check_noise(function, inputs)
         raise
-    finding = _compare_with_differences(function, inputs, precision)
-    yield finding
     if precision != FLOAT64:
         yield from _check_noise(function, inputs)
+    finding = _compare_with_differences(function, inputs, precision)
+    yield finding
     if finding is PASSED:
         yield from _check_subsets(function) if has_subsets else ()
         yield _check_batched(function, inputs, precision)

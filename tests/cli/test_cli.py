@@ -249,7 +249,7 @@ FAILED ns::g: fake, on [small]
 skipped
   ns::f: vmap: no [rule]
 
-1 passed, 1 failed, 1 skipped
+1 passed, 1 failed, 1 skipped: 33 % was not looked at
 """
 
 

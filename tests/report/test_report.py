@@ -83,7 +83,7 @@ ERROR ns::g: schema, on sample 0
 skipped
   ns::f: vmap: no batching rule (2 samples)
 
-1 passed, 1 failed, 2 skipped, 1 error""",
+1 passed, 1 failed, 2 skipped, 1 error: 40 % was not looked at""",
     )
 
 
@@ -105,7 +105,7 @@ advice
 skipped
   ns::f: vmap: no batching rule
 
-2 passed, 1 skipped""",
+2 passed, 1 skipped: 33 % was not looked at""",
     )
 
 
@@ -139,7 +139,7 @@ accepted
 skipped
   ns::f: vmap: no batching rule
 
-1 failed, 2 skipped""",
+1 failed, 2 skipped: 33 % was not looked at""",
     )
 
 
@@ -159,7 +159,7 @@ ERROR ns::g: schema, on sample 0
   last frames:
     f.py:1 f: raise
 
-1 passed, 1 failed, 2 skipped, 1 error""",
+1 passed, 1 failed, 2 skipped, 1 error: 40 % was not looked at""",
     )
 
 
@@ -169,7 +169,7 @@ def test_markdown():
         """\
 # Verification report
 
-1 passed, 1 failed, 2 skipped, 1 error.
+1 passed, 1 failed, 2 skipped, 1 error: 40 % was not looked at.
 
 | op | check | status | passed | failed | skipped | error |
 |---|---|---|---|---|---|---|
@@ -202,7 +202,7 @@ def test_markdown_with_a_cause_a_script_and_what_is_accepted():
         """\
 # Verification report
 
-1 failed, 2 skipped.
+1 failed, 2 skipped: 33 % was not looked at.
 
 | op | check | status | passed | failed | skipped | error |
 |---|---|---|---|---|---|---|
