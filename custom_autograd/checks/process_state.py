@@ -29,6 +29,10 @@ class Setting:
     write: Callable[[Any], object]
 
 
+def _set_default_device(value: str) -> None:
+    torch.set_default_device(None if value == "cpu" else value)  # the CPU is where none is set, and setting it costs
+
+
 def _deterministic() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
@@ -107,7 +111,7 @@ def _compare(what: str, before: Mapping[str, object]) -> Finding:
 
 SETTINGS: Mapping[str, Setting] = {
     "default dtype": Setting(torch.get_default_dtype, torch.set_default_dtype),
-    "default device": Setting(lambda: str(torch.get_default_device()), torch.set_default_device),
+    "default device": Setting(lambda: str(torch.get_default_device()), _set_default_device),
     "grad mode": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
     "number of threads": Setting(torch.get_num_threads, torch.set_num_threads),
     "deterministic algorithms": Setting(_deterministic, _set_deterministic),

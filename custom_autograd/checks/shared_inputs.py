@@ -8,7 +8,12 @@ from torch import Tensor
 
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed, find_refusal, first_line
 from custom_autograd.checks.comparison import find_difference
-from custom_autograd.checks.differentiable import can_have_gradient, signed_like
+from custom_autograd.checks.differentiable import (
+    can_have_gradient,
+    differentiable_positions,
+    signed_like,
+    without_refused_gradients,
+)
 from custom_autograd.checks.passes import same_randomness
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.core.samples import Sample
@@ -28,12 +33,30 @@ class SharedInputs(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding per pair."""
+        sample = _with_gradients(target, sample)
         pairs = list(_pairs(target, sample))
         if not pairs:
             raise NothingToCheckError("no two floating tensors of the sample have one shape and dtype")
         for first, second in pairs:
             names = [target.name_of(sample.leaves()[place]) for place in (first, second)]
             yield _check(target, sample, first, second, f"'{names[0]}' and '{names[1]}'")
+
+
+def _with_gradients(target: Target, sample: Sample) -> Sample:
+    """The call with what can have a gradient requiring one, as far as the op has gradients.
+
+    Raises:
+        NothingToCheckError: a plain forward and backward raise, which is for other checks to tell.
+    """
+    try:
+        places = differentiable_positions(target, sample)
+    except NothingToCheckError:
+        return sample
+    tensors = [x.detach().requires_grad_(place in places) for place, x in enumerate(sample.tensors())]
+    try:
+        return without_refused_gradients(target, sample.with_tensors(tensors))[0]
+    except Exception as error:
+        raise NothingToCheckError(f"forward and backward raise {first_line(error)}") from error
 
 
 def _pairs(target: Target, sample: Sample) -> Iterator[tuple[int, int]]:

@@ -18,6 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LIMIT = 2**30
+"""Numbers above are limits of torch's own, such as the largest index that fits into 32 bits."""
+
 
 class Symbols:
     """One symbol per size: dimensions of equal size share it, as they do where torch.compile sees them first."""
@@ -59,7 +62,7 @@ class Symbols:
         words = {str(symbol): names[size] for size, symbol in self._symbols.items() if size in names}
         seen = set()
         for guard in self._environment.guards:
-            numbers = sorted(int(number) for number in guard.expr.atoms() if number.is_Integer and int(number) > 2)
+            numbers = sorted(int(number) for number in guard.expr.atoms() if number.is_Integer and 2 < number < LIMIT)
             if guard.expr in seen or not numbers or not guard.expr.is_Relational:
                 continue
             seen.add(guard.expr)
