@@ -14,6 +14,7 @@ from custom_autograd.checks.targets import SamplesRule, Target, target_of
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import format_message, suggest
 from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.isolation import running
 from custom_autograd.report import Report
 
 ENTRY_POINTS = "custom_autograd.checks"
@@ -28,6 +29,7 @@ def check(
     dtype: torch.dtype | None = None,
     seed: int = 0,
     raise_on_failure: bool = False,
+    isolated: bool = True,
 ) -> Report:
     """Verifies a target on samples.
 
@@ -42,6 +44,9 @@ def check(
         dtype: the dtype of samples that do not say; torch's default dtype by default.
         seed: equal seeds give equal samples and equal random numbers in checks.
         raise_on_failure: raise instead of returning a report with findings.
+        isolated: run the checks in a forked process where that is sound (Linux, no accelerator in use, no other thread
+            at work), so that a crash in a kernel is a finding. Changes that the op makes to Python objects are then
+            lost with that process. False runs them in this process, where a crash ends the program.
 
     Returns:
         What each check found on each sample.
@@ -55,7 +60,9 @@ def check(
         True
     """
     case = case_of(target, samples, device=device, dtype=dtype, seed=seed)
-    report = acceptance.accept(runner.run([case], select_checks(checks), seed=seed), accepted_failures())
+    chosen = select_checks(checks)
+    found = running.run(case, chosen, seed=seed) if isolated else runner.run([case], chosen, seed=seed)
+    report = acceptance.accept(found, accepted_failures())
     if raise_on_failure:
         report.raise_for_failures()
     return report

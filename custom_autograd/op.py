@@ -596,6 +596,7 @@ class CustomOp(Generic[P, R]):
         dtype: torch.dtype | None = None,
         seed: int = 0,
         raise_on_failure: bool = True,
+        isolated: bool = True,
     ) -> Report:
         """Runs every check there is on this op; see `custom_autograd.check`.
 
@@ -605,7 +606,14 @@ class CustomOp(Generic[P, R]):
         from custom_autograd import checking  # verification is not loaded before it is asked for
 
         return checking.check(
-            self, samples, checks=checks, device=device, dtype=dtype, seed=seed, raise_on_failure=raise_on_failure
+            self,
+            samples,
+            checks=checks,
+            device=device,
+            dtype=dtype,
+            seed=seed,
+            raise_on_failure=raise_on_failure,
+            isolated=isolated,
         )
 
 

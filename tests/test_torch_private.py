@@ -21,6 +21,7 @@ from custom_autograd.torch_private import (
     guards,
     nested,
     observers,
+    preloading,
     registrations,
     schemas,
     storages,
@@ -311,6 +312,13 @@ print("torch._dynamo.eval_frame" in sys.modules)
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert "False\n" == finished.stdout, finished.stderr
+
+
+def test_modules_that_checks_make_torch_load():
+    preloading.load_for({"values"})
+    preloading.load_for({"compiler"})
+
+    assert {"torch._dynamo", "torch._inductor.compile_fx"} <= set(sys.modules)
 
 
 def test_fake_tensors_and_overloads_for_verification():

@@ -39,7 +39,7 @@ def run(
     *,
     seed: int = 0,
     on_result: Callable[[Result], None] | None = None,
-    on_check: Callable[[Check], None] | None = None,
+    on_start: Callable[[Check, str], None] | None = None,
     is_explained: bool = True,
 ) -> Report:
     """Runs every check on every sample of every target.
@@ -49,21 +49,20 @@ def run(
         checks: in the order in which they run.
         seed: equal seeds draw equal numbers; each check on each sample has its own.
         on_result: told of each result as it comes.
-        on_check: told of each check before it looks at a target.
+        on_start: called with each check, and the label of each sample, before it runs; the label is empty at first.
         is_explained: whether the first failure of each check is shrunk, and shown by a script.
 
     Returns:
         One result per target, check and sample; one per target and check where the check does not apply.
     """
     results: list[Result] = []
+    begin = on_start or _ignore
     cases = tuple(cases)
     for case in cases:
         findings: set[tuple[str, str]] = set()
         for check in checks:
             is_first = is_explained
-            if on_check is not None:
-                on_check(check)
-            for sample, found in _run_check(case, check, seed, findings):
+            for sample, found in _run_check(case, check, seed, findings, begin):
                 result = replace(found, group=check.group)
                 if result.status == "failed" and sample is not None and is_first:
                     result, is_first = _explained(case.target, check, sample, seed, result), False
@@ -109,15 +108,20 @@ def _source_of(target: Target) -> str:
         return ""
 
 
+def _ignore(check: Check, label: str) -> None:
+    del check, label
+
+
 def label_of(sample: Sample, position: int) -> str:
     """What reports call a sample: its name, else its place and its shapes."""
     return sample.name or f"sample {position}: {str(sample).removeprefix('Sample')}"
 
 
 def _run_check(
-    case: Case, check: Check, seed: int, findings: Set[tuple[str, str]]
+    case: Case, check: Check, seed: int, findings: Set[tuple[str, str]], begin: Callable[[Check, str], None]
 ) -> Iterator[tuple[Sample | None, Result]]:
     name = case.target.name
+    begin(check, "")
     samples = [(i, row) for i, row in enumerate(case.samples) if (row.error is not None) == check.is_for_errors]
     reason = check.applies_to(case.target) or ("" if samples else _nothing_for(check))
     if reason:
@@ -130,6 +134,7 @@ def _run_check(
             reason = f"the check {failed_first[0]} fails first"
             yield sample, Result(name, check.name, label, "skipped", reason, code=check.code, seed=seed)
             continue
+        begin(check, label)
         result = _run_at(case.target, check, sample, position, seed)
         yield sample, _accepted(result, sample.accepted.get(check.name))
 

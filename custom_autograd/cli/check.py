@@ -26,7 +26,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as one HTML page")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the report as Markdown")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="write the report as JUnit XML, for CI services")
-    parser.add_argument("-j", metavar="N", dest="processes", type=processes_of, default=1, help="use N processes")
+    parser.add_argument(
+        "-j",
+        metavar="N",
+        dest="processes",
+        type=processes_of,
+        default=1,
+        help="use N processes (default: 1); 0 checks in this one, which a crash ends",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="show only what was found")
 
 
@@ -48,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if all(map(is_whole, arguments.targets)):
         acceptance.require_known(accepted, {*names_of_all(), *(case.target.name for case in cases)})
     total = sum(len(case.samples) for case in cases) * len(checks)
-    verify = _verify_here if arguments.processes == 1 else _verify_in_processes
+    verify = _verify_in_processes if arguments.processes else _verify_here
     with progress(total, is_quiet=arguments.quiet) as advance:
         found, is_complete = verify(arguments, cases, checks, advance)
     report = acceptance.accept(Report((*found.results, *without), found.sources), accepted)
@@ -94,6 +101,7 @@ def _verify_here(
 ) -> "tuple[Report, bool]":
     """The report, and whether it is complete."""
     from custom_autograd.checks import runner  # imports torch
+    from custom_autograd.isolation.running import loud  # imports torch
     from custom_autograd.report import Report  # imports torch
 
     found: list[Result] = []
@@ -104,7 +112,8 @@ def _verify_here(
             advance(result)
 
     try:
-        return runner.run(cases, checks, seed=arguments.seed, on_result=keep), True
+        with loud():
+            return runner.run(cases, checks, seed=arguments.seed, on_result=keep), True
     except KeyboardInterrupt:
         return Report(tuple(found)), False
 

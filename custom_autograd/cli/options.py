@@ -49,11 +49,11 @@ def device_of(name: str) -> "torch.device":
 
 
 def processes_of(text: str) -> int:
-    """A number of processes, at least 1.
+    """Return a number of processes; 0 stands for none besides this one.
 
     Raises:
-        ArgumentTypeError: it is not one.
+        ArgumentTypeError: if the text is not one.
     """
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a number of processes is 1 or more, not {text!r}")
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a number of processes is 0 or more, not {text!r}")
     return int(text)

@@ -1,4 +1,4 @@
-"""custom-autograd check -j N: every op in one of N processes, so that a crash in a kernel ends one op and not the run.
+"""custom-autograd check: every op in one of N processes, so that a crash in a kernel ends one op and not the run.
 
 A process loads the TARGET text itself, and checks one op after another. It tells of each check that begins, of each
 result, and of the end of each op; where it dies before that, the op gets a result that says so, and the ops that remain
@@ -7,21 +7,25 @@ get a new process.
 
 import contextlib
 import faulthandler
+import itertools
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
+from custom_autograd.isolation.crashes import Crash, Heard, Place
 from custom_autograd.report import Report, Result
 
-if TYPE_CHECKING:
-    from custom_autograd.checks.base import Check
-
 Told: TypeAlias = tuple[str, object]
-"""What a process says: ("check", its name, code and group), ("result", it), ("end", sources) or ("failure", a text)."""
+"""What a process sends: ("told", what `Heard` takes in), ("end", None) after an op, or ("failure", a text)."""
+
+ENDS = ("end", "failure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +39,29 @@ class Task:
     device: str
     dtype: str | None
     seed: int
+    is_noting: bool = False
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What is known of a task so far."""
+    """What is known of a task so far: what its process told, and the results, in order."""
 
+    heard: Heard = field(default_factory=Heard)
     results: list[Result] = field(default_factory=list)
-    sources: dict[str, str] = field(default_factory=dict)
-    check: tuple[str, str, str] = ("all checks", "", "")
 
 
 @dataclass(slots=True)
 class Worker:
-    """A process, our end of its pipe, and the place of the task that it is at."""
+    """A process, our end of its pipe, the file that faulthandler writes to, and the place of the task that it is at."""
 
     process: SpawnProcess
     pipe: Connection
-    place: int
+    trace: Path
+    place: int = -1
+
+    def read_trace(self) -> str:
+        """Return what faulthandler wrote."""
+        return self.trace.read_text(encoding="utf-8", errors="replace") if self.trace.exists() else ""
 
 
 class Workers:
@@ -71,6 +80,8 @@ class Workers:
         self._outcomes = [Outcome() for _ in tasks]
         self._waiting = list(range(len(tasks)))
         self._workers: list[Worker] = []
+        self._folder = tempfile.TemporaryDirectory()
+        self._numbers = itertools.count()
 
     def run(self) -> None:
         """Works until every task has ended, or until an exception such as Ctrl-C; no process is left behind."""
@@ -79,6 +90,7 @@ class Workers:
             while self._waiting or self._workers:
                 while self._waiting and len(self._workers) < self._most:
                     self._workers.append(self._start(context))
+                    self._give(self._workers[-1])
                 ready = wait([worker.pipe for worker in self._workers], timeout=1)
                 for worker in tuple(self._workers):
                     if worker.pipe in ready:
@@ -90,20 +102,23 @@ class Workers:
                 self._listen_once_more(worker)
                 worker.process.kill()
                 worker.process.join()
+            self._folder.cleanup()
 
     def report(self) -> Report:
         """What was found so far, in the order of the tasks."""
         results = tuple(result for outcome in self._outcomes for result in outcome.results)
-        return Report(results, {op: text for outcome in self._outcomes for op, text in outcome.sources.items()})
+        return Report(results, {op: text for outcome in self._outcomes for op, text in outcome.heard.sources.items()})
 
-    def _start(self, context: SpawnContext) -> Worker:
+    def _start(self, context: SpawnContext, task: Task | None = None) -> Worker:
         ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, self._most))
+        trace = Path(self._folder.name) / str(next(self._numbers))
+        process = context.Process(target=work, args=(theirs, self._most, str(trace)))
         process.start()
         theirs.close()
-        worker = Worker(process, ours, -1)
-        self._give(worker)
-        return worker
+        if task is not None:
+            with contextlib.suppress(OSError):  # it is dead, which is heard next
+                ours.send(task)
+        return Worker(process, ours, trace)
 
     def _give(self, worker: Worker) -> None:
         """Gives a process the next task, or None where there is no more."""
@@ -117,16 +132,13 @@ class Workers:
         except (EOFError, OSError):
             self._bury(worker)
             return
-        outcome = self._outcomes[worker.place]
-        if kind == "check":
-            outcome.check = value
-        elif kind == "result":
-            self._keep(worker, value)
-        elif kind == "failure":
+        if kind == "failure":
             self._keep(worker, Result(self._tasks[worker.place].op, "all checks", "all samples", "error", value))
-            self._give(worker)
-        else:
-            outcome.sources.update(value)
+        elif isinstance(value, Result):
+            self._keep(worker, value)
+        elif kind == "told":
+            self._outcomes[worker.place].heard.hear(value)
+        if kind in ENDS:
             self._give(worker)
 
     def _listen_once_more(self, worker: Worker) -> None:
@@ -135,8 +147,8 @@ class Workers:
             for _ in range(MOST_UNHEARD):
                 if not worker.pipe.poll():
                     return
-                kind, value = worker.pipe.recv()
-                if kind == "result":
+                _, value = worker.pipe.recv()
+                if isinstance(value, Result):
                     self._keep(worker, value)
 
     def _bury(self, worker: Worker) -> None:
@@ -151,76 +163,84 @@ class Workers:
         self._on_result(result)
 
     def _died(self, worker: Worker) -> Result:
-        """The result of an op whose process died: the signal, the check, and the last sample that was done."""
-        task, outcome = self._tasks[worker.place], self._outcomes[worker.place]
-        check, code, group = outcome.check
-        done = [result.sample for result in outcome.results if result.check == check]
-        sample = f"the sample after '{done[-1]}'" if done else "its first sample"
-        option = f" --checks {check}" if code else ""
-        message = (
-            f"the process {_end_of(worker.process.exitcode)}; the checks that follow were not run\n"
-            f"to see it happen: custom-autograd check {task.text}{option} -j 1"
-        )
-        return Result(task.op, check, sample, "error", message, code=code, seed=task.seed, group=group)
+        """Return the result of an op whose process died; its check runs once more, alone, to learn which call it is."""
+        task, place = self._tasks[worker.place], self._outcomes[worker.place].heard.place
+        again = replace(task, checks=(place.check,) if place.code else task.checks, is_noting=True)
+        call = self._last_call(again)
+        code = worker.process.exitcode
+        return Crash(task.op, place, code, task.seed, worker.read_trace(), call, _command(task, place)).result()
+
+    def _last_call(self, task: Task) -> str | None:
+        """Return the last call that begins before a process dies of a task; None if it does not die."""
+        worker = self._start(multiprocessing.get_context("spawn"), task)
+        heard, is_alive = Heard(), True
+        try:
+            while is_alive:
+                while worker.pipe.poll(1):
+                    kind, value = worker.pipe.recv()
+                    if kind in ENDS:
+                        return None
+                    heard.hear(value)
+                is_alive = worker.process.is_alive()
+        except (EOFError, OSError):
+            pass
+        finally:
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+        return heard.call
 
 
-def work(pipe: Connection, processes: int) -> None:
-    """What a process does: task after task, until it is given None.
+def work(pipe: Connection, processes: int, trace: str) -> None:
+    """Check one op after another, until None comes instead of a task.
 
     Args:
         pipe: tasks come in, what is told goes out.
         processes: how many share the cores of the machine.
+        trace: the file that the stack of Python is written to if the process dies.
     """
     import torch  # heavy
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C ends
-    faulthandler.enable()
-    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
-    while (task := pipe.recv()) is not None:
-        for told in _perform(task, pipe):
-            pipe.send(told)
+    with open(trace, "w", encoding="utf-8") as stream:
+        faulthandler.enable(file=stream, all_threads=False)
+        torch.set_num_threads(max(1, torch.get_num_threads() // max(1, processes)))
+        while (task := pipe.recv()) is not None:
+            pipe.send(_perform(task, pipe))
 
 
-def _perform(task: Task, pipe: Connection) -> Iterator[Told]:
-    """Checks one op; what it finds is told at once, so that it survives the process."""
+def _perform(task: Task, pipe: Connection) -> Told:
+    """Check one op; what it finds is told at once, so that it survives the process."""
     from custom_autograd.checking import case_of, select_checks  # imports torch
-    from custom_autograd.checks import runner  # imports torch
     from custom_autograd.checks.loading import load  # imports torch
     from custom_autograd.cli.options import dtype_of  # imports torch
     from custom_autograd.core.errors import CheckError  # imports torch
+    from custom_autograd.isolation.running import perform  # imports torch
 
-    def tell_check(check: "Check") -> None:
-        pipe.send(("check", (check.name, check.code, check.group)))
+    lock = threading.Lock()
 
-    def tell_result(result: Result) -> None:
-        pipe.send(("result", result))
+    def tell(value: object) -> None:
+        with lock:  # calls are told by every thread that makes one
+            pipe.send(("told", value))
 
     try:
         value = load(task.text)[task.place].value
         case = case_of(value, device=task.device, dtype=dtype_of(task.dtype), seed=task.seed)
         checks = select_checks(task.checks)
     except CheckError as error:
-        yield "failure", str(error)
-        return
-    report = runner.run([case], checks, seed=task.seed, on_result=tell_result, on_check=tell_check)
-    yield "end", dict(report.sources)
+        return "failure", str(error)
+    perform(case, checks, task.seed, tell, is_noting=task.is_noting)
+    return "end", None
 
 
-def _end_of(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"ended by itself, with exit code {code}"
-    names = {number.value: number.name for number in signal.Signals}
-    name = names.get(-code, f"signal {-code}")
-    return f"was ended by {name}" + (f", {MEANINGS[name]}" if name in MEANINGS else "")
+def _command(task: Task, place: Place) -> str:
+    """Return the command that does to one op what a task did."""
+    options = {"--checks": place.check if place.code else "", "--dtype": task.dtype or ""}
+    options["--device"] = "" if task.device == "cpu" else task.device
+    options["--seed"] = str(task.seed) if task.seed else ""
+    words = [f"{option} {value}" for option, value in options.items() if value]
+    return " ".join(["custom-autograd check", task.text, *words])
 
 
 MOST_UNHEARD = 1000
 """How many words of a process are listened to after Ctrl-C: it goes on talking until it is killed."""
-
-MEANINGS = {
-    "SIGABRT": "which a failed assertion in native code raises",
-    "SIGFPE": "which a division by zero in native code raises",
-    "SIGILL": "which an instruction that this processor does not know raises",
-    "SIGKILL": "which the system sends where memory runs out",
-    "SIGSEGV": "a segmentation fault",
-}

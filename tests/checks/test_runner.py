@@ -264,8 +264,9 @@ def test_each_check_is_told_before_it_looks():
     runner.run(
         [case],
         [Scripted(PASSED)],
-        on_check=lambda check: told.append(check.name),
+        on_start=lambda check, label: told.append((check.name, label)),
         on_result=lambda result: told.append(result.status),
     )
 
-    assert ["scripted", "passed", "passed"] == told
+    labels = [f"sample {place}: (float32[{size}])" for place, size in enumerate((2, 3))]
+    assert [("scripted", ""), ("scripted", labels[0]), "passed", ("scripted", labels[1]), "passed"] == told

@@ -1,6 +1,7 @@
 """custom-autograd check -j N and Ctrl-C: the same report in the same order, and neither a crash nor a stop loses it."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,12 +11,13 @@ import pytest
 from expecttest import assert_expected_inline
 
 from custom_autograd.cli import main
-from custom_autograd.cli.workers import Task, Workers, _end_of
+from custom_autograd.cli.workers import Task, Workers, _command
+from custom_autograd.isolation.crashes import Place
 
 OPS = """
+import ctypes
 import os
 import signal
-import sys
 
 from custom_autograd.checks.targets import Target, TargetArgument
 from custom_autograd.core.samples import Sample
@@ -36,8 +38,7 @@ def wrong(x):
 
 def killed_on_seven(x):
     if x.shape[0] == 7:
-        sys.stdout.flush()
-        signal.raise_signal(signal.SIGSEGV)
+        ctypes.string_at(0)
     return x * 2
 
 
@@ -77,12 +78,18 @@ def rows(document):
     return [(row["op"], row["check"], row["sample"], row["status"], row["message"]) for row in results]
 
 
+def without_frames(text):
+    """The report without the stack of a crash, whose lines are those of this package."""
+    kept = [line for line in text.splitlines() if not re.match(r"    \S+:\d+ |  Stack ", line)]
+    return "\n".join(kept) + "\n"
+
+
 def test_several_processes_find_the_same_in_the_same_order(file, capsys):
     targets = ["worker_ops.py:WRONG", "worker_ops.py:RIGHT"]
-    codes = [main(["check", *targets, *CHECKS, "-j", n, "--json", f"{n}.json"]) for n in ("1", "2")]
+    codes = [main(["check", *targets, *CHECKS, "-j", n, "--json", f"{n}.json"]) for n in ("0", "2")]
 
     assert [1, 1] == codes
-    assert rows(file / "1.json") == rows(file / "2.json")
+    assert rows(file / "0.json") == rows(file / "2.json")
     assert {"workers::wrong", "workers::right"} == {row[0] for row in rows(file / "2.json")}
 
 
@@ -91,7 +98,7 @@ def test_a_process_that_dies_is_an_error_of_its_op_and_what_remains_gets_another
 
     assert 1 == code
     assert_expected_inline(
-        capsys.readouterr().out,
+        without_frames(capsys.readouterr().out),
         """\
 op                        check      status  samples
 ------------------------  ---------  ------  -----------------
@@ -99,13 +106,16 @@ workers::killed_on_seven  gradcheck  error   1 passed, 1 error
 workers::leaving          gradcheck  error   1 error
 workers::right            gradcheck  passed  2 passed
 
-ERROR workers::killed_on_seven: gradcheck, on the sample after 'three'
+ERROR workers::killed_on_seven: gradcheck, on seven
   the process was ended by SIGSEGV, a segmentation fault; the checks that follow were not run
-  to see it happen: custom-autograd check worker_ops.py:KILLED --checks gradcheck -j 1
+  last call: Sample(float64[7]).named('seven')
+  to reproduce: custom-autograd check worker_ops.py:KILLED --checks gradcheck
+  Fatal Python error: Segmentation fault
 
-ERROR workers::leaving: gradcheck, on its first sample
+ERROR workers::leaving: gradcheck, on three
   the process ended by itself, with exit code 3; the checks that follow were not run
-  to see it happen: custom-autograd check worker_ops.py:LEAVING --checks gradcheck -j 1
+  last call: Sample(float64[3]).named('three')
+  to reproduce: custom-autograd check worker_ops.py:LEAVING --checks gradcheck
 
 3 passed, 2 error
 """,
@@ -121,10 +131,10 @@ def test_a_process_goes_on_after_a_target_that_it_cannot_load_and_tells_each_res
     assert "nowhere.py: there is no such file" == told[0].message
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", ["0", "2"])
 def test_ctrl_c_ends_with_130_and_what_was_found(file, processes):
     # With several processes the child that reaches the sample interrupts its parent, as the terminal would.
-    (file / "worker_ops.py").write_text(OPS.format(interrupted="os.getpid()" if processes == "1" else "os.getppid()"))
+    (file / "worker_ops.py").write_text(OPS.format(interrupted="os.getpid()" if processes == "0" else "os.getppid()"))
     arguments = ["worker_ops.py:INTERRUPTED", *CHECKS, "-j", processes, "--junit", "r.xml"]
     program = [sys.executable, "-m", "custom_autograd", "check", *arguments]
     finished = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
@@ -136,13 +146,13 @@ def test_ctrl_c_ends_with_130_and_what_was_found(file, processes):
     assert "gradcheck: seven" not in [case.get("name") for case in cases]
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "two"])
-def test_a_number_of_processes_is_at_least_one(capsys, number):
+@pytest.mark.parametrize("number", ["-1", "two"])
+def test_a_number_of_processes_is_a_number(capsys, number):
     with pytest.raises(SystemExit) as caught:
         main(["check", "worker_ops.py", f"-j{number}"])
 
     assert 2 == caught.value.code
-    assert f"a number of processes is 1 or more, not '{number}'" in capsys.readouterr().err
+    assert f"a number of processes is 0 or more, not '{number}'" in capsys.readouterr().err
 
 
 def test_ctrl_c_while_targets_load_ends_with_130(imports_of, capsys):
@@ -152,11 +162,28 @@ def test_ctrl_c_while_targets_load_ends_with_130(imports_of, capsys):
     assert "custom-autograd: stopped by Ctrl-C\n" == capsys.readouterr().err
 
 
-def test_the_signal_is_named():
-    named = [_end_of(code) for code in (-signal.SIGSEGV, -signal.SIGKILL, 1)]
+def test_a_crash_is_an_error_by_default_and_the_stack_is_kept(file, capsys):
+    code = main(["check", "worker_ops.py:KILLED", *CHECKS, "-q", "--json", "r.json"])
 
-    assert [
-        "was ended by SIGSEGV, a segmentation fault",
-        "was ended by SIGKILL, which the system sends where memory runs out",
-        "ended by itself, with exit code 1",
-    ] == named
+    (crash,) = (row for row in json.loads((file / "r.json").read_text())["results"] if row["status"] == "error")
+    assert 1 == code
+    assert "seven" == crash["sample"]
+    assert "Fatal Python error: Segmentation fault" in crash["message"]
+    assert re.search(r"worker_ops.py:\d+ killed_on_seven", crash["message"])
+
+
+def test_a_crash_without_another_process_prints_the_stack(file):
+    program = [sys.executable, "-m", "custom_autograd.cli", "check", "worker_ops.py:KILLED", *CHECKS, "-q", "-j", "0"]
+    finished = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)
+
+    assert -signal.SIGSEGV == finished.returncode
+    assert "Fatal Python error: Segmentation fault" in finished.stderr
+    assert "in killed_on_seven" in finished.stderr
+
+
+def test_the_command_that_reproduces_a_crash_has_its_options():
+    task = Task("ops.py:op", 0, "ns::op", ("vmap", "fake"), "cuda", "float64", 7)
+
+    assert "custom-autograd check ops.py:op --checks vmap --dtype float64 --device cuda --seed 7" == _command(
+        task, Place("vmap", "T01", "transforms", "three")
+    )

@@ -1,0 +1,18 @@
+"""Modules of torch that checks make it load, which takes seconds (found in torch 2.13).
+
+torch._dynamo, torch._inductor.compile_fx   nothing public loads them ahead: a forked process would load them each time
+"""
+
+import importlib
+from collections.abc import Collection
+
+DYNAMO = frozenset({"compiler", "metadata", "saving", "system", "transforms", "bounds", "uninitialised"})
+INDUCTOR = frozenset({"compiler"})
+
+
+def load_for(words: Collection[str]) -> None:
+    """Load what the checks of these groups and names make torch load."""
+    if not DYNAMO.isdisjoint(words):
+        importlib.import_module("torch._dynamo")
+    if not INDUCTOR.isdisjoint(words):
+        importlib.import_module("torch._inductor.compile_fx")

@@ -1,0 +1,159 @@
+"""Work in a forked process: what it tells and raises arrives, how it ends is known, and nothing is left behind."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from custom_autograd.isolation.forking import is_sound, run_forked
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+
+
+class UnpicklableError(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+def raise_key(tell):
+    raise KeyError("k")
+
+
+def raise_unpicklable(tell):
+    raise UnpicklableError(1, 2)
+
+
+def tell_what_it_is(tell):
+    tell(threading.current_thread() is threading.main_thread())
+    tell(torch.get_num_threads())
+    tell(os.getpid())
+
+
+def crash(tell):
+    tell("begun")
+    ctypes.string_at(0)
+
+
+def compute(tell):
+    x = torch.ones(600, 600, requires_grad=True)
+    (x @ x).sum().backward()
+    tell(float(x.grad.sum()))
+
+
+def test_what_is_told_arrives_in_order():
+    told = []
+    ending = run_forked(lambda tell: [tell(i) for i in range(3)], told.append)
+
+    assert ([0, 1, 2], None) == (told, ending.exit_code)
+
+
+def test_the_child_works_in_its_main_thread_with_the_threads_of_torch_of_the_parent():
+    told = []
+    run_forked(tell_what_it_is, told.append)
+
+    assert [True, torch.get_num_threads()] == told[:2]
+    assert os.getpid() != told[2]
+
+
+def test_a_crash_is_an_exit_code_and_a_trace():
+    told = []
+    ending = run_forked(crash, told.append)
+
+    assert (["begun"], -signal.SIGSEGV) == (told, ending.exit_code)
+    assert "Segmentation fault" in ending.trace
+    assert "in crash" in ending.trace
+
+
+def test_the_end_of_a_process_that_leaves_is_its_code():
+    assert 3 == run_forked(lambda tell: os._exit(3), print).exit_code
+
+
+def test_an_exception_is_raised_in_the_parent():
+    with pytest.raises(KeyError, match="k"):
+        run_forked(raise_key, print)
+
+
+def test_an_exception_that_cannot_travel_is_raised_as_its_text():
+    with pytest.raises(RuntimeError, match="UnpicklableError: 1"):
+        run_forked(raise_unpicklable, print)
+
+
+def test_parallel_work_of_the_parent_does_not_stop_that_of_the_child():
+    """Libgomp's threads are gone after a fork, and the thread that started them would wait for them for ever."""
+    program = f"""
+import sys, torch
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from test_forking import compute
+from custom_autograd.isolation.forking import run_forked
+torch.set_num_threads(2)
+compute(print)
+print(run_forked(compute, print).exit_code)
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=280, env=environment
+    )
+
+    assert ["432000000.0", "432000000.0", "None"] == finished.stdout.split(), finished.stderr
+
+
+def test_a_child_is_ended_when_the_parent_stops_listening():
+    pids = []
+
+    def stop(pid):
+        pids.append(pid)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_forked(lambda tell: (tell(os.getpid()), threading.Event().wait()), stop)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+def test_an_active_mode_forbids_it():
+    with torch.device("cpu"):
+        assert not is_sound()
+    with torch.autocast("cpu"):
+        assert not is_sound()
+    assert is_sound()
+
+
+def test_a_thread_at_work_forbids_it_and_one_that_waits_does_not():
+    let_go, has_begun, is_over = threading.Event(), threading.Event(), []
+
+    def work():
+        has_begun.set()
+        while not is_over:
+            pass
+
+    waiting = threading.Thread(target=let_go.wait)
+    waiting.start()
+    is_sound_beside_one_that_waits = is_sound()
+    busy = threading.Thread(target=work)
+    busy.start()
+    has_begun.wait()
+    is_sound_beside_one_at_work = is_sound()
+    is_over.append(True)
+    let_go.set()
+    busy.join()
+    waiting.join()
+
+    assert is_sound_beside_one_that_waits
+    assert not is_sound_beside_one_at_work
+
+
+def test_an_accelerator_in_use_forbids_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+
+    assert not is_sound()
+
+
+def test_a_library_with_threads_of_its_own_forbids_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", sys)
+
+    assert not is_sound()
