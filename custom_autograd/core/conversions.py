@@ -31,6 +31,14 @@ class ArgumentType:
     from_dispatcher: Conversion | None = None
 
 
+class UnexpectedError(ValueError):
+    """A value that is none of those that an argument takes; says which those are."""
+
+    def __init__(self, expected: str, found: object) -> None:
+        super().__init__(f"expected {expected}, found {found!r}")
+        self.expected, self.found = expected, found
+
+
 class Travelling(dict[str, Any]):  # Any: a member of an Enum, or another value of a `Literal`
     """Values by the text that they travel as. Only a call by way of `torch.ops` can bring another text."""
 
@@ -52,17 +60,16 @@ class Travelling(dict[str, Any]):  # Any: a member of an Enum, or another value 
 def literal(values: tuple[Any, ...]) -> ArgumentType | None:  # Any: what `Literal` takes
     """One of a few values: as their common type; members of one Enum as such; of several types, as their repr."""
     plain = tuple(value for value in values if value is not None)
-    others = tuple(value for value in values if value is None)
     kinds = {type(value) for value in plain}
     if len(kinds) == 1 and issubclass(next(iter(kinds)), enum.Enum):
-        found = _members(plain, others)
+        found = _members(plain)
     elif not plain or not kinds <= {str, int, bool}:
         return None
     elif len(kinds) == 1:
-        found = ArgumentType({str: "str", int: "SymInt", bool: "bool"}[kinds.pop()], _choice(plain, others))
+        found = ArgumentType({str: "str", int: "SymInt", bool: "bool"}[kinds.pop()], _choice(plain))
     else:
-        found = _of_several_types(plain, others)
-    return optional(found) if others else found
+        found = _of_several_types(plain)
+    return found if len(plain) == len(values) else optional(found)
 
 
 def enumeration(annotation: type[enum.Enum]) -> ArgumentType:
@@ -75,7 +82,7 @@ def enumeration(annotation: type[enum.Enum]) -> ArgumentType:
             return value
         if not isinstance(value, annotation):
             members = ", ".join(f"{annotation.__name__}.{name}" for name in annotation.__members__)
-            raise ValueError(f"expected one of {members}, found {value!r}")
+            raise UnexpectedError(f"one of {members}", value)
         return value.name
 
     by_name = Travelling(annotation.__members__, annotation.__name__)  # an Enum of strings has the __getitem__ of str
@@ -128,14 +135,14 @@ def generator(value: Any) -> Any:  # Any: a torch.Generator, or wrongly somethin
     return value
 
 
-def _members(members: tuple[enum.Enum, ...], others: tuple[None, ...]) -> ArgumentType:
+def _members(members: tuple[enum.Enum, ...]) -> ArgumentType:
     """A `Literal` of members of one Enum, beside which None may stand."""
     whole = enumeration(type(members[0]))
     names = {member.name for member in members}
 
     def to_name(value: Any) -> Any:  # Any: a member, or wrongly something else
         if value not in members and value not in names:
-            raise ValueError(f"expected one of {', '.join(map(str, (*members, *others)))}, found {value!r}")
+            raise UnexpectedError(f"one of {', '.join(map(str, members))}", value)
         return whole.to_dispatcher(value) if whole.to_dispatcher is not None else value
 
     return ArgumentType(whole.spelling, to_name, whole.from_dispatcher)
@@ -152,21 +159,21 @@ def _flag(annotation: type[enum.Flag]) -> ArgumentType:
     return ArgumentType("int", to_dispatcher=to_bits, from_dispatcher=annotation)
 
 
-def _choice(values: tuple[Any, ...], others: tuple[None, ...]) -> Conversion:
-    """The value among `values` that is meant: True is not 1, and 1.0 is not either; `others` are taken as well."""
+def _choice(values: tuple[Any, ...]) -> Conversion:
+    """Return what finds the value among `values` that is meant: True is not 1, and 1.0 is not either."""
 
     def choose(value: Any) -> Any:
         if isinstance(value, (str, int, torch.SymInt)):
             for candidate in values:
                 if isinstance(candidate, bool) == isinstance(value, bool) and candidate == value:
                     return candidate
-        raise ValueError(f"expected one of {', '.join(map(repr, (*values, *others)))}, found {value!r}")
+        raise UnexpectedError(f"one of {', '.join(map(repr, values))}", value)
 
     return choose
 
 
-def _of_several_types(values: tuple[Any, ...], others: tuple[None, ...]) -> ArgumentType:
-    choose = _choice(values, others)
+def _of_several_types(values: tuple[Any, ...]) -> ArgumentType:
+    choose = _choice(values)
     by_repr = Travelling({repr(value): value for value in values}, f"Literal[{', '.join(map(repr, values))}]")
     return ArgumentType("str", lambda value: repr(choose(value)), by_repr.__getitem__)
 
@@ -174,7 +181,14 @@ def _of_several_types(values: tuple[Any, ...], others: tuple[None, ...]) -> Argu
 def _unless_none(convert: Conversion | None) -> Conversion | None:
     if convert is None:
         return None
-    return lambda value: None if value is None else convert(value)
+
+    def convert_or_none(value: Any) -> Any:  # Any: what `convert` takes and gives, or None
+        try:
+            return None if value is None else convert(value)
+        except UnexpectedError as error:
+            raise UnexpectedError(f"{error.expected}, None", error.found) from None
+
+    return convert_or_none
 
 
 def _each(convert: Conversion | None, container: type) -> Conversion | None:

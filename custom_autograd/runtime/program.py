@@ -252,12 +252,19 @@ def _refuse_if_tracked(entry: Entry, inputs: Mapping[str, Any]) -> None:
         format_message(
             entry.name,
             f"the op writes to {quote(a.name for a in entry.declaration.schema.mutated_arguments)} and has no "
-            f"backward, and {quote(names)} requires a gradient: it would be wrong",
+            f"backward, and {_requiring(names)}, which would be wrong",
             declared=entry.declaration.location,
             do="register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under "
             "torch.no_grad()",
         )
     )
+
+
+def _requiring(names: Sequence[str]) -> str:
+    """Return "'x' requires a gradient", or "'x' and 'weight' require gradients"."""
+    if len(names) == 1:
+        return f"{quote(names)} requires a gradient"
+    return f"{quote(names[:-1])} and {quote(names[-1:])} require gradients"
 
 
 def _refuse_instance(cls: type, *args: object, **kwargs: object) -> object:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.messages import format_message
 from custom_autograd.registration.rules import Rule
 
 
@@ -21,9 +23,37 @@ def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Ca
             return chosen(*args, **kwargs)
         except Exception as error:
             add_note(error, note)
+            if _needs_memory(error):
+                raise _without_memory(op, rule, error) from error
             raise
 
     return call
+
+
+def _needs_memory(error: Exception) -> bool:
+    """Return True if a tensor without memory was to become a NumPy array, or to give its address."""
+    return type(error) is RuntimeError and any(text in str(error) for text in WITHOUT_MEMORY)
+
+
+def _without_memory(op: str, rule: Rule, error: Exception) -> GradientError:
+    return GradientError(
+        format_message(
+            op,
+            f"the {rule.slot} rule reads the memory of a tensor that has none",
+            expected="differentiable PyTorch operations, or ops: torch.func and torch.compile run the rule on tensors "
+            "without memory, which NumPy and native code cannot read",
+            found=str(error).splitlines()[0],
+            rule=f"{rule.location}, {rule.slot}",
+            do="make that part of the rule an op of its own (custom_op), and call that op in the rule",
+        )
+    )
+
+
+WITHOUT_MEMORY = (
+    "Cannot access data pointer of Tensor that doesn't have storage",
+    ".numpy() is not supported for tensor subclasses",
+)
+"""What torch says of NumPy and of native code that meet the tensors of a transform or a compiler."""
 
 
 def note_of(op: str, rule: Rule) -> str:

@@ -287,7 +287,15 @@ GradientError: words::referred: the reference returns the wrong number of result
 def test_write_without_a_rule():
     op = custom_op("words::add_", lambda x: None, schema="(Tensor(a!) x) -> ()", mutates_args="x")
     assert_expected_inline(message(lambda: op(rand(2) * 1)), """\
-GradientUnavailable: words::add_: the op writes to 'x' and has no backward, and 'x' requires a gradient: it would be wrong
+GradientUnavailable: words::add_: the op writes to 'x' and has no backward, and 'x' requires a gradient, which would be wrong
+  declared   FILE.py:LINE
+  do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""")
+
+
+def test_write_without_a_rule_that_two_inputs_need():
+    op = custom_op("words::mul_", lambda x, w: None, schema="(Tensor(a!) x, Tensor w) -> ()", mutates_args="x")
+    assert_expected_inline(message(lambda: op(rand(2) * 1, rand(2))), """\
+GradientUnavailable: words::mul_: the op writes to 'x' and has no backward, and 'x' and 'w' require gradients, which would be wrong
   declared   FILE.py:LINE
   do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""")
 

@@ -1,0 +1,55 @@
+"""The error for a value that a `Literal` does not have lists every value that it has, None included."""
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import KernelError, custom_op
+
+
+@custom_op("literal_errors::optional", reference=True)
+def optional(x: Tensor, act: Literal["silu", "gelu"] | None = None) -> Tensor:
+    return x * 1
+
+
+@custom_op("literal_errors::inside", reference=True)
+def inside(x: Tensor, act: Literal["silu", None] = None) -> Tensor:
+    return x * 1
+
+
+@custom_op("literal_errors::several", reference=True)
+def several(x: Tensor, act: Literal["silu", 3, None] = None) -> Tensor:
+    return x * 1
+
+
+@custom_op("literal_errors::listed", reference=True)
+def listed(x: Tensor, acts: list[Literal["silu"] | None]) -> Tensor:
+    return x * 1
+
+
+@custom_op("literal_errors::required", reference=True)
+def required(x: Tensor, act: Literal["silu", "gelu"]) -> Tensor:
+    return x * 1
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "values"),
+    [
+        (optional, "relu", "'silu', 'gelu', None, found 'relu'"),
+        (inside, "relu", "'silu', None, found 'relu'"),
+        (several, "relu", "'silu', 3, None, found 'relu'"),
+        (listed, ["relu"], "'silu', None, found 'relu'"),
+        (required, "relu", "'silu', 'gelu', found 'relu'"),
+    ],
+    ids=["optional", "inside", "several", "listed", "required"],
+)
+def test_every_value_is_listed(op, value, values):
+    with pytest.raises(KernelError, match=f"expected one of {values}"):
+        op(torch.ones(2), value)
+
+
+@pytest.mark.parametrize("op", [optional, inside, several], ids=["optional", "inside", "several"])
+def test_none_is_taken(op):
+    assert [1.0, 1.0] == op(torch.ones(2), None).tolist()

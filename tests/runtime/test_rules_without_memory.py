@@ -1,0 +1,86 @@
+"""A rule that calls NumPy under a transform or a compiler raises an error that says what to do."""
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+from torch import Tensor
+
+from custom_autograd import GradientError, custom_op
+from custom_autograd.checks.base import find_refusal
+
+
+@custom_op("memory::cube", reference=True)
+def cube(x: Tensor) -> Tensor:
+    return x**3
+
+
+@cube.register_backward(once_differentiable=True)
+def _(grad, x):
+    return torch.from_numpy(3 * x.numpy() ** 2) * grad
+
+
+@custom_op("memory::tangent", reference=True)
+def tangent(x: Tensor) -> Tensor:
+    return x**3
+
+
+@tangent.register_jvp
+def _(tangent_x, x):
+    return torch.from_numpy(3 * x.numpy() ** 2) * tangent_x
+
+
+def total(x):
+    return cube(x).sum()
+
+
+def without_lines(error):
+    return "\n".join(line.partition("test_rules_without_memory.py")[0] for line in str(error).splitlines())
+
+
+def test_under_grad_the_error_names_op_rule_and_remedy():
+    with pytest.raises(GradientError) as caught:
+        torch.func.grad(total)(torch.ones(3))
+
+    assert_expected_inline(
+        without_lines(caught.value),
+        """\
+memory::cube: the backward rule reads the memory of a tensor that has none
+  expected   differentiable PyTorch operations, or ops: torch.func and torch.compile run the rule on tensors without \
+memory, which NumPy and native code cannot read
+  found      Cannot access data pointer of Tensor that doesn't have storage
+  rule       \n\
+  do         make that part of the rule an op of its own (custom_op), and call that op in the rule""",
+    )
+
+
+def test_under_vmap_of_grad_it_is_the_same():
+    with pytest.raises(GradientError, match="make that part of the rule an op of its own"):
+        torch.vmap(torch.func.grad(total))(torch.ones(2, 3))
+
+
+def test_in_a_compiled_backward_it_is_part_of_what_the_compiler_raises():
+    x = torch.ones(3, requires_grad=True)
+
+    with pytest.raises(Exception, match="make that part of the rule an op of its own"):
+        torch.compile(total, backend="aot_eager")(x).backward()
+
+
+def test_a_jvp_rule_says_the_same():
+    x = torch.ones(2, 3)
+
+    with pytest.raises(GradientError, match="the jvp rule reads the memory"):
+        torch.vmap(lambda x: torch.func.jvp(tangent, (x,), (x,))[1])(x)
+
+
+def test_plain_calls_are_as_they_were():
+    x = torch.full((2,), 2.0, requires_grad=True)
+    cube(x).sum().backward()
+
+    assert [12.0, 12.0] == x.grad.tolist()
+
+
+def test_checks_take_it_for_a_refusal():
+    with pytest.raises(GradientError) as caught:
+        torch.func.grad(total)(torch.ones(3))
+
+    assert "Cannot access data pointer" in find_refusal(caught.value)
