@@ -1,5 +1,6 @@
 """Where two results differ, in one sentence: which element, which numbers, which ratio; and why, probably."""
 
+import cmath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -91,6 +92,29 @@ def _value(name: str, actual: Tensor, expected: Tensor, factor: float, *, is_sca
 def _element(flat: int, actual: Tensor, expected: Tensor) -> str:
     index = [int(i) for i in torch.unravel_index(torch.tensor(flat), actual.shape)]
     one, other = actual.flatten()[flat].item(), expected.flatten()[flat].item()
-    ratio = f" (ratio {one / other:.4g})" if other != 0 and not isinstance(one, complex) else ""
     where = f"[{', '.join(map(str, index))}]" if index else ""
-    return f"{where} = {one:.6g}, expected {other:.6g}{ratio}"
+    return f"{where} = {format_pair(one, other)}"
+
+
+def format_pair(found: float | complex, expected: float | complex, *, digits: int = 6, text: str = "") -> str:
+    """Return "1.5, expected 3 (ratio 0.5)", or more digits and the relative error if the two look alike.
+
+    Args:
+        found: what came.
+        expected: what should have come.
+        digits: significant digits.
+        text: follows the expected number, such as how it was found.
+    """
+    if expected == 0 or not (cmath.isfinite(found) and cmath.isfinite(expected)):
+        return f"{found:.{digits}g}, expected {expected:.{digits}g}{text}" + _ratio(found, expected)
+    ratio = _ratio(found, expected)
+    if ratio == " (ratio 1)" or f"{found:.{digits}g}" == f"{expected:.{digits}g}":
+        digits = next((n for n in range(digits, 18) if f"{found:.{n}g}" != f"{expected:.{n}g}"), 17)
+        ratio = f" (relative error {abs(found - expected) / abs(expected):.1e})"
+    return f"{found:.{digits}g}, expected {expected:.{digits}g}{text}{ratio}"
+
+
+def _ratio(found: float | complex, expected: float | complex) -> str:
+    if isinstance(found, complex) or isinstance(expected, complex) or expected == 0:
+        return ""
+    return f" (ratio {found / expected:.4g})"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from custom_autograd.checks.comparison import format_pair
 from custom_autograd.checks.differentiable import TensorFunction, vector_jacobian
 
 
@@ -61,6 +62,5 @@ def _largest(found: Tensor, expected: Tensor, output: int, name: str) -> tuple[f
         return 0.0, ""
     row, column = divmod(int(difference.argmax()), expected.shape[1])
     one, other = float(found[row, column]), float(expected[row, column])
-    ratio = f" (ratio {one / other:.4g})" if other != 0 else ""
     where = f"d output {output}[{row}] / d {name}[{column}]"
-    return float(difference.max()), f"{where} = {one:.4g}, expected {other:.4g} by finite differences{ratio}"
+    return float(difference.max()), f"{where} = {format_pair(one, other, digits=4, text=' by finite differences')}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from custom_autograd.report.headline import format_counts, format_warnings
-from custom_autograd.report.results import STATUSES, Result, count, summarise
+from custom_autograd.report.results import STATUSES, Result, count, skips_of, summarise
 
 JSON_FORMAT = 1
 """Raised when a key of the JSON document changes its meaning or goes away; new keys do not raise it."""
@@ -62,9 +62,8 @@ def format_markdown(results: Sequence[Result]) -> str:
     )
     lines += ["", "## advice", "", *advice] if advice else []
     lines += ["", "## accepted", "", *accepted] if accepted else []
-    skipped = [row for row in results if row.status == "skipped" and not row.accepted]
-    reasons = dict.fromkeys(f"- {_place(row)}: {_cell(' '.join(row.message.split()))}" for row in skipped)
-    lines += ["", "## skipped", "", *reasons] if skipped else []
+    skips = [f"- {_cell(row.op)}, {', '.join(row.checks)}: {_cell(row.reason)}" for row in skips_of(results)]
+    lines += ["", "## skipped", "", *skips] if skips else []
     return "\n".join(lines) + "\n"
 
 

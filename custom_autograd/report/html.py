@@ -13,7 +13,7 @@ from importlib.resources import files
 from custom_autograd.report import plots
 from custom_autograd.report.headline import format_counts, format_warnings
 from custom_autograd.report.matrix import LABELS, anchors_of, make_matrix
-from custom_autograd.report.results import STATUSES, Result, count
+from custom_autograd.report.results import STATUSES, Result, count, skips_of
 
 
 def format_page(results: Sequence[Result], sources: Mapping[str, str]) -> str:
@@ -44,11 +44,6 @@ def format_op(
 
 
 def _parts(results: Sequence[Result], prefix: str) -> dict[str, object]:
-    skips: dict[tuple[str, str, str], int] = {}
-    for row in results:
-        if row.status == "skipped" and not row.accepted:
-            key = (row.op, row.check, row.message)
-            skips[key] = skips.get(key, 0) + 1
     counts: dict[str, int] = {status: count(results, status) for status in STATUSES}
     counts["accepted"] = sum(bool(result.accepted) for result in results)
     counts["skipped"] -= counts["accepted"]
@@ -62,7 +57,7 @@ def _parts(results: Sequence[Result], prefix: str) -> dict[str, object]:
         "anchors": anchors_of(results),
         "findings": [result for result in results if result.is_finding],
         "accepted": [result for result in results if result.accepted],
-        "skips": [(*key, number) for key, number in skips.items()],
+        "skips": skips_of(results),
     }
 
 

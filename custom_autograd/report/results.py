@@ -52,6 +52,16 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    """A reason why checks of one op were skipped, with the checks, and the most samples on which one of them was."""
+
+    op: str
+    checks: tuple[str, ...]
+    reason: str
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The results of one check on one op, counted over its samples."""
 
@@ -83,6 +93,18 @@ def summarise(results: Iterable[Result]) -> tuple[Summary, ...]:
 def count(results: Sequence[Result], status: Status) -> int:
     """How many results have the status."""
     return sum(result.status == status for result in results)
+
+
+def skips_of(results: Iterable[Result]) -> tuple[Skip, ...]:
+    """Return each reason for a skip once per op, with the checks that it was given for, but for what is accepted."""
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    for result in results:
+        if result.status == "skipped" and not result.accepted:
+            checks = counts.setdefault((result.op, " ".join(result.message.split())), {})
+            checks[result.check] = checks.get(result.check, 0) + 1
+    return tuple(
+        Skip(op, tuple(checks), reason, max(checks.values())) for (op, reason), checks in counts.items()
+    )
 
 
 def _summary(op: str, check: str, results: Sequence[Result]) -> Summary:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from custom_autograd.report.headline import format_counts, format_warnings
-from custom_autograd.report.results import STATUSES, Result, Summary, summarise
+from custom_autograd.report.results import STATUSES, Result, Summary, skips_of, summarise
 
 
 def format_report(results: Sequence[Result]) -> str:
@@ -87,14 +87,9 @@ def _accepted(results: Sequence[Result]) -> str:
 
 
 def _skips(results: Sequence[Result]) -> str:
-    """Each reason once, with where it occurred: what was not checked is never hidden."""
-    reasons: dict[tuple[str, str, str], int] = {}
-    for result in results:
-        if result.status == "skipped" and not result.accepted:
-            key = (result.op, result.check, " ".join(result.message.split()))
-            reasons[key] = reasons.get(key, 0) + 1
+    """Each reason once, with the checks that it was given for: what was not checked is never hidden."""
     lines = [
-        f"  {op}: {check}: {reason}" + (f" ({n} samples)" if n > 1 else "")
-        for (op, check, reason), n in reasons.items()
+        f"  {row.op}: {', '.join(row.checks)}: {row.reason}" + (f" ({row.samples} samples)" if row.samples > 1 else "")
+        for row in skips_of(results)
     ]
     return "\n".join(["skipped", *lines]) if lines else ""

@@ -87,6 +87,17 @@ skipped
     )
 
 
+def test_a_reason_is_given_once_with_the_checks_that_it_was_given_for():
+    reason = {"status": "skipped", "message": "no reference is\nregistered", "cause": "", "script": ""}
+    skips = [dataclasses.replace(PASSED, check=check, **reason) for check in ("sizes", "reference", "sizes")]
+    report = Report((*skips, SKIPPED))
+
+    line = "ns::f, sizes, reference: no reference is registered"
+    assert "  ns::f: sizes, reference: no reference is registered (2 samples)\n  ns::f: vmap: no b" in str(report)
+    assert f"- {line}\n- ns::f, vmap: no batching rule\n" in report.to_markdown()
+    assert "<td>sizes, reference</td><td>no reference is registered</td>" in report.to_html()
+
+
 def test_text_gives_the_advice_of_a_check_once_and_of_a_skip_as_its_reason():
     advised = dataclasses.replace(PASSED, advice="say so with when=")
     skip = dataclasses.replace(SKIPPED, advice="no batching rule")
