@@ -13,8 +13,10 @@ from torch import Tensor
 
 from custom_autograd.checks.base import PASSED, Finding, find_refusal, first_line, skipped
 from custom_autograd.checks.comparison import Difference, find_difference, widened
-from custom_autograd.checks.differentiable import TensorFunction, signed_like, vector_jacobian
+from custom_autograd.checks.differentiable import TensorFunction, copies, signed_like, vector_jacobian
 from custom_autograd.checks.dispatching import completing
+from custom_autograd.checks.entries import entry_of
+from custom_autograd.checks.sweeps import is_index
 from custom_autograd.checks.targets import Function, Target, call_on
 from custom_autograd.checks.variants import long_sizes, sizes, tile_sizes, without_dimensions
 from custom_autograd.core.errors import KernelUnavailable
@@ -69,7 +71,8 @@ def compare_values(
         try:
             found = values_of(target, target.full, sample)
         except Exception as error:  # noqa: BLE001  # told apart there, and raised again where it is no variant
-            return _raised(error, target, sample, label, name)
+            count = len(expected) - len(target.written_places(sample))
+            return _raised(error, target, sample, label, name, count)
         difference = find_difference(found, expected, is_scaled=is_scaled)
         if difference is not None:
             torch.set_rng_state(state)
@@ -94,11 +97,11 @@ def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample
         if all(tensor.is_floating_point() or tensor.is_complex() for tensor in sample.tensors()):
             yield from sizes(sample)
         return
-    for label, variant in sizes(sample):
+    for label, variant in sizes(sample, target.arguments):
         if _find_shapes(target, target.reference, variant) is not None:
             yield label, variant
     given = {tuple(tensor.shape) for tensor in sample.tensors()}
-    is_whole = all(tensor.numel() and tensor.dim() for tensor in sample.tensors())
+    is_whole = all(tensor.numel() and tensor.dim() and not is_index(tensor) for tensor in sample.tensors())
     if is_whole and len(given) == 1 and given == _find_shapes(target, target.reference, sample):
         yield "no dimensions", without_dimensions(sample)  # element by element, an op knows no dimensions
 
@@ -137,8 +140,8 @@ def find_gradient_difference(
 ) -> Difference | None:
     """Where the gradients of two functions of the same tensors differ, for cotangents of both signs, or None."""
     cotangents = signed_like(function(*function.inputs))
-    expected = vector_jacobian(other, other.inputs, cotangents)
-    found = vector_jacobian(function, function.inputs, cotangents)
+    expected = vector_jacobian(other, other.inputs, copies(cotangents))
+    found = vector_jacobian(function, function.inputs, copies(cotangents))
     names = [f"gradient of '{name}'" for name in function.names]
     return find_difference(found, expected, names=names, factor=10.0, is_scaled=is_scaled)
 
@@ -173,17 +176,29 @@ def only_a_kernel_refuses(target: Target, sample: Sample) -> bool:
     return _find_shapes(target, target.full, sample) is None and _find_shapes(target, default, sample) is not None
 
 
-def _raised(error: Exception, target: Target, sample: Sample, label: str, name: str) -> Finding:
+def _raised(error: Exception, target: Target, sample: Sample, label: str, name: str, count: int) -> Finding:
     """A variant that only the op refuses: a decision, but for empty tensors, which every op of PyTorch takes."""
     if label == "as given":
         raise error
     if isinstance(error, KernelUnavailable):
         return skipped(f"{label}: {first_line(error)}")
+    declared = _declared_outputs(target)
+    if declared is not None and declared != count:
+        return skipped(f"{label}: {name} returns {count} outputs there, and the op declares {declared}")
     is_empty = any(tensor.numel() == 0 for tensor in sample.tensors())
     if find_refusal(error) is None and (is_empty or isinstance(error, CRASHES)):
         text = f"{label}: the op raises {first_line(error)}, where {name} gives a result"
         return Difference(text, "a kernel that meets a case it was not written for").failed(text)
     return refused(error, target, sample, label)
+
+
+def _declared_outputs(target: Target) -> int | None:
+    """Return how many tensors an op declares to return; None if that depends on the call, or is not known."""
+    entry = entry_of(target)
+    if entry is None:
+        return None
+    outputs = [output for output in entry.declaration.schema.outputs if output.alias_of is None]
+    return len(outputs) if all(output.type == "Tensor" for output in outputs) else None
 
 
 def _beyond_rounding(

@@ -158,6 +158,7 @@ REFUSALS = (
     "must implement the jvp function",
     "must implement either the backward",
     "derivative for",
+    "does not support automatic differentiation",
     "is not differentiable",
     "Cannot access data pointer of Tensor that doesn't have storage",
 )

@@ -1,5 +1,6 @@
 """A kernel stays inside its memory: what it is given and what it makes lie between guards, which it leaves alone."""
 
+import ctypes
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -87,15 +88,27 @@ class _Guarded:
         return f"{_elements(GUARD - int(before[0]))} before the beginning of" if len(before) else None
 
 
-def _guarded(tensor: Tensor, mark: int) -> _Guarded:
+def _guarded(tensor: Tensor, mark: int, *, is_new: bool = False) -> _Guarded:
     """A copy with the same strides between two guards."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype == torch.bool or tensor.numel() == 0:
         return _Guarded(torch.full((2 * GUARD,), mark), tensor.clone(), mark)
     dense = torch.empty_like(tensor)
     extent = sum((size - 1) * stride for size, stride in zip(dense.shape, dense.stride(), strict=True)) + 1
     memory = torch.full((extent + 2 * GUARD,), mark, dtype=tensor.dtype, device=tensor.device)
-    inner = memory.as_strided(dense.shape, dense.stride(), GUARD)
+    is_own = is_new and memory.device.type == "cpu"
+    middle = _own_storage(memory, extent) if is_own else memory[GUARD : GUARD + extent]
+    inner = middle.as_strided(dense.shape, dense.stride())
     return _Guarded(memory, inner.copy_(tensor), mark)
+
+
+def _own_storage(memory: Tensor, extent: int) -> Tensor:
+    """Return what lies between the guards with a storage offset of 0: a kernel may count on that of a tensor it makes.
+
+    Only memory of the CPU can be seen so; elsewhere the tensor is a view.
+    """
+    buffer: Any = (ctypes.c_char * memory.nbytes).from_address(memory.data_ptr())  # Any: for the attribute
+    buffer.memory = memory  # kept alive by the tensor, which holds the buffer
+    return torch.frombuffer(buffer, dtype=memory.dtype, count=extent, offset=GUARD * memory.element_size())
 
 
 class _Guarding(DispatchMode):
@@ -118,14 +131,14 @@ class _Guarding(DispatchMode):
             return result
         if str(func).split(".")[1] in ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"):
             result.zero_()
-        row = _guarded(result, self.mark)
+        row = _guarded(result, self.mark, is_new=True)
         self.rows.append(row)
         return row.tensor
 
 
 def _what(row: _Guarded, outputs: Sequence[Tensor]) -> str:
     for position, output in enumerate(outputs):
-        if output.untyped_storage().data_ptr() == row.memory.untyped_storage().data_ptr():
+        if output.untyped_storage().data_ptr() == row.tensor.untyped_storage().data_ptr():
             return f"output {position}"
     return f"a tensor of shape {tuple(row.tensor.shape)} that it makes"
 

@@ -158,7 +158,8 @@ def _gradients(
     able = [(leaf, x) for leaf, x in zip(sample.leaves(), leaves, strict=True) if x.requires_grad]
     if not outputs or not able:
         return []
-    grads = torch.autograd.grad(outputs, [x for _, x in able], cotangents, allow_unused=True)
+    sent = [cotangent.clone() for cotangent in cotangents]  # they are used again, and a backward may write to them
+    grads = torch.autograd.grad(outputs, [x for _, x in able], sent, allow_unused=True)
     return [
         (f"gradient of '{target.name_of(leaf)}'", torch.zeros_like(x) if g is None else g)
         for (leaf, x), g in zip(able, grads, strict=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from custom_autograd.checks.agreement import values_of
 from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.checks.comparison import find_difference
-from custom_autograd.checks.differentiable import function_of, signed_like, vector_jacobian
+from custom_autograd.checks.differentiable import copies, function_of, signed_like, vector_jacobian
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
 
@@ -74,12 +74,12 @@ def _gradients(target: Target, sample: Sample) -> Finding:
     try:
         function = function_of(target, sample)
         cotangents = signed_like(function(*function.inputs))
-        first = vector_jacobian(function, function.inputs, cotangents)
+        first = vector_jacobian(function, function.inputs, copies(cotangents))
     except (NothingToCheckError, RuntimeError, TypeError):  # derivatives have checks of their own
         return PASSED
     names = [f"gradient of '{name}'" for name in function.names]
     for _ in range(ROUNDS):
-        found = vector_jacobian(function, function.inputs, cotangents)
+        found = vector_jacobian(function, function.inputs, copies(cotangents))
         difference = find_difference(found, first, names=names)
         if difference is not None:
             cause = "the backward is not deterministic, or it remembers earlier ones"

@@ -4,6 +4,7 @@ Tensors in lists are arguments of their own, an input that the target writes to 
 output, and floating tensors are float64: what finite differences and torch.autograd.gradcheck can work on.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -192,6 +193,23 @@ def vector_jacobian(
         return tuple(torch.zeros_like(leaf) for leaf in leaves)
     grads = torch.autograd.grad([y for y, _ in pairs], leaves, [u for _, u in pairs], allow_unused=True)
     return tuple(torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, grads, strict=True))
+
+
+def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return copies of cotangents that are used again: a backward may write to those that it is given."""
+    return tuple(tensor.clone() for tensor in tensors)
+
+
+def find_written_gradient(function: "TensorFunction") -> str | None:
+    """Return what a backward does to its incoming gradient, "writes to" or "resizes"; None if it leaves it alone."""
+    sent = cotangents_like(function(*function.inputs))
+    before = copies(sent)
+    with contextlib.suppress(Exception):  # what it raises is a finding of the checks that look at gradients
+        vector_jacobian(function, function.inputs, sent)
+    if any(one.shape != other.shape for one, other in zip(sent, before, strict=True)):
+        return "resizes"
+    is_same = all(torch.equal(one, other) for one, other in zip(sent, before, strict=True))
+    return None if is_same else "writes to"
 
 
 def push_forward(function: TensorFunction, tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:

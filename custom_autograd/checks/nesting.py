@@ -25,7 +25,7 @@ from custom_autograd.checks.base import (
 )
 from custom_autograd.checks.comparison import Difference, find_difference
 from custom_autograd.checks.compilation import is_declared_here, refusal_of, takes
-from custom_autograd.checks.differentiable import TensorFunction, can_have_gradient, function_of
+from custom_autograd.checks.differentiable import TensorFunction, can_have_gradient, function_of, reference_of
 from custom_autograd.checks.sweeps import free_sizes, resized
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
@@ -76,8 +76,24 @@ class Nesting(Check):
                 yield skipped(f"{name}: torch gives no tangent there, and a zero in its place")
             elif name == FORWARD_TWICE and not is_declared_here(target):
                 yield skipped(f"{name}: torch takes the jvp of a torch.autograd.Function for constant there")
+            elif _is_wrong_of_reference(point, nest, truth[result]):
+                yield failed(f"{name}: {difference} by torch.autograd.grad", cause=OF_REFERENCE)
             else:
                 yield difference.failed(f"{name}: {difference} by torch.autograd.grad")
+
+
+def _is_wrong_of_reference(point: "Point", nest: "Nest", expected: Tensor) -> bool:
+    """Return True if the operations of the reference are wrong there by themselves, without the op around them."""
+    if point.function.target.reference is None:
+        return False
+    try:
+        found = nest(replace(point, function=reference_of(point.function)))
+    except Exception:  # noqa: BLE001 - a reference may refuse what the op takes
+        return False
+    return _find_entry(point, found, expected) is not None
+
+
+OF_REFERENCE = "the reference, called by itself, is wrong there too: an operation of PyTorch in it is, and not the op"
 
 
 def _is_forward(name: str) -> bool:
@@ -183,15 +199,21 @@ def _truth_at(point: Point, at: Tensor) -> dict[str, Tensor]:
     y = point.outputs(x)
     if not y.requires_grad:
         raise NothingToCheckError("no output carries a gradient")
-    found = {"J": _rows(y, x), "g": torch.autograd.grad(point.number(x), x)[0]}
+    found = {"J": _rows(y, x), "g": _gradient(point, x)}
     try:
-        (g,) = torch.autograd.grad(point.number(x), x, create_graph=True)
+        g = _gradient(point, x, is_graph=True)
         second = _rows(g, x)
     except RuntimeError as error:
         if find_refusal(error, is_optional=True) is None:
             raise
         return found
     return found | {"H": second, "H v": second @ point.v}
+
+
+def _gradient(point: Point, x: Tensor, *, is_graph: bool = False) -> Tensor:
+    """Return the gradient of the number, which is zero where nothing depends on the inputs."""
+    (grad,) = torch.autograd.grad(point.number(x), x, create_graph=is_graph, allow_unused=True)
+    return torch.zeros_like(x) if grad is None else grad
 
 
 def _rows(y: Tensor, x: Tensor) -> Tensor:

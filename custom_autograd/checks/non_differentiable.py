@@ -7,10 +7,9 @@ import torch
 from custom_autograd.checks.base import PASSED, Check, Finding, failed
 from custom_autograd.checks.comparison import find_difference
 from custom_autograd.checks.differentiable import function_of
+from custom_autograd.checks.numerical import call_nearby
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
-
-STEP = 1e-3
 
 
 class NonDifferentiable(Check):
@@ -26,8 +25,7 @@ class NonDifferentiable(Check):
         """One finding per floating output."""
         function = function_of(target, sample)
         outputs = function(*function.inputs)
-        with torch.no_grad():
-            moved = function(*(value.detach() + STEP * torch.randn_like(value) for value in function.inputs))
+        moved = call_nearby(function, torch.randn_like)
         names = ", ".join(f"'{name}'" for name in function.names)
         for position, (before, after) in enumerate(zip(outputs, moved, strict=True)):
             if before.requires_grad or find_difference([before], [after]) is None:

@@ -8,8 +8,23 @@ from custom_autograd.checks.agreement import (
     compare_values,
     find_gradient_difference,
 )
-from custom_autograd.checks.base import PASSED, Check, Finding, NothingToCheckError
-from custom_autograd.checks.differentiable import function_of, reference_of
+from custom_autograd.checks.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    skipped,
+)
+from custom_autograd.checks.differentiable import (
+    TensorFunction,
+    function_of,
+    reference_of,
+    signed_like,
+    vector_jacobian,
+)
 from custom_autograd.checks.sweeps import copy
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
@@ -40,10 +55,26 @@ class Sizes(Check):
                 yield _compare_gradients(target, variant, label)
 
 
+def _raised(error: Exception, reference: TensorFunction, label: str) -> Finding:
+    """Return what a backward that raises means: nothing, if that of the reference raises too."""
+    try:
+        vector_jacobian(reference, reference.inputs, signed_like(reference(*reference.inputs)))
+    except Exception as refusal:  # noqa: BLE001 - a reference may have no gradient at every size
+        return skipped(f"{label}: the gradient of the reference raises {first_line(refusal)}")
+    refused = find_refusal(error)
+    if refused is not None:
+        return skipped(f"{label}: {refused}")
+    return failed(f"{label}: the backward raises {first_line(error)}, where that of the reference does not")
+
+
 def _compare_gradients(target: Target, sample: Sample, label: str) -> Finding:
     try:
         function = function_of(target, sample)
     except NothingToCheckError:
         return PASSED
-    difference = find_gradient_difference(function, reference_of(function))
+    reference = reference_of(function)
+    try:
+        difference = find_gradient_difference(function, reference)
+    except Exception as error:  # noqa: BLE001 - told apart by whether the reference raises too
+        return _raised(error, reference, label)
     return PASSED if difference is None else difference.failed(f"{label}: {difference}, by the reference")

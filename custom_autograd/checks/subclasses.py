@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from custom_autograd.checks.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.checks.comparison import find_difference
-from custom_autograd.checks.differentiable import TensorFunction, function_of
+from custom_autograd.checks.differentiable import TensorFunction, function_of, reference_of
 from custom_autograd.checks.passes import cotangents_of, entry_of, same_randomness, why_not_own_op
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
@@ -41,7 +41,7 @@ class Subclasses(Check):
             try:
                 found, seen = way(function, cotangents)
             except Exception as error:  # noqa: BLE001 - an op may raise anything on a tensor that it does not know
-                yield _refused(target, label, error)
+                yield _refused(function, cotangents, way, label, error)
                 continue
             difference = find_difference(found, expected, names=names)
             if difference is not None:
@@ -49,13 +49,19 @@ class Subclasses(Check):
             yield from _seen(target, label, seen)
 
 
-def _refused(target: Target, label: str, error: Exception) -> Finding:
+def _refused(function: TensorFunction, cotangents: Sequence[Tensor], way: Way, label: str, error: Exception) -> Finding:
     """What was registered with the dispatcher takes every tensor; other code may want plain ones."""
+    target = function.target
     refusal = find_refusal(error, is_optional=True)
     if refusal is not None:
         return skipped(refusal)
     if why_not_own_op(target) is not None:
         return skipped(f"with {label} it raises {first_line(error)}")
+    if target.reference is not None:
+        try:
+            way(reference_of(function), cotangents)
+        except Exception as other:  # noqa: BLE001 - torch's own operations may not take every subclass
+            return skipped(f"with {label} the reference raises {first_line(other)}")
     return failed(f"with {label} the op raises {first_line(error)}", cause="it takes plain tensors for granted")
 
 

@@ -24,7 +24,8 @@ def layouts(sample: Sample, *, written: Collection[int] = ()) -> Iterator[tuple[
     yield "as given", copy(sample)
     tensors = sample.tensors()
     for label, change in LAYOUTS:
-        kept = written if change is expanded else ()
+        indices = [place for place, tensor in enumerate(tensors) if is_index(tensor)]  # which repeating would change
+        kept = {*written, *indices} if change is expanded else ()
         changed = [None if place in kept else change(tensor) for place, tensor in enumerate(tensors)]
         if any(tensor is not None for tensor in changed):
             pairs = zip(changed, tensors, strict=True)
@@ -71,8 +72,27 @@ def elements_of(sample: Sample, sizes: Mapping[int, int]) -> int:
 
 
 def free_sizes(sample: Sample) -> frozenset[int]:
-    """The sizes above 1 that no number among the arguments equals: they vary without a change of meaning."""
-    return sizes_of(sample) - _numbers([*sample.args, *sample.kwargs.values()])
+    """Return the sizes above 1 that can vary without a change of meaning: no argument fixes them by its value."""
+    return sizes_of(sample) - _numbers([*sample.args, *sample.kwargs.values()]) - pinned_sizes(sample)
+
+
+def pinned_sizes(sample: Sample) -> frozenset[int]:
+    """Return the sizes that tensors of integers have or fix: offsets end at one, and labels and indices lie below one.
+
+    Such a tensor is never resized, repeated or redrawn: only the author of the op knows what its numbers point at.
+    """
+    found: set[int] = set()
+    for tensor in sample.tensors():
+        if is_index(tensor):
+            largest = int(tensor.detach().max()) if tensor.numel() else 0
+            found |= {*tensor.shape, largest, largest + 1}
+    return frozenset(found)
+
+
+def is_index(tensor: Tensor) -> bool:
+    """Return True if the numbers of a tensor may point at something: it is dense, and holds integers."""
+    is_integral = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    return is_integral and tensor.layout == torch.strided and not tensor.is_quantized
 
 
 def _numbers(value: object) -> frozenset[int]:
@@ -92,16 +112,17 @@ def growths(sample: Sample, factor: int = 3) -> Iterator[dict[int, int]]:
         yield from ({size: factor * size} for size in free)
 
 
-def resized(sample: Sample, sizes: Mapping[int, int]) -> Sample:
-    """The same call with other sizes: tensors are cut or repeated, integers equal to a size follow it.
+def resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = False) -> Sample:
+    """Return the same call with other sizes: tensors are cut or repeated, but for those of integers.
 
     Args:
         sample: what to vary.
         sizes: old size -> new size; every dimension of the old size gets the new one.
+        with_numbers: whether integers among the arguments that equal a size follow it.
     """
 
     def resize(tensor: Tensor) -> Tensor:
-        if tensor.layout != torch.strided:
+        if tensor.layout != torch.strided or is_index(tensor):
             return tensor
         found = tensor.detach()
         for dim, size in enumerate(tensor.shape):
@@ -115,6 +136,8 @@ def resized(sample: Sample, sizes: Mapping[int, int]) -> Sample:
         return sizes.get(value, value) if isinstance(value, int) and not isinstance(value, bool) else value
 
     changed = sample.map(resize)
+    if not with_numbers:
+        return changed
     args = [follow(value) for value in changed.args]
     return changed.with_arguments(args, {name: follow(value) for name, value in changed.kwargs.items()})
 

@@ -1,13 +1,13 @@
 """One sample -> calls it does not make itself: other magnitudes, zeros and ties, other scalars, other sizes."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from custom_autograd.checks.arguments import TargetArgument
-from custom_autograd.checks.sweeps import elements_of, free_sizes, resized, sizes_of
+from custom_autograd.checks.sweeps import elements_of, free_sizes, pinned_sizes, resized, sizes_of
 from custom_autograd.core.samples import Sample
 
 LARGE = 257
@@ -74,13 +74,20 @@ SCALARS = (0.0, 1.0, -1.0, 250.0, 1e-3)
 """What a kernel may treat specially, or bound: a factor of 1 is left out, one of 0 divides, one of 250 is clamped."""
 
 
-def sizes(sample: Sample) -> Iterator[tuple[str, Sample]]:
+def sizes(sample: Sample, arguments: Sequence[TargetArgument] = ()) -> Iterator[tuple[str, Sample]]:
     """The call with one size at a time changed to 0, 1, one more, and more than a block; then all equal.
+
+    Integers among the arguments stay; where one equals a size, another variant changes it too, and its label says so.
+    Sizes that a tensor of integers has or fixes stay, as do the tensors of integers.
+
+    Args:
+        sample: what to vary.
+        arguments: the arguments in order, for their names.
 
     Yields:
         What to call the variant, such as "size 8 -> 0", and the variant; none that is larger than `MOST_ELEMENTS`.
     """
-    found = sorted(sizes_of(sample))
+    found = sorted(sizes_of(sample) - pinned_sizes(sample))
     changes: list[tuple[str, dict[int, int]]] = []
     for size in found:
         changes += [(f"size {size} -> {other}", {size: other}) for other in (0, 1, size + 1)]
@@ -90,6 +97,18 @@ def sizes(sample: Sample) -> Iterator[tuple[str, Sample]]:
     for label, change in changes:
         if elements_of(sample, change) <= MOST_ELEMENTS:
             yield label, resized(sample, change)
+            followed = _followed(sample, change, arguments)
+            if followed:
+                yield f"{label}, with {followed}", resized(sample, change, with_numbers=True)
+
+
+def _followed(sample: Sample, change: Mapping[int, int], arguments: Sequence[TargetArgument]) -> str:
+    """The integers that follow a size, such as "step=0"; empty if there is none."""
+    names = [argument.name for argument in arguments]
+    rows = [(names[i] if i < len(names) else f"args[{i}]", value) for i, value in enumerate(sample.args)]
+    rows += list(sample.kwargs.items())
+    found = [(name, value) for name, value in rows if isinstance(value, int) and not isinstance(value, bool)]
+    return ", ".join(f"{name}={change[value]}" for name, value in found if change.get(value, value) != value)
 
 
 def tile_sizes(sample: Sample, tiles: Sequence[int] = TILES) -> Iterator[tuple[str, Sample]]:

@@ -4,7 +4,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from custom_autograd.checks.sweeps import expanded, free_sizes, growths, layouts, sliced, subsets, transposed
+from custom_autograd.checks.sweeps import (
+    expanded,
+    free_sizes,
+    growths,
+    layouts,
+    pinned_sizes,
+    resized,
+    sliced,
+    subsets,
+    transposed,
+)
 from custom_autograd.core.samples import Sample
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3)
@@ -74,3 +84,34 @@ def test_free_sizes_equal_no_number_among_the_arguments():
 
 def test_sizes_grow_together_and_one_by_one():
     assert [{3: 6, 4: 8}, {3: 6}, {4: 8}] == list(growths(Sample(torch.ones(4, 3)), 2))
+
+
+def test_sizes_that_integers_have_or_point_at_are_not_free():
+    offsets, values, weight = torch.tensor([0, 4, 6]), torch.ones(6), torch.ones(5, 2)
+
+    assert {5, 2} == free_sizes(Sample(values, offsets, weight))
+    assert {3, 6, 7} == pinned_sizes(Sample(values, offsets, weight))
+
+
+def test_labels_fix_the_number_of_classes():
+    assert {3} == free_sizes(Sample(torch.ones(3, 5), torch.tensor([4, 0])))
+
+
+def test_masks_fix_nothing():
+    assert {3, 5} == free_sizes(Sample(torch.ones(3, 5), torch.ones(5, dtype=torch.bool)))
+
+
+def test_integers_are_neither_resized_nor_repeated():
+    index = torch.tensor([2, 0, 1])
+    changed = resized(Sample(torch.ones(3, 2), index), {3: 6, 2: 4})
+
+    assert [(6, 4), (3,)] == [tuple(tensor.shape) for tensor in changed.tensors()]
+    assert all(torch.equal(index, variant.tensors()[1]) for _, variant in layouts(Sample(torch.ones(3, 2), index)))
+
+
+def test_numbers_follow_a_size_only_if_asked():
+    sample = Sample(torch.ones(3), 3, step=3)
+
+    assert (3, {"step": 3}) == (resized(sample, {3: 6}).args[1], resized(sample, {3: 6}).kwargs)
+    followed = resized(sample, {3: 6}, with_numbers=True)
+    assert (6, {"step": 6}) == (followed.args[1], followed.kwargs)

@@ -1,5 +1,7 @@
 """The check `bounds` fails a kernel that writes or reads outside its memory."""
 
+import ctypes
+
 import torch
 from torch import Tensor
 
@@ -25,8 +27,14 @@ def inside(x):
 
 def writes_past_its_output(x):
     out = torch.empty_like(x)
-    beyond(out, 1).fill_(2)
+    is_guarded = out.untyped_storage().data_ptr() == out.data_ptr() != 0 and x.storage_offset()
+    if is_guarded:  # only there does memory follow that belongs to the check
+        ctypes.memset(out.data_ptr() + out.nbytes, 7, out.element_size())
     return out.copy_(x)
+
+
+def with_an_offset_in_its_own_memory(x):
+    return torch.as_strided(x.clone(memory_format=torch.contiguous_format), (2, 2), (1, 2), 1)
 
 
 def writes_before_its_input(x):
@@ -46,11 +54,15 @@ def with_default(x: Tensor, scale: float = 2.0) -> Tensor:
 
 @with_default.register_kernel("cpu")
 def _(x, scale):
-    return writes_past_its_output(x * scale)
+    return writes_past_its_output(x).mul_(scale)
 
 
 def test_kernel_inside_its_memory_passes():
     assert "passed" == result_of(inside).status
+
+
+def test_a_storage_offset_in_memory_that_the_kernel_makes_is_its_own():
+    assert "passed" == result_of(with_an_offset_in_its_own_memory).status
 
 
 def test_write_past_an_output_fails():

@@ -1,6 +1,7 @@
 """The check `nesting` fails what is right alone and wrong inside another transform of torch.func."""
 
 import torch
+from torch import Tensor
 from torch.autograd import Function
 
 from custom_autograd import custom_op
@@ -140,3 +141,38 @@ def test_random_results_are_compared_with_equal_random_numbers():
 
 def test_complex_numbers_are_skipped_with_the_reason():
     assert "skipped" == result_of(torch.sin, Sample(torch.ones(2, dtype=torch.complex64))).status
+
+
+@custom_op("faults_nesting::wrong_inside", reference=True)
+def wrong_inside(x: Tensor) -> Tensor:
+    """The second derivative of layer_norm by torch.func is wrong in torch 2.13, which is not the op's fault."""
+    return WrongTwice.apply(x)
+
+
+class WrongTwice(torch.autograd.Function):
+    """Right by torch.autograd; under torch.func, whose tensors are no plain ones, twice what it should be."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        factor = 1 if torch._C._functorch.maybe_current_level() is None else 2
+        return factor * 3 * grad * x * x
+
+
+def test_what_the_reference_has_wrong_by_itself_is_not_blamed_on_the_op():
+    (result,) = check(wrong_inside, [Sample(torch.ones(3, dtype=torch.float64))], checks=["nesting"]).results
+
+    assert "failed" == result.status
+    assert "the reference, called by itself, is wrong there too: an operation of PyTorch in it is, and not the op" == (
+        result.cause
+    )
