@@ -1,0 +1,37 @@
+"""`check` over sixty operators of PyTorch, each a custom op: it passes all but those that torch has wrong."""
+
+import warnings
+
+import pytest
+
+from custom_autograd import check
+from third_party.wrapped_operators import COUNT, drawn, wrapped
+
+FOUND = {
+    "cumprod": {"recompilation": "a compiled backward fixes every size"},
+    "mm": {"autocast": "fake kernels run without autocast, and kernels with it"},
+    "nn.functional.group_norm": {"nesting": "vmap of its gradient raises"},
+    "nn.functional.layer_norm": {"nesting": "its second derivative by torch.func is wrong"},
+    "polar": {"directional": "its gradient is zero at a radius of zero"},
+    "scatter_reduce.amin": {"directional": "an excluded self halves its gradient"},
+}
+"""Operator -> check -> what is wrong in torch 2.13; test_bugs_of_torch.py shows each without `check`."""
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch says of some operators that they are in beta
+    INFOS = drawn()
+
+
+def test_nine_of_ten_pass():
+    assert COUNT == len(INFOS) == 60
+    assert FOUND.keys() <= INFOS.keys()
+    assert len(FOUND) <= 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INFOS)
+@pytest.mark.filterwarnings("ignore")
+def test_every_finding_is_one_of_torch(name, fresh_compiler):
+    report = check(wrapped(name, INFOS[name]))
+
+    assert FOUND.get(name, {}).keys() == {row.check for row in report.results if row.is_finding}, str(report)
