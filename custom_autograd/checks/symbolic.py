@@ -51,7 +51,7 @@ class Symbolic(Check):
             raise NothingToCheckError("the sizes of a sparse tensor are no symbols")
         base, free = resized(sample, {}), free_sizes(sample)
         if not free:
-            raise NothingToCheckError("no size can vary: each is 0 or 1, or equals a number among the arguments")
+            raise NothingToCheckError(FIXED)
         if _find_real(target, base) is None:
             raise NothingToCheckError("the op or its fake kernel raises where every tensor is contiguous")
         with torch.no_grad(), symbolic_mode() as symbols:
@@ -66,6 +66,9 @@ class Symbolic(Check):
                 return
         yield from _compare(target, base, said, symbols)
         yield from _check_edges(target, base, symbols)
+
+
+FIXED = "no size can vary: each is 0 or 1, equals a number among the arguments, or belongs to a tensor of integers"
 
 
 def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symbols) -> Iterator[Finding]:

@@ -72,8 +72,7 @@ def run_forked(work: Callable[[Tell], None], hear: Tell) -> Ending:
     ours, theirs = Pipe(duplex=False)
     life, life_of_parent = Pipe(duplex=False)
     with ours, theirs, life, life_of_parent, tempfile.TemporaryFile() as trace:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         threads = torch.get_num_threads()
 
         def begin() -> NoReturn:
@@ -167,10 +166,15 @@ def _be_child(work: Callable[[Tell], None], pipe: Connection, trace: IO[bytes], 
     except BaseException as error:  # noqa: BLE001 - the parent raises it
         _send_error(error, pipe)
     finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        _flush()
         os._exit(code)
+
+
+def _flush() -> None:
+    """Write out what is printed so far, so that each process prints it once."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a program without a terminal has no streams, or closed ones
+            stream.flush()
 
 
 def _end_with_parent(life: Connection) -> None:

@@ -93,15 +93,22 @@ def _run_forked(case: runner.Case, checks: Sequence[Check], seed: int) -> Report
 
 def _crash(case: runner.Case, checks: Sequence[Check], seed: int, place: Place, ending: Ending) -> Result:
     """Return the result of a crash; the check runs once more, alone, to learn which call it is."""
-    alone = [check for check in checks if check.name == place.check]
-    heard = Heard()
-    again = run_forked(lambda tell: perform(case, alone, seed, tell, is_noting=True), heard.hear)
-    call = None if again.exit_code is None else heard.call
+    call = _last_call(case, [check for check in checks if check.name == place.check], seed)
     reproduce = f'check(op, samples, checks=["{place.check}"], seed={seed}, isolated=False), which ends the program'
     crash = Crash(case.target.name, place, ending.exit_code, seed, ending.trace, call, reproduce)
     found = [sample for i, sample in enumerate(case.samples) if runner.label_of(sample, i) == place.sample]
     script = script_of(case.target, found[0], place.check, seed) if found else ""
     return replace(crash.result(), script=script)
+
+
+def _last_call(case: runner.Case, checks: Sequence[Check], seed: int) -> str | None:
+    """Return the last call that begins before a check ends its process; None if it does not, empty if unknown."""
+    heard = Heard()
+    try:
+        again = run_forked(lambda tell: perform(case, checks, seed, tell, is_noting=True), heard.hear)
+    except CannotForkError:
+        return ""
+    return None if again.exit_code is None else heard.call
 
 
 @contextlib.contextmanager
