@@ -202,7 +202,8 @@ def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def find_written_gradient(function: "TensorFunction") -> str | None:
     """Return what a backward does to its incoming gradient, "writes to" or "resizes"; None if it leaves it alone."""
-    sent = cotangents_like(function(*function.inputs))
+    with torch.random.fork_rng(devices=[]):  # what follows draws the numbers that it would have drawn
+        sent = cotangents_like(function(*function.inputs))
     before = copies(sent)
     with contextlib.suppress(Exception):  # what it raises is a finding of the checks that look at gradients
         vector_jacobian(function, function.inputs, sent)

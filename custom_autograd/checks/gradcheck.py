@@ -184,18 +184,18 @@ def _explained(
 ) -> Finding:
     text = str(error).strip().splitlines()[0]
     written = find_written_gradient(function)
-    if written is not None:
-        return failed(f"the backward {written} its incoming gradient, which belongs to the engine; gradcheck: {text}")
+    before = "" if written is None else f"the backward {written} its incoming gradient, which belongs to the engine; "
     if "mismatch" not in text and "expected to be zero" not in text:
-        return failed(f"gradcheck: {text}", cause="two equal backwards differ" if "reentrant" in text else "")
+        return failed(f"{before}gradcheck: {text}", cause="two equal backwards differ" if "reentrant" in text else "")
     is_small = sum(x.numel() for x in inputs) <= MOST_EXPLAINED
     if not is_small or any(value.is_complex() for value in (*inputs, *function(*inputs))):
-        return failed(f"the backward disagrees with finite differences: {text}")
+        return failed(f"{before}the backward disagrees with finite differences: {text}")
     growth = find_growth(function, inputs, precision)
-    if growth.is_harmless:
+    if growth.is_harmless and written is None:
         return skipped(growth.text)
     entry = find_worst_entry(function, inputs, precision.step)
-    return failed(f"the backward disagrees with finite differences: {entry or text}; {growth.text}", cause=growth.cause)
+    problem = f"{before}the backward disagrees with finite differences: {entry or text}; {growth.text}"
+    return failed(problem, cause=growth.cause)
 
 
 def _check_subsets(function: TensorFunction) -> Iterator[Finding]:
