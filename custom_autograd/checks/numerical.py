@@ -84,8 +84,8 @@ def along(
             return estimate
         if abs(estimate.value) * step < NOISE * _size_of(cotangents, function(*inputs)):
             return replace(estimate, is_steep=False)  # rounding, which is as steep
-        finer = (replace(_estimate(value, factor * step), is_finer=True) for factor in FINER)
-        return next((found for found in finer if not found.is_steep), estimate)
+        finer = [replace(_estimate(value, factor * step), is_finer=True) for factor in FINER]
+        return min((found for found in finer if not found.is_steep), key=lambda found: found.error, default=estimate)
 
 
 def _size_of(cotangents: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
