@@ -33,6 +33,7 @@ class Rule:
         inputs: the inputs whose gradients it returns, where it returns gradients.
         is_once_differentiable: its result must not be differentiated again.
         materializes: undefined incoming gradients reach it as zeros.
+        optional: the parameters with a default of None, which undefined incoming gradients reach as None.
         setup_context: the function that saves for it, for rules of the drop-in half.
         extra: what else belongs to it, such as a dtype.
     """
@@ -44,8 +45,13 @@ class Rule:
     inputs: tuple[str, ...] = ()
     is_once_differentiable: bool = False
     materializes: bool = True
+    optional: frozenset[str] = frozenset()
     setup_context: Callable[..., Any] | None = None
     extra: dict[str, Any] = field(default_factory=dict)  # Any: see above
+
+    def fills(self, name: str) -> bool:
+        """Return whether zeros stand for the incoming gradient that it takes by a name, where none arrives."""
+        return self.materializes and name not in self.optional
 
     @property
     def is_positional(self) -> bool:
@@ -107,7 +113,9 @@ def bind_gradient_rule(
 ) -> Rule:
     """Binds a backward rule, for all inputs or for some, by the names of its parameters."""
     names = bind_names(declaration, slot, function, nameable(declaration.schema, with_grads=True, with_tangents=False))
-    return Rule(slot, function, location_of(function), names, inputs, once_differentiable, materialize_grads)
+    optional = frozenset(p.name for p in inspect.signature(function).parameters.values() if p.default is None)
+    where = location_of(function)
+    return Rule(slot, function, where, names, inputs, once_differentiable, materialize_grads, optional)
 
 
 def bind_jvp_rule(declaration: Declaration, function: Callable[..., Any]) -> Rule:

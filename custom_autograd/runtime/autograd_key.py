@@ -34,7 +34,7 @@ class AutogradWriter:
             source.line(f'"""What stands at the Autograd dispatch key of {self.function.name}."""')
             writer = direct.DirectWriter(source, schema)
             if writer.is_possible:
-                writer.write(direct.MODES, hides=False)
+                writer.write(direct.MODES, is_public=False)
             tensors = [a.name for a in schema.differentiable_arguments]
             asked = [
                 f"*$tensors_in({a.name} or ())" if a.type in OPTIONAL_LISTS else a.name
@@ -101,7 +101,7 @@ class AutogradWriter:
 
     def _old(self, name: str) -> str:
         """What a mutated argument is called once its own name stands for its value after the call."""
-        return f"given_{name}"
+        return f"$given${name}"
 
 
 def _dict(names: list[str]) -> str:

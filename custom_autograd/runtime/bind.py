@@ -34,11 +34,12 @@ class Binder:
         return self._generate(for_dispatcher=False) if self._is_variadic else self._bind
 
     def _generate(self, *, for_dispatcher: bool) -> Callable[..., dict[str, Any]]:
-        source = Source()
-        with source.block(f"def bind({signature(self.schema, for_dispatcher=for_dispatcher)})"):
+        source = Source(self.schema.argument_names)
+        with source.block(f"def $bind({signature(self.schema, for_dispatcher=for_dispatcher)})"):
             pairs = [f'"{a.name}": {_fresh(a)}' for a in self.schema.arguments]
             source.line(f"return {{{', '.join(pairs)}}}")
-        bind: Callable[..., dict[str, Any]] = compile_source(source.text, "bind", defaults(self.schema))["bind"]
+        namespace = source.namespace(defaults(self.schema))
+        bind: Callable[..., dict[str, Any]] = compile_source(source.text, "bind", namespace)[source.own("bind")]
         return bind
 
     def raw(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
@@ -69,7 +70,7 @@ def _fresh(argument: Argument) -> str:
     """Source of an argument, of which nobody else has the list that stands for it by default."""
     if not has_list_by_default(argument):
         return argument.name
-    copied = f"list({argument.name})"
+    copied = f"$list({argument.name})"
     return f"None if {argument.name} is None else {copied}" if argument.is_optional else copied
 
 

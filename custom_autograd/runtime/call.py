@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
@@ -17,8 +16,9 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import direct
 from custom_autograd.runtime.passing import call_kernel, pass_on
 from custom_autograd.runtime.results import ResultReader
-from custom_autograd.runtime.source import Source, compile_source
+from custom_autograd.runtime.source import Source, compile_source, literal
 from custom_autograd.structures import calls as structured
+from custom_autograd.torch_private import guards
 from custom_autograd.torch_private.compiler import constant_in_graphs, is_tracing
 
 
@@ -54,8 +54,8 @@ def default_of(argument: Argument, *, for_dispatcher: bool) -> tuple[str, Any]:
     if argument.type in ("float", "float?") and type(value) is int:
         value = float(value)
     if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
-        return repr(value), value
-    return f"default_{argument.name}" if not for_dispatcher else f"dispatcher_default_{argument.name}", value
+        return literal(value), value
+    return f"${'dispatcher_default' if for_dispatcher else 'default'}${argument.name}", value
 
 
 def defaults(schema: Schema) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def defaults(schema: Schema) -> dict[str, Any]:
             for for_dispatcher in (False, True):
                 name, value = default_of(argument, for_dispatcher=for_dispatcher)
                 found[name] = value
-    return {name: value for name, value in found.items() if name.isidentifier() and "default_" in name}
+    return {name.removeprefix("$"): value for name, value in found.items() if name.startswith("$")}
 
 
 def conversions(declaration: Declaration) -> dict[str, Any]:
@@ -74,8 +74,8 @@ def conversions(declaration: Declaration) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for argument in declaration.schema.arguments:
         if argument.to_dispatcher is not None:
-            names[f"to_dispatcher_{argument.name}"] = _checked(declaration, argument.name, argument.to_dispatcher)
-        names[f"from_dispatcher_{argument.name}"] = argument.from_dispatcher
+            names[f"to_dispatcher${argument.name}"] = _checked(declaration, argument.name, argument.to_dispatcher)
+        names[f"from_dispatcher${argument.name}"] = argument.from_dispatcher
     return names
 
 
@@ -126,8 +126,13 @@ def _view(_: str, tensor: Tensor) -> Tensor:
     """
     if not tensor.requires_grad:
         return tensor.view_as(tensor)
-    with torch.no_grad():  # a view that is made so refuses to be written to; cut off, it needs no gradient either
-        return tensor.detach().view_as(tensor)
+    view: Tensor = guards.without_grad_mode(_cut_off_view, tensor)
+    return view
+
+
+def _cut_off_view(tensor: Tensor) -> Tensor:
+    """A view that refuses to be written to, because grad mode is off, and needs no gradient."""
+    return tensor.detach().view_as(tensor)
 
 
 def make_traced(entry: Entry, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,9 +147,9 @@ def _outside(entry: Entry, flat: Callable[..., Any], name: str, first: str) -> C
         return flat
     source = _outside_source(entry, name, first)
     helpers = structured.values(declaration.form, entry.name, declaration.location, flat)
-    found = compile_source(source.text, f"{entry.name} {name} with containers", _own(source, helpers))[source.own(name)]
-    found.__qualname__ = entry.name
-    call: Callable[..., Any] = found
+    namespace = compile_source(source.text, f"{entry.name} {name} with containers", source.namespace(helpers))
+    call: Callable[..., Any] = namespace[source.own(name)]
+    call.__qualname__ = entry.name
     return call
 
 
@@ -153,10 +158,6 @@ def _outside_source(entry: Entry, name: str, first: str) -> Source:
     source = Source(own_names(entry.declaration.schema, entry.declaration.name.name) | set(form.signature.parameters))
     source.lines(*structured.lines(form, entry.name, f"${name}", first))
     return source
-
-
-def _own(source: Source, helpers: dict[str, Any]) -> dict[str, Any]:
-    return {name if name.startswith("default_") else source.own(name): value for name, value in helpers.items()}
 
 
 def publish(entry: Entry) -> None:
@@ -182,9 +183,9 @@ def make_ready(entry: Entry) -> None:
 
 
 def _compile(entry: Entry, source: Source, name: str, helpers: dict[str, Any]) -> Callable[..., Any]:
-    namespace = {source.own(key): value for key, value in helpers.items()}
-    values = {**namespace, **defaults(entry.declaration.schema), **conversions(entry.declaration)}
-    call: Callable[..., Any] = compile_source(source.text, f"{entry.name} {name}", values)[source.own(name)]
+    values = {**helpers, **defaults(entry.declaration.schema), **conversions(entry.declaration)}
+    namespace = compile_source(source.text, f"{entry.name} {name}", source.namespace(values))
+    call: Callable[..., Any] = namespace[source.own(name)]
     call.__qualname__ = entry.name  # what Python's own errors call it: "ns::op() missing 1 required ..."
     return call
 
@@ -221,7 +222,7 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
         if writer.is_possible:
             with source.block("if not $is_dynamo_compiling() and $compiling_callback() is None"):
                 _write_conversions(source, schema)
-                writer.write(["not $torch_function_modes()", *direct.MODES], hides=True)
+                writer.write(["not $torch_function_modes()", *direct.MODES], is_public=True)
                 if any(argument.to_dispatcher is not None for argument in schema.arguments):  # converted once only
                     direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})")
         source.line(f"return $entry.call({pass_on(schema, to_user=True)})")
@@ -230,7 +231,7 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
 def _write_conversions(source: Source, schema: Schema) -> None:
     for argument in schema.arguments:
         if argument.to_dispatcher is not None:
-            source.line(f"{argument.name} = to_dispatcher_{argument.name}({argument.name})")
+            source.line(f"{argument.name} = $to_dispatcher${argument.name}({argument.name})")
 
 
 def write_call(source: Source, schema: Schema, name: str) -> None:

@@ -17,11 +17,11 @@ from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 
 
 class Context:
-    """The ctx that a drop-in rule sees."""
+    """The ctx that a drop-in rule sees. What it keeps for itself has names that no user's setup_context takes."""
 
-    _saved: tuple[Tensor | None, ...] = ()
-    _non_differentiable: tuple[Tensor, ...] = ()
-    _materializes = True
+    custom_autograd_saved: tuple[Tensor | None, ...] = ()
+    custom_autograd_fixed: tuple[Tensor, ...] = ()
+    custom_autograd_materializes = True
 
     def __init__(self, needs_input_grad: tuple[Any, ...]) -> None:
         self.needs_input_grad = needs_input_grad
@@ -29,7 +29,7 @@ class Context:
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
         """What `save_for_backward` got."""
-        return self._saved
+        return self.custom_autograd_saved
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Saves tensors for the backward; the last call counts.
@@ -38,54 +38,44 @@ class Context:
             TypeError: something is no tensor; plain torch notices that only when a gradient is recorded.
         """
         check_saved(tensors)
-        self._saved = tensors
+        self.custom_autograd_saved = tensors
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:
         """Accepted for compatibility: forward mode reads what `save_for_backward` saved."""
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         """Declares outputs of this call to carry no gradient."""
-        self._non_differentiable = tensors
+        self.custom_autograd_fixed = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
         """Whether undefined incoming gradients reach the backward as zeros (the default) or as None."""
-        self._materializes = value
+        self.custom_autograd_materializes = value
 
-    @property
-    def materializes(self) -> bool:
-        """What `set_materialize_grads` was told."""
-        return self._materializes
 
-    @property
-    def non_differentiable(self) -> tuple[Tensor, ...]:
-        """What `mark_non_differentiable` got."""
-        return self._non_differentiable
+def pack(context: Context) -> tuple[tuple[Tensor | None, ...], Parcel]:
+    """All tensors that a context holds, and a parcel of everything else."""
+    saved, materializes = context.custom_autograd_saved, context.custom_autograd_materializes
+    attributes = {name: value for name, value in vars(context).items() if name not in OWN}
+    if all(type(value) in SIMPLE for value in attributes.values()):
+        return saved, Parcel(attributes, (), None, len(saved), materializes)
+    leaves, structure = flatten_tree(attributes)
+    parked = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    others = tuple(PARKED if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    return (*saved, *parked), Parcel({}, others, structure, len(saved), materializes)
 
-    def pack(self) -> tuple[tuple[Tensor | None, ...], Parcel]:
-        """All tensors there are, and a parcel of everything else."""
-        attributes = {name: value for name, value in vars(self).items() if name not in OWN}
-        if all(type(value) in SIMPLE for value in attributes.values()):
-            return self._saved, Parcel(attributes, (), None, len(self._saved), self._materializes)
-        leaves, structure = flatten_tree(attributes)
-        parked = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        others = tuple(PARKED if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-        parcel = Parcel({}, others, structure, len(self._saved), self._materializes)
-        return (*self._saved, *parked), parcel
 
-    @classmethod
-    def unpack(cls, tensors: Sequence[Tensor | None], parcel: Parcel, needs_input_grad: tuple[Any, ...]) -> Context:
-        """The inverse of `pack`."""
-        context = cls(needs_input_grad)
-        context._saved = tuple([plain(tensor) for tensor in tensors[: parcel.saved_count]])
-        if not parcel.materializes:
-            context._materializes = False
-        attributes = parcel.attributes
-        if parcel.leaves:
-            parked = iter(tensors[parcel.saved_count :])
-            filled = [plain(next(parked)) if leaf is PARKED else leaf for leaf in parcel.leaves]
-            attributes = unflatten_tree(filled, parcel.structure)
-        vars(context).update(attributes)
-        return context
+def unpack(tensors: Sequence[Tensor | None], parcel: Parcel, needs_input_grad: tuple[Any, ...]) -> Context:
+    """The inverse of `pack`."""
+    context = Context(needs_input_grad)
+    context.custom_autograd_saved = tuple([plain(tensor) for tensor in tensors[: parcel.saved_count]])
+    context.custom_autograd_materializes = parcel.materializes
+    attributes = parcel.attributes
+    if parcel.leaves:
+        parked = iter(tensors[parcel.saved_count :])
+        filled = [plain(next(parked)) if leaf is PARKED else leaf for leaf in parcel.leaves]
+        attributes = unflatten_tree(filled, parcel.structure)
+    vars(context).update(attributes)
+    return context
 
 
 class Parcel(NamedTuple):
@@ -111,7 +101,7 @@ class Parcel(NamedTuple):
         return self.saved_count > 0 or any(leaf is PARKED for leaf in self.leaves)
 
 
-OWN = frozenset({"needs_input_grad", "_saved", "_non_differentiable", "_materializes"})
+OWN = frozenset({"needs_input_grad", "custom_autograd_saved", "custom_autograd_fixed", "custom_autograd_materializes"})
 SIMPLE = frozenset({int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device})
 PARKED = object()
 """Stands in a parcel where a tensor was."""

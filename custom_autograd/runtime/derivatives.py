@@ -19,7 +19,7 @@ from custom_autograd.runtime.tangent_memory import TangentMemory
 from custom_autograd.runtime.tangents import Gradients, Jvp
 from custom_autograd.runtime.tensors import filled, first_tensor
 from custom_autograd.runtime.vjp import Vjp
-from custom_autograd.torch_private import functions, transforms
+from custom_autograd.torch_private import edges, functions, transforms
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
 
@@ -117,7 +117,7 @@ class Derivatives:
             return kept
         schema = self.plan.declaration.schema
         layout = getattr(ctx, "layout", None)
-        needed = [input_metadata(ctx, i) if need else None for i, need in enumerate(ctx.needs_input_grad)]
+        needed = [one and Metadata(*one, torch.strided) for one in edges.known_inputs(ctx)]
         outputs = [output_metadata(ctx, i) for i in range(functions.count_outputs(ctx))]
         if layout is not None:
             needed, outputs = restore(needed[1:], layout.inputs), restore(outputs, layout.outputs)

@@ -22,24 +22,24 @@ from custom_autograd.torch_private.compiler import compiling_callback
 from custom_autograd.torch_private.functions import is_view
 from custom_autograd.torch_private.transforms import is_transforming
 
-IS_INT = "type({0}) is int and -9223372036854775808 <= {0} <= 9223372036854775807"
+IS_INT = "$type({0}) is $int and -9223372036854775808 <= {0} <= 9223372036854775807"
 CONDITIONS = {
     "Tensor": "",
     "int": IS_INT,
     "SymInt": IS_INT,
-    "float": "type({0}) is float",
-    "bool": "type({0}) is bool",
-    "complex": "type({0}) is complex",
-    "Scalar": "(type({0}) is float or type({0}) is bool or type({0}) is complex or " + IS_INT + ")",
-    "str": "type({0}) is str and {0}.isascii()",
-    "ScalarType": "type({0}) is $torch.dtype",
-    "Layout": "type({0}) is $torch.layout",
-    "MemoryFormat": "type({0}) is $torch.memory_format",
-    "Device": "type({0}) is $torch.device",
+    "float": "$type({0}) is $float",
+    "bool": "$type({0}) is $bool",
+    "complex": "$type({0}) is $complex",
+    "Scalar": "($type({0}) is $float or $type({0}) is $bool or $type({0}) is $complex or " + IS_INT + ")",
+    "str": "$type({0}) is $str and {0}.isascii()",
+    "ScalarType": "$type({0}) is $torch.dtype",
+    "Layout": "$type({0}) is $torch.layout",
+    "MemoryFormat": "$type({0}) is $torch.memory_format",
+    "Device": "$type({0}) is $torch.device",
 }
 """By type of the schema: source that is true where the dispatcher hands a value on unchanged."""
 
-PLAIN = "(type({0}) is $Tensor or type({0}) is $Parameter) and not {0}.is_nested"
+PLAIN = "($type({0}) is $Tensor or $type({0}) is $Parameter) and not {0}.is_nested"
 MODES = (
     "not $torch_dispatch_modes()",
     "not $is_transforming()",
@@ -99,12 +99,12 @@ class DirectWriter:
         schema = self.schema
         return bool(schema.tensor_arguments) and not schema.is_view and all(map(_is_known, schema.arguments))
 
-    def write(self, conditions: Sequence[str], *, hides: bool) -> None:
+    def write(self, conditions: Sequence[str], *, is_public: bool) -> None:
         """Writes the road; what follows it in the source is the other way.
 
         Args:
             conditions: under which it may be taken, besides those on the arguments.
-            hides: whether hidden outputs are dropped.
+            is_public: whether this is `op(...)`, which returns no hidden outputs, and asks for function modes.
         """
         source = self.source
         asked = [condition for condition in [*conditions, *map(_condition, self.schema.arguments)] if condition]
@@ -114,9 +114,9 @@ class DirectWriter:
             source.line(f"$check, $function, $record, $is_checked, $is_blind = {first}")
             with source.block(f"if not ({self._is_guardable()} and $check({self._guarded()}))"):
                 pattern = "$pattern" if self.has_pattern else "None"
-                source.line(f"_, $function, $record, $is_checked, $is_blind = $roads.find({pattern}, {self._found()})")
+                source.line(f"$_, $function, $record, $is_checked, $is_blind = $roads.find({pattern}, {self._found()})")
             with source.block("if $function is not None"):
-                self._write_taking(hides=hides)
+                self._write_taking(is_public=is_public)
 
     def _write_tensors(self) -> None:
         """Gathers tensors where their number is not fixed by the schema, and says what it depends on."""
@@ -132,7 +132,7 @@ class DirectWriter:
                     with self.source.block(f"if {name} is not None"):
                         self.source.line(f"{label}.append({name})")
         marks = [
-            f"len({a.name})" if a.is_tensor_list else f"{a.name} is None"
+            f"$len({a.name})" if a.is_tensor_list else f"{a.name} is None"
             for a in (*self.tensors, *self.fixed)
             if not _is_single(a)
         ]
@@ -146,7 +146,7 @@ class DirectWriter:
     def _is_guardable(self) -> str:
         """Source that is true for tensors that a guard may be asked about: see guards.py."""
         if self.has_pattern:
-            return f"all([{PLAIN.format('$tensor')} for $tensor in (*$tensors, *$fixed)])"
+            return f"$all([{PLAIN.format('$tensor')} for $tensor in (*$tensors, *$fixed)])"
         return " and ".join(PLAIN.format(a.name) for a in (*self.tensors, *self.fixed))
 
     def _found(self) -> str:
@@ -154,17 +154,18 @@ class DirectWriter:
             return "$tensors, $fixed"
         return f"{tuple_of([a.name for a in self.tensors])}, {tuple_of([a.name for a in self.fixed])}"
 
-    def _write_taking(self, *, hides: bool) -> None:
+    def _write_taking(self, *, is_public: bool) -> None:
         """The call itself."""
         source, schema = self.source, self.schema
         if not schema.mutated_arguments:
             with source.block("if $record is not None and $is_grad_enabled()"):
-                self._write_return(f"$record({', '.join(schema.argument_names)})", hides=hides)
-        write_kernel_call(source, call_kernel(schema), "$is_blind or not $is_grad_enabled()")
+                self._write_return(f"$record({', '.join(schema.argument_names)})", hides=is_public)
+        is_blind = "$is_blind" if is_public else "$is_blind and not $torch_function_modes()"
+        write_kernel_call(source, call_kernel(schema), f"{is_blind} or not $is_grad_enabled()")
         write_reading(source, schema, "$is_checked")
         for argument in schema.mutated_arguments:
             source.line(f"$increment_version({argument.name})")
-        self._write_return("$result", hides=hides)
+        self._write_return("$result", hides=is_public)
 
     def _write_return(self, result: str, *, hides: bool) -> None:
         if hides:
@@ -178,7 +179,7 @@ def write_return(source: Source, schema: Schema, result: str) -> None:
     if not schema.hidden_outputs and schema.named_tuple is None:
         source.line(f"return {result}")
         return
-    targets = [output.name if not output.is_hidden else "_" for output in schema.outputs]
+    targets = [output.name if not output.is_hidden else "$_" for output in schema.outputs]
     source.line(f"{', '.join(targets)} = {result}")
     visible = [output.name for output in schema.visible_outputs]
     if schema.named_tuple is not None and not schema.hidden_outputs:
@@ -197,17 +198,23 @@ def write_kernel_call(source: Source, call: str, condition: str) -> None:
     """
     with source.block(f"if {condition}"):
         write_call_or_another(source, call)
-    with source.block("else"):
-        source.line("$set_grad_enabled(False)")
-        with source.block("try"):
-            write_call_or_another(source, call)
+    with source.block("else"):  # the switch is inside: an exception of a signal handler may follow it at once
+        write_call_or_another(source, call, before="$set_grad_enabled(False)")
         with source.block("finally"):
             source.line("$set_grad_enabled(True)")
 
 
-def write_call_or_another(source: Source, call: str) -> None:
-    """Writes a call of a kernel, and of another where it turns out not to be available; a try costs nothing."""
+def write_call_or_another(source: Source, call: str, *, before: str = "") -> None:
+    """Writes a call of a kernel, and of another where it turns out not to be available; a try costs nothing.
+
+    Args:
+        source: to write to.
+        call: source of the call.
+        before: source of what is done first, if anything.
+    """
     with source.block("try"):
+        if before:
+            source.line(before)
         source.line(f"$result = {call}")
     with source.block("except $KernelUnavailable as $error"):
         source.line(f"$result = {call.replace('$function', '$instead($function, $error)', 1)}")
@@ -225,7 +232,7 @@ def write_reading(source: Source, schema: Schema, condition: str) -> None:
     reading = f"$result = $read_result($result, {{{pairs}}}, $function, is_checked={condition})"
     if len(schema.outputs) == 1 and schema.outputs[0].type == "Tensor[]" and schema.outputs[0].alias_of is None:
         inputs = tuple_of([argument.name for argument in schema.tensor_arguments])
-        with source.block(f"if type($result) is not list or not $are_new($result, {inputs}, {condition})"):
+        with source.block(f"if $type($result) is not $list or not $are_new($result, {inputs}, {condition})"):
             source.line(reading)
         return
     if not schema.outputs or any(output.type != "Tensor" or output.alias_of is not None for output in schema.outputs):
@@ -254,8 +261,8 @@ def _oddities(schema: Schema) -> tuple[list[str], list[str]]:
     count = len(schema.outputs)
     names = ["$result"] if count == 1 else [f"$result[{index}]" for index in range(count)]
     inputs = [argument.name for argument in schema.tensor_arguments if not argument.is_tensor_list]
-    shapeless = [] if count == 1 else [f"type($result) is not tuple or len($result) != {count}"]
-    shapeless += [f"type({name}) is not $Tensor" for name in names]
+    shapeless = [] if count == 1 else [f"$type($result) is not $tuple or $len($result) != {count}"]
+    shapeless += [f"$type({name}) is not $Tensor" for name in names]
     shared = []
     for index, name in enumerate(names):
         shared += [f"{name} is {other}" for other in [*inputs, *names[:index]]]
@@ -280,10 +287,10 @@ def _condition(argument: Argument) -> str:
     name, spelling = argument.name, argument.type
     condition = CONDITIONS[_element(spelling)].format(name)
     if spelling.removesuffix("?").endswith("[]"):
-        condition = f"(type({name}) is list or type({name}) is tuple)"
+        condition = f"($type({name}) is $list or $type({name}) is $tuple)"
         element = CONDITIONS[_element(spelling)].format("$item")
         if element:
-            condition += f" and all({element} for $item in {name})"
+            condition += f" and $all({element} for $item in {name})"
     if not condition:
         return ""
     return f"({name} is None or {condition})" if argument.is_optional else condition

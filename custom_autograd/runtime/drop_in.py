@@ -10,7 +10,7 @@ from torch import Tensor
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message, quote, show
 from custom_autograd.registration.rules import Rule, differentiable_results
-from custom_autograd.runtime.context import SIMPLE, Context, check_saved
+from custom_autograd.runtime.context import SIMPLE, Context, check_saved, pack, unpack
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.tensors import first_tensor, materialize, plain, tensors_in
 from custom_autograd.runtime.user_code import add_note, note_of, noted
@@ -51,13 +51,13 @@ class DropIn:
         context = Context(tuple(needs.get(name, False) for name in self.names))
         if self.setup_context is not None:
             self._call_setup(context, inputs, output)
-        tensors, parcel = context.pack()
+        tensors, parcel = pack(context)
         setattr(ctx, PARCEL, parcel)
         ctx.save_for_backward(*tensors)
         if transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors_in(inputs))):
-            ctx.forward_saved, ctx.forward_fixed = tensors, context.non_differentiable
-        if context.non_differentiable:
-            ctx.mark_non_differentiable(*context.non_differentiable)
+            ctx.forward_saved, ctx.forward_fixed = tensors, context.custom_autograd_fixed
+        if context.custom_autograd_fixed:
+            ctx.mark_non_differentiable(*context.custom_autograd_fixed)
 
     def _call_setup(self, context: Context, inputs: Sequence[Any], output: Any) -> None:
         assert self.setup_context is not None
@@ -93,9 +93,11 @@ class DropIn:
         if all(type(value) in SIMPLE for value in attributes.values()):
             return
         context = Context(())
-        vars(context).update(attributes, _saved=ctx.to_save or (), _materializes=False)  # torch does so itself
+        vars(context).update(attributes)
+        context.custom_autograd_saved = ctx.to_save or ()
+        context.custom_autograd_materializes = False  # torch does so itself
         attributes.clear()
-        ctx.to_save, parcel = context.pack()
+        ctx.to_save, parcel = pack(context)
         setattr(ctx, PARCEL, parcel)
 
     def in_order(self, result: Any, needs: Sequence[Any]) -> tuple[Tensor | None, ...]:
@@ -123,7 +125,7 @@ class DropIn:
         incoming = []
         for output in self.plan.declaration.schema.outputs:
             gradient = plain(grads.get(output.name))
-            if context is not ctx and context.materializes and output.holds_tensors:
+            if context is not ctx and context.custom_autograd_materializes and output.holds_tensors:
                 gradient = materialize(gradient, metadata[output.name], like)
             incoming.append(gradient)
         return self._read(self.backward(context, *incoming), needs)
@@ -132,7 +134,7 @@ class DropIn:
         """The ctx that the user's backward sees: torch's own, where it is all that setup_context used."""
         if not hasattr(ctx, PARCEL):
             return ctx
-        return Context.unpack(saved, getattr(ctx, PARCEL), tuple(needs.get(name, False) for name in self.names))
+        return unpack(saved, getattr(ctx, PARCEL), tuple(needs.get(name, False) for name in self.names))
 
     def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
         """One gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""

@@ -56,13 +56,13 @@ class FunctionWriter:
                     write()
 
     def _write_apply(self) -> None:
-        self.source.line("@classmethod")
+        self.source.line("@$classmethod")
         with self.source.block(f"def apply({', '.join(['$cls', *self.inputs])})"):
             self.source.line(f"return $overload({pass_on(self.schema)})")
 
     def _write_forward(self) -> None:
         source, schema = self.source, self.schema
-        source.line("@staticmethod")
+        source.line("@$staticmethod")
         with source.block(f"def forward({', '.join(self.parameters())})"):
             if self.has_lists:
                 source.line(f"{', '.join(self.inputs)}, = $restore_lists($flat, $layout.inputs)")
@@ -83,7 +83,7 @@ class FunctionWriter:
 
     def _target(self, index: int) -> str:
         output = self.schema.outputs[index]
-        return output.name if output in self.schema.fresh_outputs else "_"
+        return output.name if output in self.schema.fresh_outputs else "$_"
 
     def list_flags(self) -> str:
         """Source of a tuple: which results are lists."""
@@ -91,7 +91,7 @@ class FunctionWriter:
 
     def _write_setup_context(self) -> None:
         source = self.source
-        source.line("@staticmethod")
+        source.line("@$staticmethod")
         with source.block("def setup_context($ctx, $inputs, $output)"):
             self._unpack_call()
             if self.mutated:
@@ -123,7 +123,11 @@ class FunctionWriter:
 
     def saves_always(self) -> bool:
         """Whether what is saved does not depend on which gradients are needed."""
-        return all(self._if_needed(name) == name for name in self.saved_tensors)
+        return all(map(self.is_always_saved, self.saved_tensors))
+
+    def is_always_saved(self, name: str) -> bool:
+        """Whether a tensor is saved, whichever gradients are needed."""
+        return name in self.saved_tensors and self._if_needed(name) == name
 
     def _unpack_call(self) -> None:
         source = self.source
@@ -143,7 +147,7 @@ class FunctionWriter:
         self.source.line(f"{self._needs()}, = {found}")
 
     def _needs(self) -> str:
-        return ", ".join(f"needs_{name}" if name in self.differentiable else "_" for name in self.inputs)
+        return ", ".join(needs_of(name) if name in self.differentiable else "$_" for name in self.inputs)
 
     def _metadata(self) -> str:
         fresh = [output.name for output in self.schema.fresh_outputs if output.holds_tensors]
@@ -167,17 +171,19 @@ class FunctionWriter:
         if not self.saved_tensors:
             return
         wanted = [self._if_needed(name) for name in self.saved_tensors]
-        if self._saves_lists():
-            flags = tuple_of([str(self._is_list(name)) for name in self.saved_tensors])
+        if self.saves_lists():
+            flags = tuple_of([str(self.is_list(name)) for name in self.saved_tensors])
             source.line(f"$saved, $ctx.saved_lengths = $flatten_lists({tuple_of(wanted)}, {flags})")
-            source.line(f"$ctx.{SAVED} = tuple($saved)")
+            source.line(f"$ctx.{SAVED} = $tuple($saved)")
         else:
             source.line(f"$ctx.{SAVED} = {tuple_of(wanted)}")
 
-    def _saves_lists(self) -> bool:
-        return any(self._is_list(name) for name in self.saved_tensors)
+    def saves_lists(self) -> bool:
+        """Whether lists of tensors are saved."""
+        return any(self.is_list(name) for name in self.saved_tensors)
 
-    def _is_list(self, name: str) -> bool:
+    def is_list(self, name: str) -> bool:
+        """Whether an input or an output is a list of tensors."""
         return any(v.name == name and v.is_tensor_list for v in self.schema.values)
 
     def _if_needed(self, name: str) -> str:
@@ -185,47 +191,56 @@ class FunctionWriter:
         own = [user for user in users if user not in for_hidden]
         if set(own) >= set(self.differentiable):
             return name
-        tests = [self._any_needed(own)] if own else []
+        tests = [self.any_needed(own)] if own else []
         if for_hidden:
             tests.append(
-                f"({self._any_needed(for_hidden)}) and $any_floating({tuple_of(list(self.plan.unnamed_results))})"
+                f"({self.any_needed(for_hidden)}) and $any_floating({tuple_of(list(self.plan.unnamed_results))})"
             )
         return f"{name} if {' or '.join(tests)} else None" if tests else "None"
 
-    def _any_needed(self, names: Sequence[str]) -> str:
-        return " or ".join(f"any(needs_{name})" if self._is_list(name) else f"needs_{name}" for name in names)
+    def any_needed(self, names: Sequence[str]) -> str:
+        """Source of whether any of some inputs needs a gradient."""
+        return " or ".join(f"$is_wanted({needs_of(n)})" if self.is_list(n) else needs_of(n) for n in names)
 
     def needs_dict(self) -> str:
         """Source of a dict: by differentiable input, whether its gradient is needed."""
-        return "{" + ", ".join(f'"{name}": needs_{name}' for name in self.differentiable) + "}"
+        return "{" + ", ".join(f'"{name}": {needs_of(name)}' for name in self.differentiable) + "}"
 
     def _write_backward(self) -> None:
         source = self.source
-        source.line("@staticmethod")
-        parameters = "*$grads" if self.has_lists else ", ".join(f"grad_{name}" for name in self.results)
+        source.line("@$staticmethod")
+        parameters = self.incoming()
         with source.block(f"def backward($ctx, {parameters})"):
-            if self.has_lists:
-                targets = ", ".join(f"grad_{name}" for name in self.results)
-                source.line(f"{targets}, = $restore_lists($grads, $ctx.layout.outputs)")
+            self.unpack_grads()
             self.unpack_needs()
             grads = [r.name for r in self.plan.results if r.is_differentiable]
-            incoming = "{" + ", ".join(f'"{name}": grad_{name}' for name in grads) + "}"
+            incoming = "{" + ", ".join(f'"{name}": {grad_of(name)}' for name in grads) + "}"
             source.line(f"$gradients = $backward_of($ctx, {self.needs_dict()}, {incoming})")
             returned = [f'$gradients["{name}"]' if name in self.differentiable else "None" for name in self.inputs]
             if self.has_lists:
                 returned = [f"*$flatten_gradients({tuple_of(returned)}, $ctx.layout.inputs)"]
             source.line(f"return {', '.join(['None'] * len(self.lead) + returned)}")
 
+    def unpack_grads(self) -> None:
+        """Writes one variable per result: its incoming gradient."""
+        if self.has_lists:
+            targets = ", ".join(map(grad_of, self.results))
+            self.source.line(f"{targets}, = $restore_lists($grads, $ctx.layout.outputs)")
+
+    def incoming(self) -> str:
+        """Source of the parameters of a backward, behind ctx."""
+        return "*$grads" if self.has_lists else ", ".join(map(grad_of, self.results))
+
     def _write_jvp(self) -> None:
         source = self.source
-        source.line("@staticmethod")
-        names = [f"tangent_{name}" if name in self.differentiable else f"_{name}" for name in self.inputs]
-        parameters = ["$ctx", *("_" + name.removeprefix("$") for name in self.lead)]
+        source.line("@$staticmethod")
+        names = [f"{'$tangent' if name in self.differentiable else '$unused'}${name}" for name in self.inputs]
+        parameters = ["$ctx", *self.lead]
         parameters += ["*$tangents"] if self.has_lists else names
         with source.block(f"def jvp({', '.join(parameters)})"):
             if self.has_lists:
                 source.line(f"{', '.join(names)}, = $restore_lists($tangents, $ctx.layout.inputs)")
-            given = "{" + ", ".join(f'"{name}": tangent_{name}' for name in self.differentiable) + "}"
+            given = "{" + ", ".join(f'"{name}": $tangent${name}' for name in self.differentiable) + "}"
             source.line(f"$tangents = $jvp_of($ctx, {given})")
             returned = [f'$tangents.get("{name}")' for name in self.results]
             if self.has_lists:
@@ -235,3 +250,13 @@ class FunctionWriter:
 
     def _dict(self, names: list[str]) -> str:
         return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
+
+
+def needs_of(name: str) -> str:
+    """Source of whether the gradient of an input is needed."""
+    return f"$needs${name}"
+
+
+def grad_of(name: str) -> str:
+    """Source of the incoming gradient of a result."""
+    return f"$grad${name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -51,9 +51,18 @@ class GradientReader:
             for argument in self.arguments
         }
 
-    def one(self, name: str, gradient: Any, metadata: Any) -> Gradient:
-        """Checks the gradient of one input that is wanted, as `read` does; runs it where it is a callable."""
-        return self._one(self.arguments[self.inputs.index(name)], {name: gradient}, True, metadata)
+    def one(self, name: str, gradient: Any, need: Needs, metadata: Callable[[], Any]) -> Gradient:
+        """Checks the gradient of one input, as `read` does; runs it where it is a callable.
+
+        Args:
+            name: of the input.
+            gradient: what the rule returned for it (Any: whatever the user's code returned).
+            need: whether it is wanted; a list of bools for a list.
+            metadata: returns what is known of the input.
+        """
+        if gradient is None and need is True:
+            return None
+        return self._one(self.arguments[self.inputs.index(name)], {name: gradient}, need, metadata())
 
     def _by_name(self, result: Any, needs: Mapping[str, Needs]) -> Mapping[str, Gradient]:
         if isinstance(result, Mapping):
@@ -197,6 +206,29 @@ class GradientReader:
                 **facts,
             )
         )
+
+
+def are_fit(gradients: Any, needs: Sequence[bool], like: Sequence[Any]) -> bool:
+    """Return whether the gradients of a list are all wanted, and plain tensors that fit their inputs.
+
+    Args:
+        gradients: what a rule returned for the list (Any: whatever the user's code returned).
+        needs: by element, whether its gradient is wanted.
+        like: the inputs, or their metadata (Any: see Metadata).
+    """
+    if type(gradients) is not list or len(gradients) != len(needs):
+        return False
+    for gradient, needed, one in zip(gradients, needs, like, strict=True):
+        if not needed or type(gradient) is not Tensor or gradient.shape != one.shape:
+            return False
+        if gradient.dtype != one.dtype or gradient.device != one.device:
+            return False
+    return True
+
+
+def has_needed(result: Mapping[str, Any], names: frozenset[str], needs: Mapping[str, Needs]) -> bool:
+    """Return whether a dict of gradients has nothing but the inputs of a rule, and all that are wanted."""
+    return result.keys() <= names and all(name in result or not _is_needed(need) for name, need in needs.items())
 
 
 def sum_to_shape(gradient: Tensor, shape: torch.Size) -> Tensor:

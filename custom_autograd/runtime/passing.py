@@ -39,7 +39,7 @@ def arguments_of(schema: Schema, values: Mapping[str, str]) -> str:
 def _for_kernel(argument: Argument, *, is_from_dispatcher: bool) -> str:
     if argument.is_variadic:
         has_conversion = argument.from_dispatcher is not None
-        return f"*from_dispatcher_{argument.name}({argument.name})" if has_conversion else f"*{argument.name}"
+        return f"*$from_dispatcher${argument.name}({argument.name})" if has_conversion else f"*{argument.name}"
     is_own = is_from_dispatcher and not has_list_by_default(argument)
     if argument.from_dispatcher is None and (is_own or not _is_list(argument)):
         return argument.name
@@ -49,7 +49,7 @@ def _for_kernel(argument: Argument, *, is_from_dispatcher: bool) -> str:
 def in_users_form(argument: Argument) -> str:
     """Source of an argument as kernels and rules see it; a list of numbers is one of its own, which nobody changes."""
     if argument.from_dispatcher is not None:
-        return f"from_dispatcher_{argument.name}({argument.name})"
+        return f"$from_dispatcher${argument.name}({argument.name})"
     return _copied(argument) if _is_list(argument) and not argument.holds_tensors else argument.name
 
 
@@ -63,5 +63,5 @@ def _is_list(argument: Argument) -> bool:
 
 
 def _copied(argument: Argument) -> str:
-    copied = f"list({argument.name})"  # a list of its own, as from the dispatcher
+    copied = f"$list({argument.name})"  # a list of its own, as from the dispatcher
     return f"None if {argument.name} is None else {copied}" if argument.is_optional else copied

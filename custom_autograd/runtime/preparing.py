@@ -63,8 +63,8 @@ def wrapper_of(
             "copies_of": Copies(name).of,
             "written_back": written_back,
         }
-        namespace = {source.own(key): value for key, value in values.items()}
-        made: Function = compile_source(source.text, f"{name} kernel", namespace)[source.own("kernel")]
+        namespace = compile_source(source.text, f"{name} kernel", source.namespace(values))
+        made: Function = namespace[source.own("kernel")]
         return made
 
     return wrap
@@ -81,10 +81,10 @@ def _source(schema: Schema, layouts: Mapping[str, str], *, has_device: bool) -> 
             blocks.enter_context(source.block(f"with $on_device_of([{tensors}])"))
         written = [a.name for a in schema.mutated_arguments if a.name in layouts]
         for name in written:
-            source.line(f"$own_{name} = {prepared[name]}")
-            prepared[name] = f"$own_{name}"
+            source.line(f"$own${name} = {prepared[name]}")
+            prepared[name] = f"$own${name}"
         if written:
-            pairs = ", ".join(f'"{name}": ({name}, $own_{name})' for name in written)
+            pairs = ", ".join(f'"{name}": ({name}, $own${name})' for name in written)
             tensors = ", ".join(argument.name for argument in schema.tensor_arguments)
             source.line(f"$copies = $copies_of({{{pairs}}}, [{tensors}])")
         source.line(f"$result = $function({arguments_of(schema, prepared)})")

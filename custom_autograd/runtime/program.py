@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor
@@ -13,14 +13,13 @@ from custom_autograd.core.errors import GradientError, GradientUnavailable
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime import direct, tensors, validation
+from custom_autograd.runtime import direct, gradients, lists, tensors, validation
 from custom_autograd.runtime.autograd_key import AutogradWriter
 from custom_autograd.runtime.below import below
 from custom_autograd.runtime.call import call_source, conversions, defaults, own_names, write_kernel
 from custom_autograd.runtime.casting import without_casts
-from custom_autograd.runtime.derivatives import Derivatives, input_metadata
+from custom_autograd.runtime.derivatives import Derivatives, input_metadata, output_metadata
 from custom_autograd.runtime.function import FunctionWriter
-from custom_autograd.runtime.lists import Layout, flatten, restore
 from custom_autograd.runtime.named import Named
 from custom_autograd.runtime.node import NodeWriter
 from custom_autograd.runtime.plan import Plan, make_plan
@@ -28,7 +27,7 @@ from custom_autograd.runtime.results import ResultReader, Share
 from custom_autograd.runtime.source import Source, compile_source
 from custom_autograd.runtime.vjp import Step
 from custom_autograd.runtime.watching import Watcher
-from custom_autograd.torch_private import dispatch, functions, transforms
+from custom_autograd.torch_private import dispatch, edges, functions, transforms
 
 
 class Program:
@@ -57,16 +56,20 @@ class Program:
         source, writer = _write(self.plan, is_checked=self.is_checked)
         self.source = source.text
         self.is_recording = writer.is_differentiable and not self.is_writing
-        helpers = {source.own(name): value for name, value in self._helpers(entry).items()}
-        namespace = compile_source(self.source, entry.name, {**helpers, **_values(entry)})
+        values = {**self._helpers(entry), **_values(entry)}
+        namespace = compile_source(self.source, entry.name, source.namespace(values))
         self.function: type[Function] = namespace[declaration.name.name]
         self.autograd: Callable[..., Any] = namespace[source.own("autograd")]
         self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
         namespace[source.own("apply")] = functions.direct_apply(self.function)
-        self._guard = partial(without_casts, entry)
+        self._quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
         if writer.is_differentiable:
-            self.function.backward = staticmethod(self._guard(self.function.backward))
+            self.function.backward = staticmethod(without_casts(entry, self.function.backward))
             namespace[source.own("backward")] = self.function.backward
+        if self._quick is not None:
+            self._quick = without_casts(entry, self._quick)
+            if self.is_writing:
+                edges.run_in_backward(self.function, self._quick)
         self._make_node: Callable[..., Any] | None = namespace.get(source.own("make_node"))
         self._spread: Callable[..., Any] | None = namespace.get(source.own("spread"), None)
         self.function.__module__ = declaration.function.__module__
@@ -86,13 +89,13 @@ class Program:
         It takes the schema's arguments.
         """
         assert self._make_node is not None  # the op is recording
-        forward, backward = self._make_node(function)
-        apply = functions.make_node(self.function, forward, backward and self._guard(backward))
+        apply = functions.make_node(self.function, self._make_node(function), self._quick)
         return apply if self._spread is None else self._spread(apply)
 
     def _helpers(self, entry: Entry) -> dict[str, Any]:
         derivatives = Derivatives(self.plan, is_checked=self.is_checked)
-        found = {**direct.helpers(), **_helpers(entry, derivatives), "choose": self.choose}
+        found = {**direct.helpers(), **_helpers(entry, derivatives), **_quick_helpers(derivatives)}
+        found["choose"] = self.choose
         for index, step in enumerate(derivatives.vjp.steps):
             found.update(_rule_helpers(index, step, derivatives))
         if derivatives.drop_in is not None:
@@ -126,9 +129,8 @@ def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter]:
     writer = FunctionWriter(source, plan)
     writer.write()
     source.lines("", "")
-    if writer.is_differentiable and not plan.declaration.schema.mutated_arguments:
+    if writer.is_differentiable:
         NodeWriter(writer, is_checked=is_checked).write()
-        source.lines("", "")
     AutogradWriter(writer).write()
     return source, writer
 
@@ -146,15 +148,33 @@ def _rule_helpers(index: int, step: Step, derivatives: Derivatives) -> dict[str,
     def read(ctx: Any, result: Any, needs: Mapping[str, Any]) -> list[Any]:
         return list(reader.read(result, needs, derivatives.known_of(ctx)).values())
 
-    def check(ctx: Any, name: str, gradient: Any) -> Any:
-        return reader.one(name, gradient, derivatives.known_of(ctx)[name])
+    def check(ctx: Any, name: str, gradient: Any, need: Any) -> Any:
+        return reader.one(name, gradient, need, lambda: derivatives.known_of(ctx)[name])
 
     return {
         f"rule_{index}": step.rule.function,
         f"note_{index}": step.note,
-        f"read_{index}": step.noting(read),
-        f"check_{index}": step.noting(check),
+        f"read_{index}": read,
+        f"check_{index}": check,
         f"names_{index}": frozenset(reader.inputs),
+    }
+
+
+def _quick_helpers(derivatives: Derivatives) -> dict[str, Any]:
+    """What the quick backward calls, whatever the rules are (Any: functions of any signature)."""
+    return {
+        "input_metadata": input_metadata,
+        "output_metadata": output_metadata,
+        "known_of": derivatives.known_of,
+        "FunctionType": FunctionType,
+        "zeros_of": tensors.zeros_of,
+        "first_tensor": tensors.first_tensor,
+        "are_plain": lists.are_plain,
+        "is_undefined": lists.is_undefined,
+        "are_fit": gradients.are_fit,
+        "has_needed": gradients.has_needed,
+        "Named": Named,
+        "restore_lists": lists.restore,
     }
 
 
@@ -164,8 +184,6 @@ def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
         "overload": entry.overload,
         "instead": entry.kernels.instead,
         "roads": entry.roads,
-        "input_metadata": input_metadata,
-        "Named": Named,
         "read_result": ResultReader(entry.declaration, entry.kernels.describe).read,
         "read_recorded": ResultReader(entry.declaration, entry.kernels.describe, share=_keep(derivatives.plan)).read,
         "below": below,
@@ -177,16 +195,16 @@ def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
         "has_tangent": has_tangent,
         "has_view": lambda values: any(map(functions.is_view, tensors.tensors_in(values))),
         "plain": tensors.plain,
+        "is_wanted": tensors.is_wanted,
         "known": tensors.known,
         "without_history": without_history,
         "tensors_in": tensors.tensors_in,
         "any_floating": tensors.any_floating,
         "copies": tensors.copies,
         "overwrite": tensors.overwrite,
-        "flatten_lists": flatten,
-        "restore_lists": restore,
+        "flatten_lists": lists.flatten,
         "flatten_gradients": flatten_gradients,
-        "Layout": Layout,
+        "Layout": lists.Layout,
         "drop_in": derivatives.drop_in,
         "backward_of": derivatives.backward,
         "jvp_of": derivatives.jvp,

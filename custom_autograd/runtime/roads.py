@@ -139,6 +139,12 @@ class Roads:
             self._foreign = count, registrations.foreign_keys(str(self._entry.home), library.FILE)
         return self._foreign[1]
 
+    def _is_blind(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
+        """Whether a kernel, called with tensors of this kind, needs no grad mode to be switched off for it."""
+        is_converted = any(a.from_dispatcher is not None for a in self._entry.declaration.schema.arguments)
+        is_tracked = any(tensor.requires_grad for tensor in tensors)
+        return not is_converted and not is_tracked and is_blind_to_grad_mode(function)
+
     def _road(self, tensors: Sequence[Tensor], autograd_key: str) -> Road | None:
         entry, device_type = self._entry, tensors[0].device.type
         if device_type not in entry.kernels and None not in entry.kernels:
@@ -150,7 +156,7 @@ class Roads:
         if program.is_writing and (is_recorded or not all("ADInplaceOrView" in its for its in keys)):
             return None
         apply = program.recorder(function) if is_recorded and program.is_recording else None
-        is_blind = not program.is_writing and is_blind_to_grad_mode(function)
+        is_blind = not program.is_writing and self._is_blind(function, tensors)
         return guards.guard_of(tensors), function, apply, program.is_checked, is_blind
 
 

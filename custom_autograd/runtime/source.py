@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 INDENT = "    "
-BUILTINS = ("all", "any", "bool", "float", "int", "len", "list", "str", "tuple", "type")
-"""What generated source calls, or compares types with; a name of the op's is never called there."""
+BUILTINS = (
+    *("Exception", "all", "classmethod", "dict", "float", "hasattr", "bool", "complex", "int", "len", "list"),
+    *("staticmethod", "str", "tuple", "type"),
+)
+"""What generated source takes from Python, written `$name` as every other name of the generator's."""
+
+NAME = re.compile(r"\$(\w+(?:\$\w+)*)")
+"""A name of the generator's: `$result`, or `$needs$x` for what it derives from the op's own `x`."""
 
 
 class Source:
     """Lines of Python that are being written.
 
-    A name that the generator uses for itself is written `$name`: where the op has an argument of that name, it gets an
-    underscore.
+    The names of the op's arguments and outputs stand for themselves. Every other name is written `$name`, or
+    `$role$name` where it is derived from one of those, and is given a spelling that nothing else has: that of the name
+    itself, with underscores behind it where the op, or another name of the generator's, has that already.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = frozenset(taken)
+        self._taken = set(taken)
+        self._own: dict[str, str] = {}
         self._lines: list[str] = []
         self._depth = 0
 
@@ -46,21 +54,28 @@ class Source:
 
     @property
     def text(self) -> str:
-        """All that was written; where the op has the name of a builtin, the builtin is imported under another."""
-        text = re.sub(r"\$(\w+)", lambda match: self.own(match[1]), "\n".join(self._lines)) + "\n"
-        shadowed = [name for name in BUILTINS if name in self._taken]
-        for name in shadowed:
-            text = re.sub(rf"(?<!class )(?<!def )(?<![\w.]){name}(?=\()|(?<= is ){name}\b", self.own(name), text)
-        imports = [
-            f"from builtins import {name} as {self.own(name)}" for name in shadowed if f"{self.own(name)}" in text
-        ]
-        return "".join(f"{line}\n" for line in imports) + text
+        """Return all that was written; a builtin that has to go by another name is imported under it."""
+        text = NAME.sub(lambda match: self.own(match[1]), "\n".join(self._lines)) + "\n"
+        renamed = [name for name in BUILTINS if self._own.get(name, name) != name]
+        return "".join(f"from builtins import {name} as {self.own(name)}\n" for name in renamed) + text
 
     def own(self, name: str) -> str:
-        """What a name of the generator's is called in this source."""
-        while name in self._taken:
-            name += "_"
-        return name
+        """Return the spelling of a name of the generator's in this source.
+
+        Args:
+            name: as it is written, without the first `$`.
+        """
+        if name not in self._own:
+            spelling = name.replace("$", "_")
+            while spelling in self._taken:
+                spelling += "_"
+            self._own[name] = spelling
+            self._taken.add(spelling)
+        return self._own[name]
+
+    def namespace(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values of any kind (Any) under the spellings of their names in this source."""
+        return {self.own(name): value for name, value in values.items()}
 
 
 def compile_source(text: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
@@ -84,3 +99,8 @@ def compile_source(text: str, name: str, namespace: dict[str, Any]) -> dict[str,
 def tuple_of(names: list[str]) -> str:
     """Source for a tuple of expressions: `()`, `(a,)`, `(a, b)`."""
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+
+
+def literal(value: Any) -> str:  # Any: what has a literal in Python
+    """Return source of a value; a text in it holds no `$`, which would be taken for a name of the generator's."""
+    return repr(value).replace("$", r"\x24")

@@ -149,8 +149,10 @@ class Step:
                 arguments[name] = Named(metadata)
             elif name in self.results:
                 gradient = plain(grads[self.results[name]])
-                if self.rule.materializes:
+                if self.rule.fills(name):
                     gradient = materialize(gradient, metadata[self.results[name]], like)
+                elif name in self.rule.optional and first_tensor([gradient]) is None:
+                    gradient = None  # of a list, too
                 arguments[name] = gradient
             else:
                 arguments[name] = plain(values[name])

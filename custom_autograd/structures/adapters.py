@@ -143,13 +143,19 @@ class ByName:
 
     def _flat_rule(self, slot: str, function: Function, names: tuple[str, ...], answered: list[Node]) -> Function:
         """The rule under flat names: what it names is put together, and what it returns is taken apart."""
+        parameters = inspect.signature(function).parameters
+        optional = [name for name in names if name.startswith("grad") and parameters[name].default is None]
         makers = {name: self._maker(name) for name in names}
-        flat_names = list(dict.fromkeys([*(one for name in names for one in makers[name][0]), *self.structures]))
+        needed = [one for name in names if name not in optional for one in makers[name][0]]
+        spare = [one for name in optional for one in makers[name][0]]
+        flat_names = list(dict.fromkeys([*needed, *self.structures, *spare]))
 
         @functools.wraps(function)
         def flat(*args: Any, **kwargs: Any) -> dict[str, Any]:
             given = {**dict(zip(flat_names, args, strict=False)), **kwargs}
-            result = function(**{name: make(given) for name, (_, make) in makers.items()})
+            absent = [name for name in optional if all(given[one] is None for one in makers[name][0])]
+            made = {name: None if name in absent else make(given) for name, (_, make) in makers.items()}
+            result = function(**made)
             try:
                 return self._collect(answered, result, given)
             except MisfitError as error:
@@ -157,7 +163,10 @@ class ByName:
                 raise_misfit(GradientError, str(self.declaration.name), problem, error)
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return _with_signature(flat, inspect.Signature([inspect.Parameter(n, kind) for n in flat_names]), {})
+        fixed = {*needed, *self.structures}
+        defaults = {n: inspect.Parameter.empty if n in fixed else None for n in flat_names}
+        flat_parameters = [inspect.Parameter(n, kind, default=default) for n, default in defaults.items()]
+        return _with_signature(flat, inspect.Signature(flat_parameters), {})
 
     def _maker(self, name: str) -> tuple[list[str], Callable[[Mapping[str, Any]], Any]]:
         """The flat names that a name of a rule's stands for, and what makes its value of theirs."""

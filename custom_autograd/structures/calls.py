@@ -14,7 +14,7 @@ from custom_autograd.structures.skeletons import MisfitError
 
 
 def parameters(signature: inspect.Signature) -> str:
-    """Source of a parameter list; a default is written `default_<name>`."""
+    """Source of a parameter list; a default is written `$default$<name>`."""
     parts, was_starred, previous = [], False, None
     for parameter in signature.parameters.values():
         if previous is not None and previous.kind is previous.POSITIONAL_ONLY and parameter.kind is not previous.kind:
@@ -24,7 +24,7 @@ def parameters(signature: inspect.Signature) -> str:
             was_starred = True
         star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
         was_starred = was_starred or bool(star)
-        default = "" if parameter.default is parameter.empty else f"=default_{parameter.name}"
+        default = "" if parameter.default is parameter.empty else f"=$default${parameter.name}"
         parts.append(f"{star}{parameter.name}{default}")
         previous = parameter
     if previous is not None and previous.kind is previous.POSITIONAL_ONLY:
@@ -45,7 +45,7 @@ def lines(form: Form, name: str, head: str, first: str) -> list[str]:
     for node, parameter in zip(form.inputs, form.signature.parameters.values(), strict=True):
         names = list(node.flat())
         if not isinstance(node, Plain):
-            taken.append(f"            {', '.join(names)}, = $take_{node.name}({node.name})")
+            taken.append(f"            {', '.join(names)}, = $take${node.name}({node.name})")
         is_keyword = parameter.kind is parameter.KEYWORD_ONLY
         passed += [f"{flat}={flat}" if is_keyword else flat for flat in names]
     own = parameters(form.signature)
@@ -53,7 +53,7 @@ def lines(form: Form, name: str, head: str, first: str) -> list[str]:
     body = [f"def {head}({before}{own}):", f'    """What {name}(...) runs: {name} itself knows no containers."""']
     if taken:
         body += ["    try:", *[line[4:] for line in taken]]
-        body += ["    except $MisfitError as error:", "        $refuse(error)"]
+        body += ["    except $MisfitError as $error:", "        $refuse($error)"]
     call = f"$flat({', '.join(passed)})"
     return [*body, f"    return {call if form.results is None else f'$give({call})'}"]
 
@@ -72,9 +72,9 @@ def values(form: Form, name: str, location: str, flat: Callable[..., Any]) -> di
     def refuse(error: MisfitError) -> NoReturn:
         raise refusal(name, location, error) from None
 
-    found: dict[str, Any] = {f"take_{node.name}": node.take for node in form.inputs}
+    found: dict[str, Any] = {f"take${node.name}": node.take for node in form.inputs}
     for parameter in form.signature.parameters.values():
         if parameter.default is not parameter.empty:
-            found[f"default_{parameter.name}"] = parameter.default
+            found[f"default${parameter.name}"] = parameter.default
     found.update(MisfitError=MisfitError, refuse=refuse, flat=flat)
     return found if form.results is None else {**found, "give": form.results.give}

@@ -63,13 +63,13 @@ class Ctx:
     """The ctx of a rule, on which `needs_input_grad` has the containers of the op; all else is the real one's."""
 
     def __init__(self, ctx: Any, needs_input_grad: tuple[Any, ...]) -> None:
-        vars(self).update(_ctx=ctx, needs_input_grad=needs_input_grad)
+        vars(self).update(custom_autograd_ctx=ctx, needs_input_grad=needs_input_grad)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["_ctx"], name)
+        return getattr(vars(self)["custom_autograd_ctx"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(vars(self)["_ctx"], name, value)
+        setattr(vars(self)["custom_autograd_ctx"], name, value)
 
 
 class TorchStyle:

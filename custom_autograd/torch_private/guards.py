@@ -17,11 +17,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import _C, Tensor
 
 torch_function_modes = _C._len_torch_function_stack
 torch_dispatch_modes = _C._len_torch_dispatch_stack
 set_grad_enabled = _C._set_grad_enabled
+
+
+def without_grad_mode(function: Callable[..., Any], *args: Any) -> Any:  # Any: whatever it takes and returns
+    """Call a function with grad mode off.
+
+    `with torch.no_grad()` leaves it off for good where a signal handler raises right after the switch.
+    """
+    before = torch.is_grad_enabled()
+    try:
+        set_grad_enabled(False)
+        return function(*args)
+    finally:
+        set_grad_enabled(before)
 
 
 def guard_of(tensors: Sequence[Tensor]) -> Callable[..., bool]:

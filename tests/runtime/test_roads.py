@@ -17,7 +17,6 @@ import custom_autograd
 from custom_autograd import KernelError, custom_op
 from custom_autograd.core.errors import CustomAutogradError
 from custom_autograd.kernels.library import find_or_build
-from custom_autograd.runtime.grad_mode import is_blind_to_grad_mode
 from custom_autograd.runtime.roads import LONGEST, through_dispatcher
 
 
@@ -154,36 +153,6 @@ def test_a_list_that_a_kernel_changes_is_its_own():
         op(tensors)
 
     assert 2 == len(tensors)
-
-
-WEIGHT = torch.ones(2, requires_grad=True)
-
-
-def test_a_kernel_that_reaches_a_parameter_runs_with_grad_mode_off():
-    op = custom_op("roads::reaching", lambda x: x * WEIGHT, schema="(Tensor x) -> Tensor", replace=True)
-
-    assert [False] * 3 == [op(torch.ones(2)).requires_grad for _ in range(3)]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "expected"),
-    [
-        (lambda x, y: x * y, True),
-        (lambda x: torch.relu(x).sum(-1), True),
-        (lambda x: torch.from_numpy(np.exp(x.numpy())), True),
-        (lambda x: [item * 2 for item in x], True),
-        (lambda x: x * WEIGHT, False),
-        (lambda x: [item * WEIGHT for item in x], False),
-        (lambda x: x * torch.is_grad_enabled(), False),
-        (lambda x: made(x), False),
-        (lambda x: torch.nn.functional.relu(x), False),
-        (lambda x, scale=WEIGHT: x * scale, False),
-        (lambda x: x.requires_grad_(), False),
-        (torch.relu, False),
-    ],
-)
-def test_only_what_names_nothing_else_is_blind_to_grad_mode(kernel, expected):
-    assert expected == is_blind_to_grad_mode(kernel)
 
 
 # --------------------------------------------------------------------------------------------------------- validation

@@ -64,12 +64,11 @@ def op(self, /, x, y):
                     except KernelUnavailable as error:
                         result = instead(function, error)(x, y)
                 else:
-                    set_grad_enabled(False)
                     try:
-                        try:
-                            result = function(x, y)
-                        except KernelUnavailable as error:
-                            result = instead(function, error)(x, y)
+                        set_grad_enabled(False)
+                        result = function(x, y)
+                    except KernelUnavailable as error:
+                        result = instead(function, error)(x, y)
                     finally:
                         set_grad_enabled(True)
                 if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
@@ -92,12 +91,11 @@ def kernel(device, x, y):
         except KernelUnavailable as error:
             result = instead(function, error)(x, y)
     else:
-        set_grad_enabled(False)
         try:
-            try:
-                result = function(x, y)
-            except KernelUnavailable as error:
-                result = instead(function, error)(x, y)
+            set_grad_enabled(False)
+            result = function(x, y)
+        except KernelUnavailable as error:
+            result = instead(function, error)(x, y)
         finally:
             set_grad_enabled(True)
     if type(result) is not Tensor or result is x or result is y or result._is_view():
@@ -140,8 +138,43 @@ class multiply(torch.autograd.Function):
         return tangents.get("output")
 
 
+def quick(ctx, grad_output):
+    needs_x, needs_y, = ctx.needs_input_grad
+    if grad_output is None or grad_output.is_neg() or grad_output.is_conj():
+        return backward(ctx, grad_output)
+    x, y = ctx.saved_tensors
+    try:
+        result = rule_0(grad_output, x, y)
+        if type(result) is tuple and len(result) == 2:
+            gradient_x, gradient_y = result
+        elif type(result) is dict and result.keys() == names_0:
+            gradient_x, gradient_y = result['x'], result['y']
+        elif type(result) is dict and has_needed(result, names_0, {"x": needs_x, "y": needs_y}):
+            gradient_x, gradient_y = result.get('x'), result.get('y')
+        else:
+            gradient_x, gradient_y = read_0(ctx, result, {"x": needs_x, "y": needs_y})
+        if not needs_x:
+            gradient_x = None
+        else:
+            if type(gradient_x) is FunctionType:
+                gradient_x = gradient_x()
+            if type(gradient_x) is not Tensor or gradient_x.shape != x.shape or gradient_x.dtype != x.dtype or gradient_x.device != x.device:
+                gradient_x = check_0(ctx, 'x', gradient_x, True)
+        if not needs_y:
+            gradient_y = None
+        else:
+            if type(gradient_y) is FunctionType:
+                gradient_y = gradient_y()
+            if type(gradient_y) is not Tensor or gradient_y.shape != y.shape or gradient_y.dtype != y.dtype or gradient_y.device != y.device:
+                gradient_y = check_0(ctx, 'y', gradient_y, True)
+    except Exception as error:
+        note_0(error)
+        raise
+    return gradient_x, gradient_y
+
+
 def make_node(function):
-    \"\"\"The node of a call that needs no dispatcher, for one kernel.\"\"\"
+    \"\"\"The forward of a call that needs no dispatcher, for one kernel.\"\"\"
 
     def forward(ctx, x, y):
         try:
@@ -155,35 +188,7 @@ def make_node(function):
         ctx.to_save = (x, y)
         return result
 
-    def quick(ctx, grad_output):
-        if grad_output is None or grad_output.is_neg() or grad_output.is_conj():
-            return backward(ctx, grad_output)
-        x, y = ctx.saved_tensors
-        needs_x, needs_y, = ctx.needs_input_grad
-        try:
-            result = rule_0(grad_output, x, y)
-        except Exception as error:
-            note_0(error)
-            raise
-        if type(result) is tuple and len(result) == 2:
-            gradient_x, gradient_y = result
-        elif type(result) is dict and result.keys() == names_0:
-            gradient_x, gradient_y = result['x'], result['y']
-        else:
-            gradient_x, gradient_y = read_0(ctx, result, {"x": needs_x, "y": needs_y})
-        if not needs_x:
-            gradient_x = None
-        else:
-            if type(gradient_x) is not Tensor or gradient_x.shape != x.shape or gradient_x.dtype != x.dtype or gradient_x.device != x.device:
-                gradient_x = check_0(ctx, 'x', gradient_x)
-        if not needs_y:
-            gradient_y = None
-        else:
-            if type(gradient_y) is not Tensor or gradient_y.shape != y.shape or gradient_y.dtype != y.dtype or gradient_y.device != y.device:
-                gradient_y = check_0(ctx, 'y', gradient_y)
-        return gradient_x, gradient_y
-
-    return forward, quick
+    return forward
 
 
 def autograd(keyset, x, y):
@@ -195,18 +200,17 @@ def autograd(keyset, x, y):
         if function is not None:
             if record is not None and is_grad_enabled():
                 return record(x, y)
-            if is_blind or not is_grad_enabled():
+            if is_blind and not torch_function_modes() or not is_grad_enabled():
                 try:
                     result = function(x, y)
                 except KernelUnavailable as error:
                     result = instead(function, error)(x, y)
             else:
-                set_grad_enabled(False)
                 try:
-                    try:
-                        result = function(x, y)
-                    except KernelUnavailable as error:
-                        result = instead(function, error)(x, y)
+                    set_grad_enabled(False)
+                    result = function(x, y)
+                except KernelUnavailable as error:
+                    result = instead(function, error)(x, y)
                 finally:
                     set_grad_enabled(True)
             if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
@@ -249,12 +253,11 @@ def op(self, /, x, weight=None, n=2, *, eps=1e-06):
                     except KernelUnavailable as error:
                         result = instead(function, error)(x, weight, n, eps=eps)
                 else:
-                    set_grad_enabled(False)
                     try:
-                        try:
-                            result = function(x, weight, n, eps=eps)
-                        except KernelUnavailable as error:
-                            result = instead(function, error)(x, weight, n, eps=eps)
+                        set_grad_enabled(False)
+                        result = function(x, weight, n, eps=eps)
+                    except KernelUnavailable as error:
+                        result = instead(function, error)(x, weight, n, eps=eps)
                     finally:
                         set_grad_enabled(True)
                 if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
@@ -279,12 +282,11 @@ def kernel(device, x, weight=None, n=2, *, eps=1e-06):
         except KernelUnavailable as error:
             result = instead(function, error)(x, weight, n, eps=eps)
     else:
-        set_grad_enabled(False)
         try:
-            try:
-                result = function(x, weight, n, eps=eps)
-            except KernelUnavailable as error:
-                result = instead(function, error)(x, weight, n, eps=eps)
+            set_grad_enabled(False)
+            result = function(x, weight, n, eps=eps)
+        except KernelUnavailable as error:
+            result = instead(function, error)(x, weight, n, eps=eps)
         finally:
             set_grad_enabled(True)
     if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
@@ -324,13 +326,58 @@ class norm(torch.autograd.Function):
         return gradients["x"], gradients["weight"], None, None
 
     @staticmethod
-    def jvp(ctx, tangent_x, tangent_weight, _n, _eps):
+    def jvp(ctx, tangent_x, tangent_weight, unused_n, unused_eps):
         tangents = jvp_of(ctx, {"x": tangent_x, "weight": tangent_weight})
         return (tangents.get("out"), tangents.get("rstd"))
 
 
+def quick(ctx, grad_out, grad_rstd):
+    needs_x, needs_weight, _, _, = ctx.needs_input_grad
+    if grad_out is None or grad_out.is_neg() or grad_out.is_conj() or grad_rstd is not None:
+        return backward(ctx, grad_out, grad_rstd)
+    weight, rstd, x = ctx.saved_tensors
+    rstd = plain(rstd)
+    gradient_x = None
+    if needs_x:
+        try:
+            result = rule_0(grad_out, weight, rstd, ctx.kept_eps)
+            if type(result) is Tensor:
+                gradient_x = result
+            elif type(result) is dict and result.keys() == names_0:
+                gradient_x = result['x']
+            else:
+                gradient_x, = read_0(ctx, result, {"x": needs_x, "weight": needs_weight})
+            if type(gradient_x) is FunctionType:
+                gradient_x = gradient_x()
+            like = input_metadata(ctx, 0)
+            if type(gradient_x) is not Tensor or gradient_x.shape != like.shape or gradient_x.dtype != like.dtype or gradient_x.device != like.device:
+                gradient_x = check_0(ctx, 'x', gradient_x, True)
+        except Exception as error:
+            note_0(error)
+            raise
+    gradient_weight = None
+    if needs_weight:
+        try:
+            result = rule_1(grad_out, x)
+            if type(result) is Tensor:
+                gradient_weight = result
+            elif type(result) is dict and result.keys() == names_1:
+                gradient_weight = result['weight']
+            else:
+                gradient_weight, = read_1(ctx, result, {"x": needs_x, "weight": needs_weight})
+            if type(gradient_weight) is FunctionType:
+                gradient_weight = gradient_weight()
+            like = input_metadata(ctx, 1)
+            if type(gradient_weight) is not Tensor or gradient_weight.shape != like.shape or gradient_weight.dtype != like.dtype or gradient_weight.device != like.device:
+                gradient_weight = check_1(ctx, 'weight', gradient_weight, True)
+        except Exception as error:
+            note_1(error)
+            raise
+    return gradient_x, gradient_weight, None, None
+
+
 def make_node(function):
-    \"\"\"The node of a call that needs no dispatcher, for one kernel.\"\"\"
+    \"\"\"The forward of a call that needs no dispatcher, for one kernel.\"\"\"
 
     def forward(ctx, x, weight, n, eps):
         try:
@@ -346,7 +393,7 @@ def make_node(function):
         ctx.to_save = (weight if needs_x else None, rstd if needs_x else None, x if needs_weight else None)
         return result
 
-    return forward, None
+    return forward
 
 
 def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
@@ -363,18 +410,17 @@ def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
         if function is not None:
             if record is not None and is_grad_enabled():
                 return record(x, weight, n, eps)
-            if is_blind or not is_grad_enabled():
+            if is_blind and not torch_function_modes() or not is_grad_enabled():
                 try:
                     result = function(x, weight, n, eps=eps)
                 except KernelUnavailable as error:
                     result = instead(function, error)(x, weight, n, eps=eps)
             else:
-                set_grad_enabled(False)
                 try:
-                    try:
-                        result = function(x, weight, n, eps=eps)
-                    except KernelUnavailable as error:
-                        result = instead(function, error)(x, weight, n, eps=eps)
+                    set_grad_enabled(False)
+                    result = function(x, weight, n, eps=eps)
+                except KernelUnavailable as error:
+                    result = instead(function, error)(x, weight, n, eps=eps)
                 finally:
                     set_grad_enabled(True)
             if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
@@ -413,12 +459,11 @@ def op(self, /, values, step):
                     except KernelUnavailable as error:
                         result = instead(function, error)(list(values), step)
                 else:
-                    set_grad_enabled(False)
                     try:
-                        try:
-                            result = function(list(values), step)
-                        except KernelUnavailable as error:
-                            result = instead(function, error)(list(values), step)
+                        set_grad_enabled(False)
+                        result = function(list(values), step)
+                    except KernelUnavailable as error:
+                        result = instead(function, error)(list(values), step)
                     finally:
                         set_grad_enabled(True)
                 if type(result) is not list or not are_new(result, (values, step), is_checked):
@@ -442,12 +487,11 @@ def kernel(device, values, step):
         except KernelUnavailable as error:
             result = instead(function, error)(values, step)
     else:
-        set_grad_enabled(False)
         try:
-            try:
-                result = function(values, step)
-            except KernelUnavailable as error:
-                result = instead(function, error)(values, step)
+            set_grad_enabled(False)
+            result = function(values, step)
+        except KernelUnavailable as error:
+            result = instead(function, error)(values, step)
         finally:
             set_grad_enabled(True)
     if type(result) is not list or not are_new(result, (values, step), True):
@@ -494,10 +538,43 @@ class add_all_(torch.autograd.Function):
         return None, None, *flatten_gradients((gradients["values"], gradients["step"]), ctx.layout.inputs)
 
     @staticmethod
-    def jvp(ctx, _layout, _in_place, *tangents):
+    def jvp(ctx, layout, in_place, *tangents):
         tangent_values, tangent_step, = restore_lists(tangents, ctx.layout.inputs)
         tangents = jvp_of(ctx, {"values": tangent_values, "step": tangent_step})
         return flatten_gradients((tangents.get("values"), tangents.get("output")), ctx.layout.outputs)
+
+
+def quick(ctx, *grads):
+    grad_values, grad_output, = restore_lists(grads, ctx.layout.outputs)
+    needs_values, needs_step, = restore_lists(ctx.needs_input_grad[2:], ctx.layout.inputs)
+    if (is_undefined(grad_values) and is_undefined(grad_output)) or not are_plain(grad_values) or not are_plain(grad_output):
+        return backward(ctx, *grads)
+    values, = restore_lists(ctx.saved_tensors, ctx.saved_lengths)
+    values = plain(values)
+    try:
+        result = rule_0(grad_values, grad_output, values)
+        if type(result) is tuple and len(result) == 2:
+            gradient_values, gradient_step = result
+        elif type(result) is dict and result.keys() == names_0:
+            gradient_values, gradient_step = result['values'], result['step']
+        elif type(result) is dict and has_needed(result, names_0, {"values": needs_values, "step": needs_step}):
+            gradient_values, gradient_step = result.get('values'), result.get('step')
+        else:
+            gradient_values, gradient_step = read_0(ctx, result, {"values": needs_values, "step": needs_step})
+        if not are_fit(gradient_values, needs_values, values):
+            gradient_values = check_0(ctx, 'values', gradient_values, needs_values)
+        if not needs_step:
+            gradient_step = None
+        else:
+            if type(gradient_step) is FunctionType:
+                gradient_step = gradient_step()
+            like = ctx.known["step"]
+            if type(gradient_step) is not Tensor or gradient_step.shape != like.shape or gradient_step.dtype != like.dtype or gradient_step.device != like.device:
+                gradient_step = check_0(ctx, 'step', gradient_step, True)
+    except Exception as error:
+        note_0(error)
+        raise
+    return None, None, *flatten_gradients((gradient_values, gradient_step), ctx.layout.inputs)
 
 
 def autograd(keyset, values, step):
@@ -511,18 +588,17 @@ def autograd(keyset, values, step):
         if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
             _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
         if function is not None:
-            if is_blind or not is_grad_enabled():
+            if is_blind and not torch_function_modes() or not is_grad_enabled():
                 try:
                     result = function(list(values), step)
                 except KernelUnavailable as error:
                     result = instead(function, error)(list(values), step)
             else:
-                set_grad_enabled(False)
                 try:
-                    try:
-                        result = function(list(values), step)
-                    except KernelUnavailable as error:
-                        result = instead(function, error)(list(values), step)
+                    set_grad_enabled(False)
+                    result = function(list(values), step)
+                except KernelUnavailable as error:
+                    result = instead(function, error)(list(values), step)
                 finally:
                     set_grad_enabled(True)
             if type(result) is not list or not are_new(result, (values, step), is_checked):

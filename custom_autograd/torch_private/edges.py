@@ -1,0 +1,38 @@
+"""What a node in the graph runs in a backward pass, and what its edges know of all its inputs at once.
+
+- `Function._backward_cls.apply`: what the engine calls; torch's own looks up `backward` and `vjp` of the class first.
+- `Node._input_metadata`, `ctx.next_functions`: shapes, dtypes and devices that the graph keeps anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd.function import Function
+
+Known = tuple[torch.Size, torch.dtype, torch.device]
+
+
+def run_in_backward(function: type[Function], backward: Callable[..., Any]) -> None:
+    """Makes eager backward passes run something else than a Function's own backward.
+
+    Compiled autograd, which traces what it runs, takes the Function's own.
+
+    Args:
+        function: whose nodes those are.
+        backward: (ctx, *grads) -> gradients (Any: tensors and None).
+    """
+    function._backward_cls.apply = backward  # type: ignore[attr-defined]  # torch's metaclass makes it
+
+
+def known_inputs(ctx: Any) -> list[Known | None]:  # Any: torch types no ctx
+    """Return what the graph knows of each input of a node that requires a gradient, and None for the others."""
+    edges = iter([edge for edge in ctx.next_functions if edge[0] is not None])
+    return [_known(*next(edges)) if need else None for need in ctx.needs_input_grad]
+
+
+def _known(node: Any, position: int) -> Known:  # Any: torch gives it no public type
+    metadata = node._input_metadata[position]
+    return torch.Size(metadata.shape), metadata.dtype, metadata.device

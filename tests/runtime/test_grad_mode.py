@@ -1,0 +1,311 @@
+"""Kernels run with grad mode off, in the first call and in every later one, and nothing leaves it off."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import signal
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from custom_autograd import custom_op
+from custom_autograd.runtime.grad_mode import is_blind_to_grad_mode
+from custom_autograd.torch_private import guards
+
+NUMBERS = itertools.count()
+WEIGHT = torch.nn.Parameter(torch.full((3,), 2.0))
+HOLDER = {"weight": WEIGHT}
+TRACKED = {"requires_grad": True}
+
+
+class Weighted(enum.Enum):
+    """An argument whose operators reach a parameter."""
+
+    HEAVY = 1
+
+    def __mul__(self, other):
+        return other * WEIGHT
+
+
+def scaled(x):
+    return x * WEIGHT
+
+
+def closing(weight):
+    return lambda x: x * weight
+
+
+def with_default(x, weight=WEIGHT):
+    return x * weight
+
+
+def by_keyword(x):
+    return x * torch.full((3,), 2.0, requires_grad=True)
+
+
+def by_keywords(x):
+    return x * torch.full((3,), 2.0, **TRACKED)
+
+
+def by_method(x):
+    return x * torch.full((3,), 2.0).requires_grad_()
+
+
+def made_from(x):
+    return x * x.new_full((3,), 2.0, requires_grad=True)
+
+
+def asking(x):
+    return x * (WEIGHT if torch.is_grad_enabled() else 1.0)
+
+
+def asking_by_attribute(x):
+    return getattr(x, "scale") * x  # noqa: B009 - the kernel of somebody who writes so
+
+
+def of_a_global(x):
+    return x * HOLDER["weight"]
+
+
+def importing(x):
+    from torch.nn.parameter import Parameter
+
+    return x * Parameter(torch.full((3,), 2.0))
+
+
+def in_a_comprehension(x):
+    return [x * WEIGHT for _ in range(1)][0]  # noqa: RUF015 - it is the comprehension that is asked about
+
+
+def reciprocal(x):
+    return 1 / x
+
+
+def by_a_parameter(x):
+    return x * torch.nn.Parameter(torch.full((3,), 2.0))
+
+
+def by_a_module(x):
+    return torch.nn.Linear(3, 3)(x)
+
+
+def by_the_gradient(x):
+    return x * x.grad
+
+
+def by_a_shadowed_method(x):
+    return x.relu()
+
+
+def with_grad_mode(x):
+    with torch.enable_grad():
+        return (x * WEIGHT).detach() * 1
+
+
+KERNELS = {
+    "a global": scaled,
+    "a closure": closing(WEIGHT),
+    "a default": with_default,
+    "a keyword": by_keyword,
+    "unpacked keywords": by_keywords,
+    "a method": by_method,
+    "a factory of the input's": made_from,
+    "the mode itself": asking,
+    "an attribute of the input": lambda x: x * x.scale,
+    "an attribute by name": asking_by_attribute,
+    "a global dict": of_a_global,
+    "an import": importing,
+    "a comprehension": in_a_comprehension,
+    "a reflected operator": reciprocal,
+    "a parameter": by_a_parameter,
+    "a module": by_a_module,
+    "the input's gradient": by_the_gradient,
+    "a method that was set on the input": by_a_shadowed_method,
+    "grad mode switched on": with_grad_mode,
+}
+
+
+def loaded():
+    """A plain tensor that carries everything a kernel could find on it."""
+    x = torch.ones(3)
+    x.scale = WEIGHT
+    x.grad = torch.full((3,), 2.0, requires_grad=True)
+    x.relu = lambda: x * WEIGHT
+    x.reciprocal = lambda: x * WEIGHT
+    return x
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_a_kernel_runs_with_grad_mode_off_in_every_call(kernel):
+    name = f"kernel_{next(NUMBERS)}"
+    op = custom_op(f"grad_mode::{name}", kernel, schema="(Tensor x) -> Tensor")
+    overload = getattr(torch.ops.grad_mode, name)
+    x = loaded()
+
+    assert [False] * 4 == [op(x).requires_grad for _ in range(4)]
+    assert [False] * 3 == [overload(x).requires_grad for _ in range(3)]
+
+
+@pytest.mark.parametrize("fixed", ["output", "inputs"])
+def test_an_op_without_a_gradient_records_none_for_inputs_that_require_one(fixed):
+    names = ("output",) if fixed == "output" else ("x", "y")
+    schema = "(Tensor x, Tensor y) -> Tensor"
+    op = custom_op(f"grad_mode::without_{fixed}", lambda x, y: x * y, schema=schema, non_differentiable=names)
+    x = torch.ones(3, requires_grad=True)
+
+    assert [False] * 4 == [op(x, x * 2).requires_grad for _ in range(4)]
+    assert [False] * 3 == [op.overload(x, x * 2).requires_grad for _ in range(3)]
+
+
+def test_an_argument_whose_operators_are_its_own_is_no_number():
+    @custom_op("grad_mode::enum")
+    def op(mode: Weighted, x: Tensor) -> Tensor:
+        return mode * x
+
+    x = torch.ones(3)
+
+    assert [False] * 4 == [op(Weighted.HEAVY, x).requires_grad for _ in range(4)]
+
+
+class Heavy(TorchFunctionMode):
+    """Multiplies by a parameter where a product is asked for."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        return found * WEIGHT if func is Tensor.__mul__ or getattr(func, "__name__", "") == "mul" else found
+
+
+def test_a_mode_inside_an_overload_s_call_finds_grad_mode_off():
+    op = custom_op("grad_mode::under_mode", lambda x: x * 2, schema="(Tensor x) -> Tensor")
+    x = torch.ones(3)
+    for _ in range(3):
+        op(x)
+    autograd = op.entry.programs["cheap"].autograd
+    keyset = torch._C._dispatch_keys(x)
+    with Heavy():
+        assert [False] * 3 == [autograd(keyset, x).requires_grad for _ in range(3)]
+
+
+# ---------------------------------------------------------------------------------- what is proven not to care
+
+
+BLIND = {
+    "a product": lambda x, y: x * y,
+    "a sum of products": lambda x, y: x * y + 2 * x - 1,
+    "a matrix product": lambda x, y: x @ y,
+    "a negative": lambda x: -x,
+    "a local": lambda x, y: (x + y) * 3.0,
+    "several results": lambda x, y: (x * y, x - y),
+    "a list": lambda x, y: [x * y, x - y],
+}
+SEEING = {
+    "a global": lambda x: x * WEIGHT,
+    "a global module": lambda x: torch.relu(x),
+    "a method": lambda x: x.sum(),
+    "an attribute": lambda x: x * x.scale,
+    "a closure": closing(2.0),
+    "a default": lambda x, scale=2.0: x * scale,
+    "a keyword default": lambda x, *, scale=2.0: x * scale,
+    "a reflected division": lambda x: 1 / x,
+    "a power": lambda x: x**2,
+    "a comprehension": lambda x: [item * 2 for item in x],
+    "an element": lambda x: x[0],
+    "a function in a function": lambda x: (lambda: x * 2)(),
+    "a builtin": torch.relu,
+    "an object": Weighted.HEAVY.__mul__,
+}
+
+
+@pytest.mark.parametrize("kernel", BLIND.values(), ids=BLIND)
+def test_arithmetic_of_arguments_is_blind_to_grad_mode(kernel):
+    assert is_blind_to_grad_mode(kernel)
+
+
+@pytest.mark.parametrize("kernel", SEEING.values(), ids=SEEING)
+def test_whatever_else_a_kernel_does_may_see_grad_mode(kernel):
+    assert not is_blind_to_grad_mode(kernel)
+
+
+def test_a_constant_that_is_no_number_may_see_grad_mode():
+    def kernel(x):
+        return x * 2.0
+
+    kernel.__code__ = kernel.__code__.replace(co_consts=(None, WEIGHT))
+
+    assert not is_blind_to_grad_mode(kernel)
+
+
+# ------------------------------------------------------------------- exceptions of signal handlers, at the worst time
+
+
+class Alarm(BaseException):
+    """What a signal handler raises."""
+
+
+def raising(*_):
+    raise Alarm
+
+
+@pytest.fixture
+def interrupted():
+    """A switch of grad mode that is interrupted by a signal right after it was switched off."""
+    switch = torch._C._set_grad_enabled
+
+    def switch_and_interrupt(is_on):
+        switch(is_on)
+        if not is_on:
+            signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, raising)
+    yield switch_and_interrupt
+    signal.signal(signal.SIGALRM, before)
+    torch.set_grad_enabled(True)
+
+
+def copied(x, weight):
+    x.copy_(weight)
+
+
+@pytest.mark.parametrize("way", ["op", "overload", "kernel", "writing op", "writing overload"])
+def test_an_interrupt_leaves_grad_mode_as_it_was(interrupted, way):
+    name = f"interrupted_{next(NUMBERS)}"
+    if "writing" in way:
+        schema, written = "(Tensor(a!) x) -> ()", ("x",)
+        op = custom_op(f"grad_mode::{name}", lambda x: copied(x, WEIGHT), schema=schema, mutates_args=written)
+    else:
+        op = custom_op(f"grad_mode::{name}", lambda x: x * WEIGHT.detach(), schema="(Tensor x) -> Tensor")
+    x = torch.ones(3)
+    for _ in range(3):
+        op(x)
+    program = op.entry.programs["cheap"]
+    calls = {
+        "op": (type(op).__call__, (op, x)),
+        "writing op": (type(op).__call__, (op, x)),
+        "overload": (program.autograd, (torch._C._dispatch_keys(x), x)),
+        "writing overload": (program.autograd, (torch._C._dispatch_keys(x), x)),
+        "kernel": (program.kernel, ("cpu", x)),
+    }
+    function, arguments = calls[way]
+    function.__globals__["set_grad_enabled"] = interrupted
+    with pytest.raises(Alarm):
+        function(*arguments)
+
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_an_interrupt_of_a_function_that_runs_without_grad_mode_leaves_it_as_it_was(interrupted, monkeypatch, is_on):
+    monkeypatch.setattr(guards, "set_grad_enabled", interrupted)
+    with torch.set_grad_enabled(is_on):
+        with pytest.raises(Alarm):
+            guards.without_grad_mode(torch.is_grad_enabled)
+
+        assert is_on == torch.is_grad_enabled()
+
+
+def test_a_function_runs_without_grad_mode():
+    assert not guards.without_grad_mode(torch.is_grad_enabled)
+    assert torch.is_grad_enabled()
