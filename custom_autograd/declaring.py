@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,12 @@ import torch
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.inference import schema_of
-from custom_autograd.core.locations import location_of, modules_of
+from custom_autograd.core.locations import location_of, location_of_declaration, modules_of
 from custom_autograd.core.messages import format_message, quote, show
 from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
-from custom_autograd.core.wish import Wish
+from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.integrations import INTEGRATIONS
 from custom_autograd.registering import attach_integrations
 from custom_autograd.registration import library, registry
@@ -26,10 +27,12 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.terms import Terms, make_kernel
 from custom_autograd.structures.adapters import flat_function, flat_kernel_function
 from custom_autograd.structures.forms import find_form, flat_wish
+from custom_autograd.torch_private.dispatch import is_defined
 
 
 def wish_of(
     name: str,
+    declared: object,
     mutates_args: str | Iterable[str],
     schema: str | None,
     outputs: Sequence[str] | None,
@@ -39,45 +42,43 @@ def wish_of(
     aliases: Mapping[str, str] | None,
     static: Sequence[str],
 ) -> Wish:
-    """The arguments of `custom_op`, normalised."""
+    """Return the arguments of `custom_op`, normalised; `declared` is what it decorates."""
+    refuse = Refusal(name, location_of_declaration(declared))
     mutates: str | tuple[str, ...] = (
-        "unknown" if mutates_args == "unknown" else _listed(name, "mutates_args", mutates_args)
+        "unknown" if mutates_args == "unknown" else _listed(refuse, "mutates_args", mutates_args)
     )
     return Wish(
         op=name,
         mutates=mutates,
         schema=schema,
-        outputs=None if outputs is None else _listed(name, "outputs", outputs),
-        hidden=_listed(name, "hidden", hidden),
-        non_differentiable=_listed(name, "non_differentiable", non_differentiable),
-        tags=_tags(name, tags),
-        aliases=_aliases(name, aliases),
-        static=_listed(name, "static", static),
+        outputs=None if outputs is None else _listed(refuse, "outputs", outputs),
+        hidden=_listed(refuse, "hidden", hidden),
+        non_differentiable=_listed(refuse, "non_differentiable", non_differentiable),
+        tags=_tags(refuse, tags),
+        aliases=_aliases(refuse, aliases),
+        static=_listed(refuse, "static", static),
     )
 
 
-def _aliases(op: str, aliases: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+def _aliases(refuse: Refusal, aliases: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     found = {} if aliases is None else aliases
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for pair in found.items() for name in pair):
         problem = "aliases= takes a name of an input for a name of an output"
-        raise DeclarationError(format_message(op, problem, expected="{'output': 'x'}", found=show(aliases)))
+        raise refuse(problem, expected="{'output': 'x'}", found=show(aliases))
     return tuple(found.items())
 
 
-def _listed(op: str, option: str, names: Any) -> tuple[str, ...]:  # Any: whatever the author wrote
-    """One name or several, as a tuple; refuses what is neither."""
+def _listed(refuse: Refusal, option: str, names: Any) -> tuple[str, ...]:  # Any: whatever the author wrote
+    """Return one name or several as a tuple; raise for anything else."""
     if not isinstance(names, Iterable):
-        problem = f"{option}= takes names"
-        raise DeclarationError(format_message(op, problem, expected="a string or several", found=show(names)))
+        raise refuse(f"{option}= takes names", expected="a string or several", found=show(names))
     return names_of(names)
 
 
-def _tags(op: str, tags: torch.Tag | Sequence[torch.Tag] | None) -> tuple[torch.Tag, ...]:
+def _tags(refuse: Refusal, tags: torch.Tag | Sequence[torch.Tag] | None) -> tuple[torch.Tag, ...]:
     found = (tags,) if isinstance(tags, torch.Tag) else tuple(tags or ())
     if not all(isinstance(tag, torch.Tag) for tag in found):
-        raise DeclarationError(
-            format_message(op, "tags= takes dispatcher tags", expected="torch.Tag.pointwise, ...", found=show(tags))
-        )
+        raise refuse("tags= takes dispatcher tags", expected="torch.Tag.pointwise, ...", found=show(tags))
     return found
 
 
@@ -94,10 +95,11 @@ def declare(
     Raises:
         DeclarationError: it cannot be an op, or the name is taken.
     """
-    name = parse_name(wish.op)
+    refuse = Refusal(wish.op, location_of_declaration(function))
+    name = parse_name(wish.op, refuse.location)
     if not callable(function):
-        raise _not_callable(wish.op, function)
-    devices = None if device_types is None else _listed(wish.op, "device_types", device_types)
+        raise _not_callable(refuse, function)
+    devices = None if device_types is None else _listed(refuse, "device_types", device_types)
     form, author = find_form(function, wish), function
     if form is not None:
         function, wish = flat_function(form, author, wish.op), flat_wish(wish, form)
@@ -109,9 +111,9 @@ def declare(
         return define(declaration, replace=replace)
 
 
-def _not_callable(op: str, found: object) -> DeclarationError:
+def _not_callable(refuse: Refusal, found: object) -> DeclarationError:
     do = "declare what Class.method gives" if isinstance(found, classmethod) else None
-    return DeclarationError(format_message(op, "the declared object is not callable", found=show(found), do=do))
+    return refuse("the declared object is not callable", found=show(found), do=do)
 
 
 def define(declaration: Declaration, *, replace: bool) -> Entry:
@@ -150,15 +152,15 @@ def define(declaration: Declaration, *, replace: bool) -> Entry:
 def _attach(entry: Entry, home: Name) -> None:
     library.define(entry, home)
     attach_integrations(entry)
+    library.publish(entry)
 
 
 def _move(entry: Entry) -> None:
     """Moves a replaced op to a name of its own, where old handles find it as it was."""
-    name, number = entry.declaration.name, 1
-    while hasattr(getattr(torch.ops, name.namespace), f"{name.name}__replaced_{number}"):
-        number += 1
+    numbered = (entry.declaration.name.suffixed(f"__replaced_{number}") for number in itertools.count(1))
+    home = next(name for name in numbered if not is_defined(name.namespace, name.name, name.overload))
     library.undefine(entry)
-    _attach(entry, Name(name.namespace, f"{name.name}__replaced_{number}"))
+    _attach(entry, home)
 
 
 def coverage(entry: Entry) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import typing
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -14,6 +13,8 @@ import torch
 from custom_autograd import declaring, registering
 from custom_autograd.core.casting import Cast
 from custom_autograd.core.schema import Schema
+from custom_autograd.opdef import OpDef
+from custom_autograd.registration import library
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.call import publish
 from custom_autograd.runtime.program import program_of, source_of
@@ -144,13 +145,15 @@ def custom_op(
     """
 
     def declare(function: Callable[..., Any]) -> CustomOp[..., Any]:
-        wish = declaring.wish_of(name, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases, static)
+        wish = declaring.wish_of(
+            name, function, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases, static
+        )
         return CustomOp(declaring.declare(function, wish, device_types, is_reference=reference, replace=replace))
 
     return declare if fn is None else declare(fn)
 
 
-class CustomOp(Generic[P, R]):
+class CustomOp(OpDef, Generic[P, R]):
     """A PyTorch operation declared with `custom_op`; not to be made by hand."""
 
     def __new__(cls, entry: Entry) -> CustomOp[P, R]:
@@ -164,8 +167,9 @@ class CustomOp(Generic[P, R]):
         self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
         self.__signature__ = declaring.signature_of(entry)
         entry.uncalled.add(self)
-        if entry.handle is None or entry.handle() is None:
-            entry.handle = weakref.ref(self)
+        if entry.handle is None:
+            entry.handle = self
+            library.publish(entry)
         self._inplace = InplaceVariant(entry)
         self._out = OutVariant(entry)
 
@@ -213,16 +217,6 @@ class CustomOp(Generic[P, R]):
         """The dispatcher's op, `torch.ops.namespace.name.default`; it returns hidden outputs too."""
         assert self.entry.overload is not None
         return self.entry.overload
-
-    @property
-    def _opoverload(self) -> OpOverload:
-        """The name that `torch.library.CustomOpDef` has for `overload`."""
-        return self.overload
-
-    @property
-    def _qualname(self) -> str:
-        """The name that `torch.library.CustomOpDef` has for `name`."""
-        return self.name
 
     @property
     def inplace(self) -> InplaceVariant:
@@ -279,7 +273,7 @@ class CustomOp(Generic[P, R]):
         """Where each capability comes from: registered, derived (from what), or missing."""
         return declaring.coverage(self.entry)
 
-    @typing.overload
+    @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
     def register_kernel(
         self,
         device_types: DeviceTypes,
@@ -496,7 +490,7 @@ class CustomOp(Generic[P, R]):
         """
         registering.add_drop_in(self.entry, backward, setup_context, replace=replace)
 
-    @typing.overload
+    @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
     def register_vmap(self, func: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
     @typing.overload
     def register_vmap(self, func: F, *, replace: bool = False) -> F: ...
@@ -553,7 +547,16 @@ class CustomOp(Generic[P, R]):
         """
         registering.add_autocast(self.entry, device_type, cast_inputs, output, replace=replace)
 
-    @typing.overload
+    def register_effect(self, effect: Any) -> None:  # Any: torch.library's EffectType, which has no public name
+        """Registers how compilers order calls with respect to those of other ops that have effects.
+
+        Args:
+            effect: `torch._library.effects.EffectType.ORDERED`, or None for an op whose calls may be reordered, which
+                is the default.
+        """
+        registering.add_effect(self.entry, effect)
+
+    @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
     def register_torch_dispatch(
         self, torch_dispatch_class: type, fn: None = None, /, *, replace: bool = False
     ) -> Callable[[F], F]: ...
@@ -583,7 +586,9 @@ class CustomOp(Generic[P, R]):
         """
         return _decorator(fn, lambda f: registering.add_samples(self.entry, f, replace=replace))
 
-    def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> AbstractContextManager[None]:
+    def set_kernel_enabled(  # type: ignore[override]  # torch names a private class
+        self, device_type: str, enabled: bool = True
+    ) -> AbstractContextManager[None]:
         """Switches the kernel of a device type on or off while the context is open."""
         return self.entry.kernels.enabled(device_type, enabled)
 
@@ -626,5 +631,5 @@ def _decorator(
 def _restore(name: str, modules: str | tuple[str, ...]) -> CustomOp[..., Any]:
     """How an op is unpickled: by name, after importing the module that declares it; the one that lives here."""
     entry = declaring.find_or_import(name, modules)
-    alive = None if entry.handle is None else entry.handle()
-    return CustomOp(entry) if alive is None else alive
+    handle: CustomOp[..., Any] = entry.handle or CustomOp(entry)
+    return handle

@@ -12,7 +12,7 @@ from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import format_message, quote, show, suggest
 from custom_autograd.core.names import names_of
-from custom_autograd.integrations import INTEGRATIONS, subclasses
+from custom_autograd.integrations import INTEGRATIONS, effects, subclasses
 from custom_autograd.registration import rules
 from custom_autograd.registration.casting import parse_policy
 from custom_autograd.registration.registry import Entry
@@ -234,6 +234,11 @@ def add_autocast(entry: Entry, device_type: str, inputs: Any, output: Any, *, re
 
 def _no_function() -> None:
     """Stands in rules that are data."""
+
+
+def add_effect(entry: Entry, effect: Any) -> None:  # Any: torch's EffectType, which has no public name, or None
+    """Register an effect, in the place of the one before."""
+    _add(entry, Rule(effects.SLOT, _no_function, f"register_effect({effect})", extra={"effect": effect}), replace=True)
 
 
 def add_torch_dispatch(entry: Entry, cls: type, function: F, *, replace: bool) -> F:

@@ -21,12 +21,26 @@ def location_of(function: Callable[..., Any]) -> str:  # Any: whatever a user re
 
 def modules_of(function: Callable[..., Any]) -> tuple[str, ...]:  # Any: as above
     """The modules one of which declares an op when it is imported: that of its function, and that which declares it."""
-    frame = inspect.currentframe()
-    while frame is not None and _is_ours(frame.f_globals):
-        frame = frame.f_back
+    frame = _frame_of_user()
     caller = None if frame is None else frame.f_globals.get("__name__")
     found = (getattr(unwrap(function), "__module__", None), caller)
     return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))
+
+
+def location_of_declaration(declared: object) -> str:
+    """Return file:line of a declared function; of the line that declares it if it is not a function."""
+    if callable(declared):
+        return location_of(declared)
+    frame = _frame_of_user()
+    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _frame_of_user() -> FrameType | None:
+    """Return the innermost frame that is not ours."""
+    frame = inspect.currentframe()
+    while frame is not None and _is_ours(frame.f_globals):
+        frame = frame.f_back
+    return frame
 
 
 def stacklevel_of_caller() -> int:

@@ -5,48 +5,75 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import format_message, quote
 
+DEFAULT = "default"
 RESERVED_NAMESPACES = frozenset({"aten", "at", "prim", "prims", "torch", "pytorch", "quantized", "c10d"})
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """The qualified name of an op: its namespace, and its name within it."""
+    """Qualified name of an op: its namespace, its name within it, and the name of its overload.
+
+    Attributes:
+        namespace: of a library.
+        name: an identifier.
+        overload: an identifier; empty for the default overload.
+    """
 
     namespace: str
     name: str
+    overload: str = ""
 
     def __str__(self) -> str:
-        return f"{self.namespace}::{self.name}"
+        return f"{self.namespace}::{self.qualifier}"
+
+    @property
+    def qualifier(self) -> str:
+        """Return the name within the namespace, "name" or "name.overload"."""
+        return f"{self.name}.{self.overload}" if self.overload else self.name
+
+    def suffixed(self, suffix: str) -> Name:
+        """Return the name with something at the end of `name`; the overload stays."""
+        return Name(self.namespace, f"{self.name}{suffix}", self.overload)
 
 
-def parse_name(text: str) -> Name:
-    """Reads 'namespace::name'.
+def parse_name(text: str, declared: str | None = None) -> Name:
+    """Read 'namespace::name' or 'namespace::name.overload'.
+
+    Args:
+        text: what the author wrote.
+        declared: file:line of the declaration, for the message; None if it has none.
 
     Raises:
-        DeclarationError: there is no namespace, a part is no identifier, or the namespace is PyTorch's own.
+        DeclarationError: if there is no namespace, a part is not an identifier, or the namespace is PyTorch's own.
     """
+    refuse = partial(_refusal, declared=declared)
     if not isinstance(text, str):
-        raise _refusal(str(text), "the name of an op is a string", do="write custom_op('namespace::name')")
-    namespace, separator, name = text.partition("::")
+        raise refuse(str(text), "the name of an op is a string", do="write custom_op('namespace::name')")
+    namespace, separator, qualifier = text.partition("::")
     if not separator:
-        raise _refusal(text, "the name has no namespace", do=f"name it, say, 'mylib::{text}'")
-    if "." in name:
-        raise _refusal(text, "the name contains a '.', which marks an overload", do="give each overload its own name")
-    if not (namespace.isidentifier() and is_name(name)):
-        raise _refusal(text, "namespace and name must be Python identifiers", do="use letters, digits and underscores")
+        raise refuse(text, "the name has no namespace", do=f"name it, say, 'mylib::{text}'")
+    name, dot, overload = qualifier.partition(".")
+    if not (namespace.isidentifier() and is_name(name) and (overload.isidentifier() or not dot)):
+        raise refuse(text, "namespace and name must be Python identifiers", do="use letters, digits and underscores")
+    if overload == DEFAULT:
+        raise refuse(text, "'default' is the overload of a name without one", do=f"write '{namespace}::{name}'")
     if namespace in RESERVED_NAMESPACES:
         reserved = quote(sorted(RESERVED_NAMESPACES))
         do = f"use the name of your library; reserved are {reserved}"
-        raise _refusal(text, f"the namespace '{namespace}' is reserved for PyTorch", do=do)
-    return Name(namespace, name)
+        raise refuse(text, f"the namespace '{namespace}' is reserved for PyTorch", do=do)
+    return Name(namespace, name, overload)
 
 
-def _refusal(text: str, problem: str, *, do: str) -> DeclarationError:
-    return DeclarationError(format_message(text, problem, expected="'namespace::name'", found=repr(text), do=do))
+def _refusal(text: str, problem: str, *, do: str, declared: str | None) -> DeclarationError:
+    expected = "'namespace::name' or 'namespace::name.overload'"
+    return DeclarationError(
+        format_message(text, problem, expected=expected, found=repr(text), declared=declared, do=do)
+    )
 
 
 def is_name(text: object) -> bool:

@@ -18,9 +18,6 @@ from custom_autograd.core.types import find_check
 from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
 
-TAKEN_NAMES = frozenset({"needs", "meta", "grad"})
-TAKEN_PREFIXES = ("grad_", "tangent_")
-
 
 def parse(
     text: str,
@@ -115,7 +112,7 @@ def _outputs(
     wish: Wish,
     refuse: Refusal,
 ) -> tuple[Output, ...]:
-    names = _output_names(results, named_tuple, wish, refuse)
+    names = _output_names(results, built, named_tuple, wish, refuse)
     outputs = []
     for name, result in zip(names, results, strict=True):
         source = next((a for a in arguments if result.alias_set and a.alias_set & result.alias_set), None)
@@ -135,7 +132,11 @@ def _outputs(
 
 
 def _output_names(
-    results: tuple[ParsedValue, ...], named_tuple: type | None, wish: Wish, refuse: Refusal
+    results: tuple[ParsedValue, ...],
+    built: tuple[Argument, ...],
+    named_tuple: type | None,
+    wish: Wish,
+    refuse: Refusal,
 ) -> tuple[str, ...]:
     written = tuple(result.name for result in results)
     if wish.outputs is not None:
@@ -150,9 +151,15 @@ def _output_names(
         return written
     if named_tuple is not None:
         return typing.cast(tuple[str, ...], named_tuple._fields)  # type: ignore[attr-defined]  # a NamedTuple has it
+    taken = {*(argument.name for argument in built), *written}
     if len(results) == 1:
-        return (written[0] or "output",)
-    return tuple(name or f"output_{index}" for index, name in enumerate(written))
+        return (written[0] or _free("output", taken),)
+    return tuple(name or _free(f"output_{index}", taken) for index, name in enumerate(written))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """Return a name for an output that has none; with underscores at its end if an argument has that name."""
+    return name if name not in taken else _free(f"{name}_", taken)
 
 
 def _check_against_function(schema: Schema, signature: inspect.Signature | None, wish: Wish, refuse: Refusal) -> None:
@@ -189,13 +196,6 @@ def _check_names(schema: Schema, wish: Wish, refuse: Refusal) -> None:
                 f"{name!r} cannot be the name of an argument or an output",
                 expected="Python identifiers that are no keywords",
                 do="rename it, so that rules can name it",
-            )
-        if name in TAKEN_NAMES or name.startswith(TAKEN_PREFIXES):
-            raise refuse(
-                f"'{name}' is a name that rules use for something else",
-                expected="names other than 'grad', 'needs', 'meta', 'grad_...' and 'tangent_...'",
-                found=repr(name),
-                do="rename the argument or the output",
             )
     _check_unique(schema, names, refuse)
     for label, wanted, valid, kind in (

@@ -4,6 +4,7 @@ from custom_autograd.integrations.autocast import Autocast
 from custom_autograd.integrations.autograd import Backward, ForwardMode, Kernels
 from custom_autograd.integrations.base import Integration
 from custom_autograd.integrations.compiler import CompileCache
+from custom_autograd.integrations.effects import Effect
 from custom_autograd.integrations.fake import Fake
 from custom_autograd.integrations.subclasses import Subclasses
 from custom_autograd.integrations.variants import VARIANTS
@@ -17,6 +18,7 @@ INTEGRATIONS: tuple[Integration, ...] = (
     Vmap(),
     Autocast(),
     Subclasses(),
+    Effect(),
     CompileCache(),
     *VARIANTS,
 )

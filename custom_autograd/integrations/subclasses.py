@@ -47,7 +47,7 @@ class Subclasses:
 
 def _register(entry: Entry, slot: str, cls: type, function: Callable[..., Any]) -> None:
     assert entry.library is not None
-    register_torch_dispatch(entry.library, entry.home.name, cls, function)
+    register_torch_dispatch(entry.library, entry.home.qualifier, cls, function)
     entry.attached.add(slot)
 
 

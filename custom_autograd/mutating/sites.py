@@ -21,7 +21,7 @@ from custom_autograd.checks.targets import target_of
 from custom_autograd.registering import attach_integrations
 from custom_autograd.registration.kernels import Kernel
 from custom_autograd.registration.registry import Entry, find_entry
-from custom_autograd.registration.rules import META, NEEDS, Rule, differentiable_results, grad_names
+from custom_autograd.registration.rules import META, NEEDS, Rule, differentiable_results, special_names
 from custom_autograd.torch_private import definitions, verification
 
 Function: TypeAlias = Callable[..., Any]
@@ -127,12 +127,13 @@ def _rules_of(entry: Entry) -> Iterator[Site]:
             tuple(schema.argument_names) if rule.slot == "autograd" else rule.inputs or inputs,
             partial(_exchanged_rule, entry, rule),
             rule.names,
-            frozenset(rule.names) & {"grad", *grad_names(schema).values()},
+            frozenset(rule.names) & (set(special_names(schema, with_grads=True, with_tangents=False)) - {NEEDS, META}),
         )
     jvp = entry.find("jvp")
     if jvp is not None:
         results = tuple(result.name for result in differentiable_results(schema))
-        tangents = frozenset(name for name in jvp.names if name.startswith("tangent_"))
+        special = special_names(schema, with_grads=False, with_tangents=True)
+        tangents = frozenset(name for name in jvp.names if name in special) - {NEEDS, META}
         yield Site(
             entry.name,
             "jvp",

@@ -17,6 +17,7 @@ import torch
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable, KernelWarning
 from custom_autograd.core.locations import stacklevel_of_caller
+from custom_autograd.core.redefinition import is_other_closure, is_redefinition
 from custom_autograd.registration import forcing, kernel_errors
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.conditions import Condition, first_line
@@ -70,6 +71,11 @@ class Kernel:
         parts += [f"priority {self.priority}"] if self.priority else []
         parts += [f"when {self.when.location}"] if self.when else []
         return ", ".join(parts)
+
+
+def _is_again(old: Kernel, new: Kernel) -> bool:
+    """Return True if the author of a kernel registers it again."""
+    return is_redefinition(old.given, new.given) and not is_other_closure(old.given, new.given)
 
 
 def declared_kernel(declaration: Declaration) -> Kernel:
@@ -126,15 +132,21 @@ class Kernels(Mapping["str | None", Kernel]):
             for device, its in self._kernels.items()
         }
 
+    @property
+    def disabled(self) -> frozenset[str]:
+        """Return the device types whose kernels are switched off now."""
+        last = {device: is_enabled for _, device, is_enabled in self._switches}
+        return frozenset(device for device, is_enabled in last.items() if not is_enabled)
+
     def add(self, kernel: Kernel, *, replace: bool) -> None:
         """Adds a kernel.
 
         Raises:
-            RegistrationError: the device type has one of that name already, and `replace` is not meant.
+            RegistrationError: if the device type has another of that name already, without `replace`.
         """
         its = self._kernels.get(kernel.device_type, ())
         taken = next((other for other in its if other.name == kernel.name), None)
-        if taken is not None and not replace:
+        if taken is not None and not replace and not _is_again(taken, kernel):
             raise kernel_errors.taken(
                 self._declaration, kernel.device_type, kernel.name, kernel.location, taken.location
             )

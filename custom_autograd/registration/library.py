@@ -7,26 +7,33 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.names import Name
+from custom_autograd.core.names import DEFAULT, Name
 from custom_autograd.registration.registry import Entry
-from custom_autograd.torch_private import dispatch
+from custom_autograd.torch_private import definitions, dispatch
 
 
 def define(entry: Entry, home: Name) -> None:
     """Makes the op known to the dispatcher under a name."""
     library = torch.library.Library(home.namespace, "FRAGMENT")
     tags = (torch.Tag.pt2_compliant_tag, *entry.declaration.tags)
-    library.define(f"{home.name}{entry.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
+    library.define(f"{home.qualifier}{entry.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
     entry.library, entry.home = library, home
-    entry.overload = getattr(getattr(torch.ops, home.namespace), home.name).default
+    entry.overload = getattr(getattr(getattr(torch.ops, home.namespace), home.name), home.overload or DEFAULT)
     entry.attached = set()
     entry.call = None
     entry.forget()
 
 
+def publish(entry: Entry) -> None:
+    """Let torch.library find the op by name, so that rules registered by name are registered with it."""
+    if entry.handle is not None and entry.library is not None:
+        definitions.publish(str(entry.home), entry.handle)
+
+
 def undefine(entry: Entry) -> None:
     """Takes the op back from the dispatcher."""
     if entry.library is not None:
+        definitions.withdraw(str(entry.home))
         dispatch.destroy(entry.library)
     entry.library = None
 
@@ -39,7 +46,7 @@ def implement(entry: Entry, key: str, function: Callable[..., Any], *, with_keys
     if key in entry.attached:
         return
     assert entry.library is not None  # an entry is defined before anything is attached to it
-    entry.library.impl(entry.home.name, function, key, with_keyset=with_keyset)
+    entry.library.impl(entry.home.qualifier, function, key, with_keyset=with_keyset)
     entry.attached.add(key)
 
 

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import DeclarationError, RegistrationError
-from custom_autograd.core.messages import format_message
+from custom_autograd.core.messages import format_message, quote
 from custom_autograd.core.names import Name
+from custom_autograd.core.redefinition import is_imported_twice, is_other_closure, is_redefinition, module_of
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
 from custom_autograd.registration.rules import Rule
+from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.registrations import changes
 
@@ -35,7 +37,7 @@ class Entry:
         library: the handle through which everything was registered with the dispatcher.
         call: calls the op by way of the dispatcher, generated from the schema; None until it is defined.
         traced: what `op(...)` runs while Dynamo traces it: `call`, behind what takes containers apart.
-        handle: the op as its author holds it, as long as anybody does; what unpickling gives.
+        handle: the op as its author holds it; what unpickling gives, and what torch.library registers with.
         uncalled: the handles whose classes have no generated `__call__` yet.
         call_behind: what the class's own `__call__` runs, where a compiler has seen that before the first eager call.
         roads: the calls that are known to need no dispatcher.
@@ -57,7 +59,7 @@ class Entry:
         self.library: torch.library.Library | None = None
         self.call: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
         self.traced: Callable[..., Any] | None = None  # Any: as above
-        self.handle: weakref.ref[Any] | None = None  # Any: CustomOp, some layers above
+        self.handle: Any = None  # Any: CustomOp, some layers above
         self.uncalled: weakref.WeakSet[Any] = weakref.WeakSet()  # Any: as above
         self.call_behind: Callable[..., Any] | None = None  # Any: as above
         self.roads: Any = None  # Any: runtime's Roads, a layer above
@@ -94,12 +96,13 @@ class Entry:
         """Fills a slot; what was generated before is dropped.
 
         Raises:
-            RegistrationError: the slot, or one that excludes it, is filled, and `replace` is not meant.
+            RegistrationError: if the slot, or one that excludes it, is filled by another function, without `replace`.
         """
         with self.lock:
             taken = self._conflicts(rule)
-            if taken and not replace:
-                raise self._conflict(rule, taken[0])
+            others = [other for other in taken if not _is_again(other, rule)]
+            if others and not replace:
+                raise self._conflict(rule, others[0])
             rules = {slot: other for slot, other in self.rules.items() if other not in taken}
             self.rules = {**rules, rule.slot: rule}
             self.forget()
@@ -141,26 +144,19 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | No
 
     Args:
         declaration: the op.
-        replace: the name may be taken; the op that had it loses it, and keeps working under another.
+        replace: another declaration may have the name. An op that had it loses it, and keeps working under another.
 
     Returns:
         The new entry, and the one it replaces, if any.
 
     Raises:
-        DeclarationError: the name is taken and `replace` is not meant, or something outside this package has it.
+        DeclarationError: if another declaration has the name, without `replace`, or something outside this package.
     """
     name = str(declaration.name)
     with _lock:
         taken = _ENTRIES.get(name)
-        if taken is not None and not replace:
-            raise DeclarationError(
-                format_message(
-                    name,
-                    "the op is already declared",
-                    found=f"one at {taken.declaration.location}, another at {declaration.location}",
-                    do="choose another name, or pass replace=True if that is meant",
-                )
-            )
+        if taken is not None and not replace and not is_redefinition(taken.declaration.function, declaration.function):
+            raise _taken(taken.declaration, declaration)
         if taken is None:
             _check_free(declaration)
         entry = Entry(declaration)
@@ -192,6 +188,36 @@ def all_entries() -> tuple[Entry, ...]:
     return tuple(_ENTRIES.values())
 
 
+def _is_again(old: Rule, new: Rule) -> bool:
+    """Return True if the author of a rule registers it again; rules that are data are the same at equal settings."""
+    if old.slot != new.slot:
+        return False
+    if old.function is new.function:
+        return old.location == new.location
+    return is_redefinition(old.function, new.function) and not is_other_closure(old.function, new.function)
+
+
+def _taken(old: Declaration, new: Declaration) -> DeclarationError:
+    if is_imported_twice(old.function, new.function):
+        modules = module_of(old.function), module_of(new.function)
+        return DeclarationError(
+            format_message(
+                str(new.name),
+                "the op is declared twice, because its file is imported under two names",
+                found=f"{new.location} as {quote(modules)}",
+                do="import the file under one name: declare ops in a module that the script imports",
+            )
+        )
+    return DeclarationError(
+        format_message(
+            str(new.name),
+            "the op is already declared",
+            found=f"one at {old.location}, another at {new.location}",
+            do="choose another name, or pass replace=True if that is meant",
+        )
+    )
+
+
 def _check_free(declaration: Declaration) -> None:
     name: Name = declaration.name
     namespace = getattr(torch.ops, name.namespace)
@@ -204,7 +230,7 @@ def _check_free(declaration: Declaration) -> None:
                 do="choose another name",
             )
         )
-    if hasattr(namespace, name.name):
+    if dispatch.is_defined(name.namespace, name.name, name.overload):
         raise DeclarationError(
             format_message(
                 str(name),

@@ -6,7 +6,7 @@ What a rule names is what it gets, and what is saved for it follows from that.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,15 +91,23 @@ def sole_result(schema: Schema) -> str | None:
     return visible[0] if len(visible) == 1 else None
 
 
-def nameable(schema: Schema, *, with_grads: bool, with_tangents: bool) -> tuple[str, ...]:
-    """Everything a rule's parameter may be called."""
-    fresh = [output.name for output in schema.fresh_outputs]
-    names = [*schema.argument_names, *fresh, NEEDS, META]
+def value_names(schema: Schema) -> dict[str, str]:
+    """Return the inputs and outputs that a rule can name, with what each is."""
+    outputs = {output.name: f"output '{output.name}'" for output in schema.fresh_outputs}
+    return {name: f"argument '{name}'" for name in schema.argument_names} | outputs
+
+
+def special_names(schema: Schema, *, with_grads: bool, with_tangents: bool) -> dict[str, str]:
+    """Return what else a rule can name, with what each is."""
+    names = {NEEDS: "which gradients are needed", META: "the metadata of tensors"}
+    sole = sole_result(schema)
+    if with_grads and sole is not None:
+        names["grad"] = f"the incoming gradient of '{sole}'"
     if with_grads:
-        names += [*(["grad"] if sole_result(schema) else []), *grad_names(schema).values()]
+        names |= {name: f"the incoming gradient of '{result}'" for result, name in grad_names(schema).items()}
     if with_tangents:
-        names += [f"tangent_{argument.name}" for argument in schema.differentiable_arguments]
-    return tuple(names)
+        names |= {f"tangent_{a.name}": f"the tangent of '{a.name}'" for a in schema.differentiable_arguments}
+    return names
 
 
 def bind_gradient_rule(
@@ -112,7 +120,8 @@ def bind_gradient_rule(
     materialize_grads: bool,
 ) -> Rule:
     """Binds a backward rule, for all inputs or for some, by the names of its parameters."""
-    names = bind_names(declaration, slot, function, nameable(declaration.schema, with_grads=True, with_tangents=False))
+    special = special_names(declaration.schema, with_grads=True, with_tangents=False)
+    names = bind_names(declaration, slot, function, value_names(declaration.schema), special)
     optional = frozenset(p.name for p in inspect.signature(function).parameters.values() if p.default is None)
     where = location_of(function)
     return Rule(slot, function, where, names, inputs, once_differentiable, materialize_grads, optional)
@@ -120,7 +129,8 @@ def bind_gradient_rule(
 
 def bind_jvp_rule(declaration: Declaration, function: Callable[..., Any]) -> Rule:
     """Binds a forward-mode rule by the names of its parameters."""
-    names = bind_names(declaration, "jvp", function, nameable(declaration.schema, with_grads=False, with_tangents=True))
+    special = special_names(declaration.schema, with_grads=False, with_tangents=True)
+    names = bind_names(declaration, "jvp", function, value_names(declaration.schema), special)
     return Rule("jvp", function, location_of(function), names)
 
 
@@ -199,9 +209,25 @@ def check_signature(
 
 
 def bind_names(
-    declaration: Declaration, slot: str, function: Callable[..., Any], valid: tuple[str, ...]
+    declaration: Declaration,
+    slot: str,
+    function: Callable[..., Any],
+    values: Mapping[str, str],
+    special: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """The names a rule is to be called with; an error for each parameter that names nothing."""
+    """Return the names that a rule is called with.
+
+    Args:
+        declaration: of the op.
+        slot: what the rule is registered as.
+        function: the rule.
+        values: the inputs and outputs that it can name, with what each is.
+        special: what else it can name, with what each is.
+
+    Raises:
+        RegistrationError: if a parameter names nothing, or two things.
+    """
+    valid = tuple(dict.fromkeys([*values, *special]))
     if not callable(function):
         raise _refusal(declaration, slot, function, "is not callable", expected="a function", found=repr(function))
     signature, names = find_signature(function), list[str]()
@@ -211,6 +237,8 @@ def bind_names(
     for parameter in signature.parameters.values():
         if parameter.name in valid and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             _check_nameable_kind(declaration, slot, function, parameter)
+            if parameter.name in values and parameter.name in special:
+                raise _ambiguous(declaration, slot, function, values[parameter.name], special[parameter.name])
             names.append(parameter.name)
         elif parameter.default is parameter.empty:
             raise _refusal(
@@ -223,6 +251,21 @@ def bind_names(
                 do=_advise(declaration, parameter.name, valid),
             )
     return tuple(names)
+
+
+def _ambiguous(
+    declaration: Declaration, slot: str, function: Callable[..., Any], value: str, other: str
+) -> RegistrationError:
+    kind, _, name = value.partition(" ")
+    return _refusal(
+        declaration,
+        slot,
+        function,
+        f"has a parameter {name} that names two things",
+        expected="a parameter with one meaning",
+        found=f"the {kind} {name}, and {other}",
+        do=f"rename the {kind} or, for an incoming gradient, the output (outputs=); register_autograd binds no names",
+    )
 
 
 def _advise(declaration: Declaration, name: str, valid: tuple[str, ...]) -> str:

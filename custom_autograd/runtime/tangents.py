@@ -38,6 +38,7 @@ class Jvp:
         visible = [r for r in differentiable_results(plan.declaration.schema) if not _is_hidden(r)]
         self.visible = [result.name for result in visible]
         self.hidden = [name for name in self.results if name not in self.visible]
+        self.asked = {f"tangent_{a.name}": a.name for a in plan.declaration.schema.differentiable_arguments}
         self.missing: tuple[str, ...] = ()
 
     def __call__(
@@ -132,8 +133,8 @@ class Jvp:
                 arguments[name] = Named({key: _has(tangent) for key, tangent in tangents.items()})
             elif name == "meta":
                 arguments[name] = Named(metadata)
-            elif name.startswith("tangent_"):
-                arguments[name] = plain(tangents[name.removeprefix("tangent_")])
+            elif name in self.asked:
+                arguments[name] = plain(tangents[self.asked[name]])
             else:
                 arguments[name] = plain(values[name])
         result = noted(str(self.plan.declaration.name), rule)(**arguments)

@@ -132,14 +132,20 @@ class ByName:
         return next((node for node in nodes if flat in node.flat()), None)
 
     def _names(self, slot: str, function: Function, *, with_grads: bool, with_tangents: bool) -> tuple[str, ...]:
-        valid = dict.fromkeys([*self.inputs, *self.outputs])
+        values = {name: f"argument '{name}'" for name in self.inputs}
+        values |= {name: f"output '{name}'" for name in self.outputs}
+        special: dict[str, str] = {}
         visible = self._outputs()
+        if with_grads and len(visible) == 1:
+            special["grad"] = f"the incoming gradient of '{visible[0].name}'"
         if with_grads:
-            valid |= dict.fromkeys([*(["grad"] if len(visible) == 1 else []), *(f"grad_{n.name}" for n in visible)])
+            special |= {f"grad_{node.name}": f"the incoming gradient of '{node.name}'" for node in visible}
         if with_tangents:
-            valid |= dict.fromkeys(f"tangent_{node.name}" for node in self._differentiable_inputs())
-        flat = rules.nameable(self.schema, with_grads=with_grads, with_tangents=with_tangents)
-        return rules.bind_names(self.declaration, slot, function, tuple(valid | dict.fromkeys(flat)))
+            nodes = self._differentiable_inputs()
+            special |= {f"tangent_{node.name}": f"the tangent of '{node.name}'" for node in nodes}
+        flat = rules.special_names(self.schema, with_grads=with_grads, with_tangents=with_tangents)
+        values |= rules.value_names(self.schema)
+        return rules.bind_names(self.declaration, slot, function, values, {**special, **flat})
 
     def _flat_rule(self, slot: str, function: Function, names: tuple[str, ...], answered: list[Node]) -> Function:
         """The rule under flat names: what it names is put together, and what it returns is taken apart."""
@@ -170,6 +176,9 @@ class ByName:
 
     def _maker(self, name: str) -> tuple[list[str], Callable[[Mapping[str, Any]], Any]]:
         """The flat names that a name of a rule's stands for, and what makes its value of theirs."""
+        node = self._named(name)
+        if node is not None:
+            return list(node.flat()), lambda given: node.give(given.__getitem__)
         if name in ("needs", "meta"):
             blank = False if name == "needs" else None
             return [name], lambda given: self._by_attribute(given[name], given, blank)
@@ -177,14 +186,11 @@ class ByName:
             node = self._named(name.removeprefix(prefix)) if name.startswith(prefix) else None
             if node is not None:
                 return self._mirrored(node, prefix, valid)
-        if name == "grad":
+        if name == "grad" and name not in self.schema.argument_names:
             node = self._outputs()[0]
             if len(node.flat()) > 1 or node.name in self.outputs:
                 return self._mirrored(node, "grad_", self.results)
-        node = self.inputs.get(name) or self.outputs.get(name)
-        if node is None:
-            return [name], lambda given: given[name]
-        return list(node.flat()), lambda given: node.give(given.__getitem__)
+        return [name], lambda given: given[name]
 
     def _named(self, name: str) -> Node | None:
         return self.outputs.get(name) or self.inputs.get(name)

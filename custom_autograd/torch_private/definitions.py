@@ -1,27 +1,64 @@
-"""The functions behind an op of torch.library.custom_op, which mutating exchanges for a while (found in torch 2.13).
+"""Definitions: what torch.library.custom_op makes, and what torch.library looks ops up in (found in torch 2.13).
 
+CustomOpDef                    the class that torch.library's functions accept, without a public name for type checkers
 CustomOpDef._backward_fn       the backward of register_autograd; the node looks it up whenever it runs
 CustomOpDef._backend_fns       the kernels by device type, None for the default one; looked up at every call
-custom_ops.OPDEFS              every definition by name: a process that did not make one finds it there
+custom_ops.OPDEFS              every definition by name: torch.library.register_*("ns::op", ...) registers with it
+Library._register_effectful_op what CustomOpDef.register_effect calls
+fake_profile                   torch.export puts fakes of its own in place of the registered ones for a while
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
+import torch
 from torch._library.custom_ops import OPDEFS, CustomOpDef
 
 
+class OwnDefinition(CustomOpDef):
+    """Base of our ops. The constructor of torch's class registers with the dispatcher, so it is not called."""
+
+    def __init__(self) -> None:
+        """Register nothing."""
+
+
+def is_foreign(value: object) -> TypeGuard[CustomOpDef]:
+    """Return True for a definition that torch.library.custom_op made."""
+    return isinstance(value, CustomOpDef) and not isinstance(value, OwnDefinition)
+
+
+def publish(name: str, definition: OwnDefinition) -> None:
+    """Make torch.library find an op under a name of the dispatcher; the caller keeps the op alive."""
+    OPDEFS[name] = definition
+
+
+def withdraw(name: str) -> None:
+    """Undo `publish`."""
+    if isinstance(OPDEFS.get(name), OwnDefinition):
+        OPDEFS.pop(name, None)
+
+
+def register_effect(library: torch.library.Library, name: str, effect: Any) -> None:
+    """Register how compilers order an op among others; None for one that may move (Any: it has no public type)."""
+    library._register_effectful_op(name, effect)
+
+
+def is_of_profile(function: Callable[..., Any]) -> bool:
+    """Return True for a fake that torch.export puts in place of the registered one, and takes back later."""
+    return getattr(function, "__module__", None) == "torch._library.fake_profile"
+
+
 def find_definition(name: str) -> CustomOpDef | None:
-    """The definition of that qualified name, or None."""
-    found: CustomOpDef | None = OPDEFS.get(name)
-    return found
+    """Return the definition of that qualified name that torch.library.custom_op made, or None."""
+    found = OPDEFS.get(name)
+    return found if is_foreign(found) else None
 
 
 def names_of_definitions() -> frozenset[str]:
-    """The qualified names of every definition of this process."""
-    return frozenset(OPDEFS)
+    """Return the qualified names of every definition of this process that torch.library.custom_op made."""
+    return frozenset(name for name, found in list(OPDEFS.items()) if is_foreign(found))
 
 
 def backward_of(definition: CustomOpDef) -> Callable[..., Any] | None:  # Any: a user's function

@@ -5,6 +5,7 @@
 - `_C._ExcludeDispatchKeyGuard`, `_C.DispatchKeySet`: `torch.library` has no public "call me without this key".
 - `_C._dispatch_key_for_device`: the name of a device type's key; also what says that a device type does not exist.
 - `Library._register_torch_dispatch_rule`, `OpOverload.redispatch`: what `torch.library.CustomOpDef` itself uses.
+- `_C._get_operation_overload`: `torch.ops` cannot tell an overload that does not exist from one that has no kernels.
 - `OpOverload`: the type of `torch.ops.ns.name.default`, which has no public name.
 """
 
@@ -22,6 +23,11 @@ BELOW_VERSIONING = _C._after_ADInplaceOrView_keyset
 
 below_autograd = _C._AutoDispatchBelowAutograd
 KeySet = _C.DispatchKeySet
+
+
+def is_defined(namespace: str, name: str, overload: str) -> bool:
+    """Return True if the dispatcher has an op of that name, whoever defined it."""
+    return _C._get_operation_overload(f"{namespace}::{name}", overload) is not None
 
 
 def without_key(key: str) -> AbstractContextManager[Any]:  # Any: the guard object

@@ -23,6 +23,8 @@ from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
+from custom_autograd.torch_private.definitions import is_foreign
+
 Overload: TypeAlias = OpOverload
 """An op of the dispatcher; torch names the class in a private module only."""
 
@@ -91,7 +93,7 @@ class Returned:
 
 def _arguments_of(value: object, ctx: Any) -> int:  # Any: a ctx has whatever a rule puts on it
     """How many gradients there are to be; the dispatcher drops arguments that equal their defaults."""
-    if isinstance(value, CustomOpDef):
+    if is_foreign(value):
         return sum(not argument.kwarg_only for argument in value._opoverload._schema.arguments)
     return len(ctx.needs_input_grad)
 
@@ -121,7 +123,7 @@ def watched_backward(value: object, node: object) -> Iterator[tuple[bool, list[R
     function: Any = getattr(node, "_forward_cls", None)  # Any: a subclass of Function, whose methods are untyped
     owner: Any
     own: Any
-    if isinstance(value, CustomOpDef) and value._backward_fn is not None:
+    if is_foreign(value) and value._backward_fn is not None:
         owner, name, own = value, "_backward_fn", value._backward_fn
         watched: object = watching(own)
     elif function is not None:

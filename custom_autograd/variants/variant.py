@@ -16,7 +16,6 @@ import torch
 from custom_autograd import declaring, registering
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import format_message
-from custom_autograd.core.names import Name
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.variants import INPLACE, OUT, SUFFIXES, find_problem, variant_of
 from custom_autograd.registration import registry
@@ -68,7 +67,7 @@ class Variant:
     @property
     def name(self) -> str:
         """The qualified name of the dispatcher's op: "ns::op_" or "ns::op_out"."""
-        return f"{self.op.home}{SUFFIXES[self.kind]}"
+        return str(self.op.home.suffixed(SUFFIXES[self.kind]))
 
     @property
     def schema(self) -> Schema:
@@ -214,7 +213,7 @@ class Variant:
                     do="call it: it is the op, then a copy",
                 )
             )
-        name = Name(home.namespace, f"{home.name}{SUFFIXES[self.kind]}")
+        name = home.suffixed(SUFFIXES[self.kind])
         taken = registry.find_entry(str(name))
         tags = tuple(tag for tag in HANDED_BACK if tag.name == self.kind)
         composition = functools.partial(self._compose)

@@ -58,26 +58,6 @@ def unknown_name(x: "Unheard") -> Tensor:  # noqa: F821 - the point
     return x
 
 
-def takes_grad(x: Tensor, grad: Tensor) -> Tensor:
-    return x
-
-
-def takes_needs(needs: Tensor) -> Tensor:
-    return needs
-
-
-def takes_grad_prefix(grad_x: Tensor) -> Tensor:
-    return grad_x
-
-
-def takes_tangent_prefix(tangent_x: Tensor) -> Tensor:
-    return tangent_x
-
-
-def output_is_an_input(output: Tensor) -> Tensor:
-    return output
-
-
 def scalar_only(x: Tensor, n: int) -> Tensor:
     return x
 
@@ -97,14 +77,8 @@ REFUSED = {
     "dict returned": (bad_return, {}, "the return annotation is not supported"),
     "str returned": (string_return, {}, "the return annotation is not supported"),
     "unknown annotation": (unknown_name, {}, "the annotation of 'x' cannot be read"),
-    "argument grad": (takes_grad, {}, "'grad' is a name that rules use"),
-    "argument needs": (takes_needs, {}, "'needs' is a name that rules use"),
-    "argument grad_x": (takes_grad_prefix, {}, "'grad_x' is a name that rules use"),
-    "argument tangent_x": (takes_tangent_prefix, {}, "'tangent_x' is a name that rules use"),
     "output named as input": (identity, {"outputs": ("x",)}, "the name 'x' stands twice"),
-    "default output named as input": (output_is_an_input, {}, "the name 'output' stands twice"),
     "outputs named alike": (two_outputs, {"outputs": ("a", "a")}, "the name 'a' stands twice"),
-    "output named meta": (identity, {"outputs": ("meta",)}, "'meta' is a name that rules use"),
     "too many output names": (identity, {"outputs": ("a", "b")}, "outputs= does not have one name per output"),
     "hidden is no output": (two_outputs, {"hidden": ("output_3",)}, "did you mean 'output_"),
     "everything hidden": (identity, {"hidden": ("output",)}, "every output is hidden"),

@@ -1,0 +1,71 @@
+"""Whether a function is defined again: a notebook cell that is run again, a module that is reloaded."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from types import CellType, CodeType
+from typing import Any
+
+ANONYMOUS = ("_", "<lambda>")
+
+
+def is_redefinition(old: Callable[..., Any], new: Callable[..., Any]) -> bool:  # Any: whatever users register
+    """Return True if Python would let one function take the place of the other: same module and qualified name.
+
+    Functions named `_` and lambdas are also compared by place. Two of them in one file are two functions; at one place,
+    or in two files of one module (which is what the cells of a notebook are), they are one that is defined again.
+    """
+    if old is new:
+        return True
+    before, after = _code_of(old), _code_of(new)
+    if before is None or after is None or _name_of(old) != _name_of(new):
+        return False
+    is_anonymous = _name_of(new)[1].rpartition(".")[2] in ANONYMOUS
+    return not is_anonymous or before.co_filename != after.co_filename or _place(before) == _place(after)
+
+
+def is_other_closure(old: Callable[..., Any], new: Callable[..., Any]) -> bool:  # Any: as above
+    """Return True if one definition ran twice, around other values: a factory made two functions."""
+    before, after = inspect.unwrap(old), inspect.unwrap(new)
+    if _code_of(old) is not _code_of(new):
+        return False
+    return _captured(before) != _captured(after)
+
+
+def _captured(function: Callable[..., Any]) -> tuple[object, ...]:  # Any: as above
+    """Return what tells two functions of one definition apart: by identity, since values may be tensors."""
+    cells = getattr(function, "__closure__", None) or ()
+    defaults = getattr(function, "__defaults__", None) or ()
+    keywords = getattr(function, "__kwdefaults__", None) or {}
+    held = [cell.cell_contents for cell in cells if cell != CellType()]
+    return tuple(map(id, [*held, *defaults, *keywords.values()]))
+
+
+def is_imported_twice(old: Callable[..., Any], new: Callable[..., Any]) -> bool:  # Any: as above
+    """Return True if both come from one place in one file, which is imported under two names."""
+    before, after = _code_of(old), _code_of(new)
+    if before is None or after is None or _name_of(old)[0] == _name_of(new)[0]:
+        return False
+    return _place(before) == _place(after) and before.co_name == after.co_name
+
+
+def module_of(function: Callable[..., Any]) -> str:  # Any: as above
+    """Return the name of the module that a function was defined in."""
+    return _name_of(function)[0]
+
+
+def _code_of(function: Callable[..., Any]) -> CodeType | None:  # Any: as above
+    """Return the code of a Python function behind its decorators; None for other callables, which have no place."""
+    plain = inspect.unwrap(function)
+    return plain.__code__ if inspect.isfunction(plain) else None
+
+
+def _name_of(function: Callable[..., Any]) -> tuple[str, str]:  # Any: as above
+    plain = inspect.unwrap(function)
+    return str(getattr(plain, "__module__", "")), str(getattr(plain, "__qualname__", ""))
+
+
+def _place(code: CodeType) -> tuple[str, int]:
+    return os.path.abspath(code.co_filename), code.co_firstlineno

@@ -1,0 +1,133 @@
+"""OpDef: the attributes of torch.library's own op object, read from what is registered for an op of ours.
+
+`torch.library`, compilers and packages read these of every op that they are given. They are read-only views: rules are
+registered through the methods, which check them and derive the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from custom_autograd.core.casting import CastPolicy
+from custom_autograd.integrations.subclasses import SLOT as DISPATCH_SLOT
+from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.rules import Rule
+from custom_autograd.runtime.casting import policies_of
+from custom_autograd.torch_private.definitions import OwnDefinition
+from custom_autograd.torch_private.dispatch import OpOverload
+
+Function = Callable[..., Any]  # Any: takes and returns what the schema or torch says
+
+
+class OpDef(OwnDefinition):
+    """An op as `torch.library` sees it.
+
+    Attributes:
+        entry: what is declared and registered.
+    """
+
+    entry: Entry
+
+    @property
+    def _namespace(self) -> str:  # type: ignore[override]  # read-only, here and below
+        return self.entry.home.namespace
+
+    @property
+    def _name(self) -> str:  # type: ignore[override]
+        return self.entry.home.qualifier
+
+    @property
+    def _opoverload(self) -> OpOverload:  # type: ignore[override]
+        assert self.entry.overload is not None
+        return self.entry.overload
+
+    @property
+    def _lib(self) -> torch.library.Library:  # type: ignore[override]
+        assert self.entry.library is not None
+        return self.entry.library
+
+    @property
+    def _schema(self) -> str:  # type: ignore[override]
+        return self.entry.declaration.schema.text
+
+    @property
+    def _tags(self) -> tuple[torch.Tag, ...]:  # type: ignore[override]
+        return self.entry.declaration.tags
+
+    @property
+    def _is_inplace(self) -> bool:  # type: ignore[override]
+        return any(tag.name == "inplace" for tag in self._tags)
+
+    @property
+    def _is_out(self) -> bool:  # type: ignore[override]
+        return any(tag.name == "out" for tag in self._tags)
+
+    @property
+    def _out_kwarg_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        written = self.entry.declaration.schema.mutated_arguments if self._is_out else ()
+        return tuple(argument.name for argument in written)
+
+    @property
+    def _init_fn(self) -> Function:  # type: ignore[override]
+        return self.entry.declaration.function
+
+    @property
+    def _backend_fns(self) -> Mapping[str | None, Function]:  # type: ignore[override]
+        return MappingProxyType({device: kernel.function for device, kernel in self.entry.kernels.items()})
+
+    @property
+    def _disabled_kernel(self) -> frozenset[str]:  # type: ignore[override]
+        return self.entry.kernels.disabled
+
+    @property
+    def _abstract_fn(self) -> Function | None:  # type: ignore[override]
+        rule = self.entry.find("fake")
+        if rule is not None:
+            return rule.function
+        is_needed = bool(self.entry.declaration.schema.fresh_outputs)
+        return self.entry.reference() or (None if is_needed else _returns_nothing_new)
+
+    @property
+    def _setup_context_fn(self) -> Function | None:  # type: ignore[override]
+        rule = self.entry.find("autograd")
+        return None if rule is None else rule.setup_context
+
+    @property
+    def _backward_fn(self) -> Function | None:  # type: ignore[override]
+        return _function(self.entry.find("autograd"))
+
+    @property
+    def _vmap_fn(self) -> Function | None:  # type: ignore[override]
+        return _function(self.entry.find("vmap"))
+
+    @property
+    def _torch_dispatch_fns(self) -> Mapping[type, Function]:  # type: ignore[override]
+        rules = [rule for slot, rule in self.entry.rules.items() if slot.startswith(DISPATCH_SLOT)]
+        return MappingProxyType({rule.extra["cls"]: rule.function for rule in rules})
+
+    @property
+    def _autocast_dtype(self) -> Mapping[str, torch.dtype | None]:  # type: ignore[override]
+        return MappingProxyType({policy.device_type: _dtype(policy) for policy in policies_of(self.entry)})
+
+    @property
+    def _used_triton_kernels(self) -> list[Any]:  # type: ignore[override]  # Any: as torch annotates it
+        return []
+
+
+def _function(rule: Rule | None) -> Function | None:
+    return None if rule is None else rule.function
+
+
+def _dtype(policy: CastPolicy) -> torch.dtype | None:
+    """Return the dtype that a policy casts all inputs to, or None if it is not one dtype."""
+    casts = set(policy.arguments.values())
+    only = casts.pop() if len(casts) == 1 else None
+    return only if isinstance(only, torch.dtype) else None
+
+
+def _returns_nothing_new(*args: object, **kwargs: object) -> None:
+    """Fake of an op that returns only what it was given."""
