@@ -19,8 +19,10 @@ from torch.export import ExportedProgram
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import format_message, quote, show
+from custom_autograd.core.names import DEFAULT, Name
 from custom_autograd.registration import registry
-from custom_autograd.torch_private.dispatch import OpOverload
+from custom_autograd.registration.one_tuple import SUFFIX
+from custom_autograd.torch_private.dispatch import OpOverload, is_defined
 
 File: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 
@@ -88,8 +90,8 @@ def modules_of(program: ExportedProgram) -> dict[str, list[str]]:
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             for op in _overloads_in((node.target, node.args, node.kwargs)):
-                name = op.name().partition(".")[0]
-                entry = registry.find_entry(name)
+                name = op.name()
+                entry = registry.find_entry(name) or registry.find_entry(name.replace(SUFFIX, "", 1))
                 if entry is not None:
                     found[name] = list(entry.modules)
     return found
@@ -154,14 +156,15 @@ def _ops_in(part: Any) -> Iterator[str]:  # Any: any value of a JSON document
         for target in (part.get("target"), part.get("as_operator")):
             words = target.split(".") if isinstance(target, str) else []
             if words[:2] == ["torch", "ops"] and len(words) == 5:  # others are no ops of the dispatcher
-                yield f"{words[2]}::{words[3]}"
+                yield str(Name(words[2], words[3], words[4] if words[4] != DEFAULT else ""))
         for item in part.values():
             yield from _ops_in(item)
 
 
 def _is_declared(op: str) -> bool:
-    namespace, _, name = op.partition("::")
-    return hasattr(getattr(torch.ops, namespace), name)
+    namespace, _, qualifier = op.partition("::")
+    name, _, overload = qualifier.partition(".")
+    return is_defined(namespace, name, overload)
 
 
 def _where(file: File) -> str:

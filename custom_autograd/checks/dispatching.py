@@ -19,8 +19,13 @@ Function: TypeAlias = Callable[..., object]
 
 
 def call_overload(entry: Entry, /, *args: object, **kwargs: object) -> object:
-    """Calls the overload of an op with the arguments that the op takes."""
+    """Call the overload of an op with the arguments that the op takes.
+
+    An op that returns a tuple of one is called as graphs do: torch cannot keep sizes as symbols in a tuple.
+    """
     call = to_dispatcher(entry.declaration.schema, Sample(*args, **kwargs))
+    if entry.output is not None:
+        return (cast(Function, entry.output)(*call.args, **call.kwargs),)
     return cast(Function, entry.overload)(*call.args, **call.kwargs)
 
 

@@ -127,6 +127,8 @@ class _Inference:
                 )
         spelled = self._alias_results(spelled, parameters)
         body = ", ".join(str(spelling) for spelling in spelled)
+        if _is_one_tuple(annotation, parts) and "!" not in body:
+            return f"(({body}))"
         return body if len(parts) == 1 and not _is_tuple(annotation) else f"({body})"
 
     def _alias_results(self, spelled: list[str | None], parameters: list[inspect.Parameter]) -> list[str | None]:
@@ -146,6 +148,11 @@ class _Inference:
 def _is_tuple(annotation: object) -> bool:
     is_named = isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
     return is_named or typing.get_origin(annotation) is tuple
+
+
+def _is_one_tuple(annotation: object, parts: list[object]) -> bool:
+    """Return True for `tuple[X]`; `tuple[X, ...]` is a list, and a NamedTuple of one is made of its value."""
+    return typing.get_origin(annotation) is tuple and len(parts) == 1 and parts[0] is not annotation
 
 
 def _return_parts(annotation: object) -> list[object]:

@@ -53,7 +53,8 @@ def parse(
     named_tuple = _named_tuple(annotations)
     built = tuple(_argument(value, declared.get(value.name), wish, refuse) for value in arguments)
     outputs = _outputs(results, built, arguments, named_tuple, wish, refuse)
-    schema = Schema(built, outputs, text, named_tuple)
+    schema = Schema(built, outputs, text, named_tuple, is_one_tuple=any(result.is_one_tuple for result in results))
+    _check_one_tuple(schema, refuse)
     _check_against_function(schema, signature, wish, refuse)
     _check_names(schema, wish, refuse)
     check_aliases(schema, wish, refuse)
@@ -97,6 +98,15 @@ def _static(argument: Argument, refuse: Refusal) -> Argument:
         )
     found = static_type(argument.name, refuse, is_optional=argument.is_optional)
     return replace(argument, to_dispatcher=found.to_dispatcher, from_dispatcher=found.from_dispatcher)
+
+
+def _check_one_tuple(schema: Schema, refuse: Refusal) -> None:
+    if schema.is_one_tuple and len(schema.outputs) != 1:
+        raise refuse(
+            "the schema has a tuple of one among several results",
+            expected="-> (Tensor, Tensor), or -> ((Tensor)) alone",
+            found=schema.text,
+        )
 
 
 def _named_tuple(annotations: dict[str, Any]) -> type | None:

@@ -116,12 +116,14 @@ class Schema:
         outputs: in the order kernels return them.
         text: the dispatcher's schema string, without the name of the op.
         named_tuple: the NamedTuple class that a call returns, or None for a plain tuple or value.
+        is_one_tuple: the one output is returned in a tuple.
     """
 
     arguments: tuple[Argument, ...]
     outputs: tuple[Output, ...]
     text: str
     named_tuple: type | None = None
+    is_one_tuple: bool = False
 
     def __str__(self) -> str:
         return self.text

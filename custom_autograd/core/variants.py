@@ -19,6 +19,8 @@ def find_problem(schema: Schema, kind: str) -> str | None:
         return f"it writes to {quote(a.name for a in schema.mutated_arguments)} itself"
     if schema.is_view:
         return "it returns a view, which is no new memory"
+    if schema.is_one_tuple:
+        return "it returns a tuple of one"
     return _no_inplace(schema) if kind == INPLACE else _no_out(schema)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.registration.library import implement
+from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.casting import SLOT, Caster, policies_of, slot_of
 from custom_autograd.torch_private.compiler import outside_compilation
@@ -35,8 +36,7 @@ def _kernel(entry: Entry, device_type: str) -> Callable[..., Any]:
 
     @outside_compilation
     def autocast(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        assert entry.overload is not None
         policy = entry.rules[slot_of(device_type)].extra["policy"]
-        return caster.run(policy, entry.overload, *args, **kwargs)
+        return caster.run(policy, opened(entry), *args, **kwargs)
 
     return autocast

@@ -10,6 +10,7 @@ from torch import Tensor
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.integrations.base import registered
+from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.bind import Binder
@@ -48,7 +49,9 @@ class Fake:
             _check_has_no_data(entry, f"{rule.location}, fake", found, arguments)
             return found
 
-        torch.library.register_fake(str(entry.home), fake, lib=entry.library)
+        torch.library.register_fake(str(entry.home), enclosed(entry.declaration.schema, fake), lib=entry.library)
+        if entry.output is not None:
+            torch.library.register_fake(entry.output.name(), fake, lib=entry.library)
         entry.attached.add(self.name)
 
     def describe(self, entry: Entry) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import nested
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
@@ -62,11 +63,12 @@ def _dispatch(entry: Entry, slot: str) -> Callable[..., Any]:
 
 def _nested_dispatch(entry: Entry, over_values: Callable[..., Any]) -> Callable[..., Any]:
     """The rule for jagged tensors below autograd, which inference mode goes to at once."""
+    over_all = enclosed(entry.declaration.schema, over_values)
 
     def dispatch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as above
         rule = entry.rules.get(NESTED)
         if rule is not None:
             return rule.function(cls, func, types, args, kwargs)
-        return over_values(*args, **(kwargs or {}))
+        return over_all(*args, **(kwargs or {}))
 
     return dispatch

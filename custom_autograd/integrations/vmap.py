@@ -11,6 +11,7 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.integrations.base import registered
 from custom_autograd.registration.library import implement
+from custom_autograd.registration.one_tuple import content, opened
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.batches import is_batched, loop_over_batch
@@ -54,19 +55,20 @@ def _find_reference(entry: Entry) -> Callable[..., Any] | None:
 def _kernel(entry: Entry) -> Callable[..., Any]:
     bind = Binder(entry.declaration.schema)
 
+    overload = opened(entry)
+
     def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        assert entry.overload is not None
         level = VmapLevel()
         raw = bind.raw(*args, **kwargs)
         values, dims = level.unwrap(raw)
         rule = entry.find("vmap")
         reference = _find_reference(entry) if rule is None and is_batched(dims) else None
         if reference is not None:
-            return _by_reference(reference, bind, bind.arguments(*args, **kwargs))
+            return _by_reference(entry, reference, bind, bind.arguments(*args, **kwargs))
         with without_key(KEY):
             if not is_batched(dims):
                 positional, keywords = bind.call(values)
-                return entry.overload(*positional, **keywords)
+                return overload(*positional, **keywords)
             if rule is None and entry.declaration.schema.is_view:
                 raise _no_view(entry)
             if rule is None:
@@ -97,10 +99,12 @@ def bind_converted(bind: Binder, values: dict[str, Any]) -> dict[str, Any]:  # A
     return bind.arguments(*positional, **keywords)
 
 
-def _by_reference(reference: Callable[..., Any], bind: Binder, arguments: dict[str, Any]) -> Any:
+def _by_reference(entry: Entry, reference: Callable[..., Any], bind: Binder, arguments: dict[str, Any]) -> Any:
     """PyTorch's own operations in the reference know how to be batched."""
     positional, keywords = bind.user_call(arguments)
     result = reference(*positional, **keywords)
+    if entry.declaration.schema.is_one_tuple:
+        return content(result)
     return tuple(result) if isinstance(result, tuple) else result
 
 
@@ -126,6 +130,8 @@ def _by_rule(
                 do="return the output, and for each output the dimension that is batched, or None",
             )
         )
+    if schema.is_one_tuple:
+        found = content(found[0]), content(found[1])
     _check_sizes(entry, rule, *found, level.info.batch_size)
     return found
 

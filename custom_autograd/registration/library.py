@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from custom_autograd.core.names import DEFAULT, Name
+from custom_autograd.registration.one_tuple import SUFFIX, enclosed, staying, text_of_output
 from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private import definitions, dispatch
+from custom_autograd.torch_private.dispatch import OpOverload
 
 
 def define(entry: Entry, home: Name) -> None:
@@ -18,10 +20,19 @@ def define(entry: Entry, home: Name) -> None:
     tags = (torch.Tag.pt2_compliant_tag, *entry.declaration.tags)
     library.define(f"{home.qualifier}{entry.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
     entry.library, entry.home = library, home
-    entry.overload = getattr(getattr(getattr(torch.ops, home.namespace), home.name), home.overload or DEFAULT)
+    entry.overload = _overload(home)
+    if entry.declaration.schema.is_one_tuple:
+        output = home.suffixed(SUFFIX)
+        library.define(f"{output.qualifier}{text_of_output(entry.declaration.schema)}", tags=tuple(dict.fromkeys(tags)))
+        entry.output = _overload(output)
     entry.attached = set()
     entry.call = None
     entry.forget()
+
+
+def _overload(name: Name) -> OpOverload:
+    overload: OpOverload = getattr(getattr(getattr(torch.ops, name.namespace), name.name), name.overload or DEFAULT)
+    return overload
 
 
 def publish(entry: Entry) -> None:
@@ -46,7 +57,10 @@ def implement(entry: Entry, key: str, function: Callable[..., Any], *, with_keys
     if key in entry.attached:
         return
     assert entry.library is not None  # an entry is defined before anything is attached to it
-    entry.library.impl(entry.home.qualifier, function, key, with_keyset=with_keyset)
+    call = enclosed(entry.declaration.schema, function)
+    entry.library.impl(entry.home.qualifier, call, key, with_keyset=with_keyset)
+    if entry.output is not None:
+        entry.library.impl(entry.home.suffixed(SUFFIX).qualifier, staying(function), key, with_keyset=with_keyset)
     entry.attached.add(key)
 
 

@@ -34,6 +34,7 @@ class Entry:
         kernels: its kernels by device type.
         home: the name under which the dispatcher knows it; its own, until a replacement takes that.
         overload: the dispatcher's op.
+        output: the second op of the dispatcher, if the first returns a tuple of one; see one_tuple.py.
         library: the handle through which everything was registered with the dispatcher.
         call: calls the op by way of the dispatcher, generated from the schema; None until it is defined.
         traced: what `op(...)` runs while Dynamo traces it: `call`, behind what takes containers apart.
@@ -56,6 +57,7 @@ class Entry:
         self.kernels = Kernels(declaration)
         self.home = declaration.name
         self.overload: OpOverload | None = None
+        self.output: OpOverload | None = None
         self.library: torch.library.Library | None = None
         self.call: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
         self.traced: Callable[..., Any] | None = None  # Any: as above

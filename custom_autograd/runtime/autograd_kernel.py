@@ -12,6 +12,7 @@ import torch
 
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.library import implement
+from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import composition, sharding
 from custom_autograd.runtime.bind import Binder
@@ -92,8 +93,7 @@ def _versioning(entry: Entry) -> Callable[..., Any]:
     bind = Binder(schema)
 
     def versioning(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        assert entry.overload is not None
-        result = dispatch.redispatch(entry.overload, keyset & dispatch.BELOW_VERSIONING, *args, **kwargs)
+        result = dispatch.redispatch(opened(entry), keyset & dispatch.BELOW_VERSIONING, *args, **kwargs)
         values = bind.raw(*args, **kwargs)
         for argument in schema.mutated_arguments:
             dispatch.increment_version(values[argument.name])
@@ -108,11 +108,10 @@ def _backend_select(entry: Entry, device: str) -> Callable[..., Any]:
 
     def backend_select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         del keyset
-        assert entry.overload is not None
         chosen = torch.device(bind.raw(*args, **kwargs)[device] or "cpu")
         if chosen.type not in entry.kernels and None not in entry.kernels:
             raise entry.kernels.missing(chosen.type)
         key = dispatch.key_of_device(chosen.type)
-        return dispatch.redispatch(entry.overload, dispatch.key_set(key), *args, **kwargs)
+        return dispatch.redispatch(opened(entry), dispatch.key_set(key), *args, **kwargs)
 
     return backend_select

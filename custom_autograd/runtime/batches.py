@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
+from custom_autograd.core.messages import format_message, quote
+from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.structures.nodes import Free, Plain, all_nodes
@@ -108,14 +109,14 @@ def _written_once_per_sample(entry: Entry, label: str, values: ByName, dims: ByN
 def _one_call(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByName, index: int) -> tuple[Any, ...]:
     sample = {name: _select(value, dims[name], index) for name, value in values.items()}
     positional, keywords = bind.call(sample)
-    assert entry.overload is not None
+    overload = opened(entry)
     if info.randomness == "same" and _draws(entry, values):
         is_last = index == info.batch_size - 1
         positional, keywords = bind.call(sample if is_last else {n: _copied(value) for n, value in sample.items()})
         with torch.random.fork_rng(enabled=not is_last):
-            result = entry.overload(*positional, **keywords)
+            result = overload(*positional, **keywords)
     else:
-        result = entry.overload(*positional, **keywords)
+        result = overload(*positional, **keywords)
     if not entry.declaration.schema.outputs:
         return ()
     return tuple(result) if len(entry.declaration.schema.outputs) > 1 else (result,)

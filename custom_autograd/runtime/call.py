@@ -102,7 +102,12 @@ def make_call(entry: Entry) -> Callable[..., Any]:
 
     Any: takes and returns what the schema says, here and below.
     """
-    helpers = {"overload": entry.overload, "named_tuple": entry.declaration.schema.named_tuple}
+    helpers = {
+        "overload": entry.overload,
+        "output": entry.output,
+        "is_compiling": torch.compiler.is_compiling,
+        "named_tuple": entry.declaration.schema.named_tuple,
+    }
     return _compile(entry, _source(entry, write_call), "call", helpers)
 
 
@@ -136,7 +141,7 @@ def _cut_off_view(tensor: Tensor) -> Tensor:
 
 
 def make_traced(entry: Entry, call: Callable[..., Any]) -> Callable[..., Any]:
-    """What `op(...)` runs while Dynamo traces it."""
+    """Return what `op(...)` runs while Dynamo traces it."""
     return _outside(entry, call, "call", "")
 
 
@@ -224,7 +229,7 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
                 _write_conversions(source, schema)
                 writer.write(["not $torch_function_modes()", *direct.MODES], is_public=True)
                 if any(argument.to_dispatcher is not None for argument in schema.arguments):  # converted once only
-                    direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})")
+                    direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})", is_read=False)
         source.line(f"return $entry.call({pass_on(schema, to_user=True)})")
 
 
@@ -235,11 +240,14 @@ def _write_conversions(source: Source, schema: Schema) -> None:
 
 
 def write_call(source: Source, schema: Schema, name: str) -> None:
-    """Writes `call`: converts what the dispatcher cannot hold, and drops hidden outputs."""
+    """Write `call`: it converts what the dispatcher cannot hold, and drops hidden outputs."""
     with source.block(f"def $call({signature(schema, for_dispatcher=False)})"):
         source.line(f'"""{name}(...) by way of the dispatcher."""')
         _write_conversions(source, schema)
-        direct.write_return(source, schema, f"$overload({pass_on(schema)})")
+        if schema.is_one_tuple:  # see the note in one_tuple.py
+            with source.block("if $is_compiling()"):
+                source.line(f"return ($output({pass_on(schema)}),)")
+        direct.write_return(source, schema, f"$overload({pass_on(schema)})", is_read=False)
 
 
 def write_kernel(source: Source, schema: Schema, *, is_checked: bool) -> None:

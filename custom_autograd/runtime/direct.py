@@ -174,8 +174,17 @@ class DirectWriter:
             self.source.line(f"return {result}")
 
 
-def write_return(source: Source, schema: Schema, result: str) -> None:
-    """Writes what a call returns of all results: hidden outputs are dropped, a NamedTuple is made."""
+def write_return(source: Source, schema: Schema, result: str, *, is_read: bool = True) -> None:
+    """Write what a call returns of all results: hidden outputs are dropped, a NamedTuple is made.
+
+    Args:
+        source: to write to.
+        schema: of the op.
+        result: source of the results.
+        is_read: they come from a kernel, and not from the dispatcher, where a tuple of one is a tuple.
+    """
+    if is_read and schema.is_one_tuple:
+        result = f"({result},)"
     if not schema.hidden_outputs and schema.named_tuple is None:
         source.line(f"return {result}")
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from torch import Tensor
@@ -28,6 +28,7 @@ class DropIn:
 
     def __init__(self, plan: Plan, rule: Rule) -> None:
         schema = plan.declaration.schema
+        self.is_one_tuple = schema.is_one_tuple
         self.plan = plan
         self.rule = rule
         self.arguments = schema.argument_names
@@ -48,6 +49,8 @@ class DropIn:
 
         Any: torch's ctx, and the inputs and the output as the schema has them.
         """
+        if self.is_one_tuple:
+            output = (output,)
         context = Context(tuple(needs.get(name, False) for name in self.names))
         if self.setup_context is not None:
             self._call_setup(context, inputs, output)
@@ -79,8 +82,13 @@ class DropIn:
         found: dict[str, Any] = {"rule_0": rule.function, "note_0": lambda error: add_note(error, note_of(op, rule))}
         if setup is not None:
             found["check_saved"] = check_saved
-            found["setup"] = setup if not self.rule.extra["by_keyword"] else self._by_keyword
+            found["setup"] = self._setup_of_eager_call(setup)
         return found
+
+    def _setup_of_eager_call(self, setup: Callable[..., Any]) -> Callable[..., Any]:  # Any: any parameters
+        """Return the setup_context, called with (ctx, inputs, output) in that order."""
+        call = self._by_keyword if self.rule.extra["by_keyword"] else setup
+        return (lambda ctx, inputs, output: call(ctx, inputs, (output,))) if self.is_one_tuple else call
 
     def _by_keyword(self, ctx: Any, inputs: Any, output: Any) -> None:
         assert self.rule.setup_context is not None

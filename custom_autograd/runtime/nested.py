@@ -16,6 +16,7 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument
 from custom_autograd.registration.library import implement
+from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.program import program_of
@@ -68,8 +69,7 @@ class OverValues:
         name, first = self._first(arguments)
         values = {one: self._unwrap(one, value, name, first) for one, value in arguments.items()}
         positional, keywords = self.bind.call(values)
-        assert self.entry.overload is not None
-        result = self.entry.overload(*positional, **keywords)
+        result = opened(self.entry)(*positional, **keywords)
         raggedness = raggedness_of(first)
         return self._wrap(result, raggedness, tuple(first.values().shape[: raggedness.dim]))
 

@@ -12,6 +12,7 @@ from torch.autograd.function import Function
 from custom_autograd.core.errors import GradientError, GradientUnavailable
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.registration.choice import Choice
+from custom_autograd.registration.one_tuple import enclosed, opened
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import direct, gradients, lists, tensors, validation
 from custom_autograd.runtime.autograd_key import AutogradWriter
@@ -75,6 +76,8 @@ class Program:
         self.function.__module__ = declaration.function.__module__
         self.function.__qualname__ = f"{getattr(declaration.function, '__qualname__', '')}.function"  # pickles by this
         self.function.__new__ = _refuse_instance
+        if declaration.schema.is_one_tuple:
+            self.function.apply = staticmethod(enclosed(declaration.schema, self.function.apply))
 
     def choose(self, device_type: str | None) -> Callable[..., Any]:
         """The function that serves a device type now; at the level `full`, one that watches it."""
@@ -181,7 +184,7 @@ def _quick_helpers(derivatives: Derivatives) -> dict[str, Any]:
 def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
     """The functions and classes that generated source uses (Any: of any signature)."""
     return {
-        "overload": entry.overload,
+        "overload": opened(entry),
         "instead": entry.kernels.instead,
         "roads": entry.roads,
         "read_result": ResultReader(entry.declaration, entry.kernels.describe).read,

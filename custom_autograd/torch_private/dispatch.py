@@ -71,9 +71,9 @@ def destroy(library: torch.library.Library) -> None:
     library._destroy()
 
 
-def increment_version(tensors: Any) -> None:  # Any: a tensor, a list of tensors with None among them, or None
-    """Tells autograd that memory was written to."""
+def increment_version(tensors: Any) -> None:  # Any: a tensor, None, or a list of those
+    """Tell autograd that memory was written to."""
     if isinstance(tensors, (list, tuple)):
-        tensors = [tensor for tensor in tensors if tensor is not None]
+        tensors = [tensor for tensor in tensors if tensor is not None]  # torch refuses None in a list
     if tensors is not None:
         torch.autograd.graph.increment_version(tensors)

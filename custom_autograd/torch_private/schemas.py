@@ -26,6 +26,7 @@ class ParsedValue:
         alias_set: the letters of its alias annotation.
         has_default: a default is written.
         default: that default, as a Python kernel sees it.
+        is_one_tuple: it is a result, and stands in a tuple of one, whose type is `type`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ParsedValue:
     alias_set: frozenset[str]
     has_default: bool
     default: Any  # Any: whatever type the argument has
+    is_one_tuple: bool = False
 
 
 def parse_schema(text: str) -> tuple[tuple[ParsedValue, ...], tuple[ParsedValue, ...]]:
@@ -48,7 +50,9 @@ def parse_schema(text: str) -> tuple[tuple[ParsedValue, ...], tuple[ParsedValue,
 
 
 def _read(value: Any) -> ParsedValue:  # Any: torch._C.Argument, which has no stub
-    spelling = _spell(str(value.real_type))
+    written = str(value.real_type)
+    inner = re.fullmatch(r"Tuple\[([^,]*)\]", written)
+    spelling = _spell(inner[1] if inner else written)
     alias = value.alias_info
     has_default = value.has_default_value()
     return ParsedValue(
@@ -59,6 +63,7 @@ def _read(value: Any) -> ParsedValue:  # Any: torch._C.Argument, which has no st
         alias_set=frozenset() if alias is None else frozenset(alias.before_set),
         has_default=has_default,
         default=_to_python(spelling, value.default_value) if has_default else None,
+        is_one_tuple=inner is not None,
     )
 
 
