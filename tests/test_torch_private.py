@@ -67,6 +67,22 @@ def test_below_autograd_leaves_autograd_out():
     assert (x * 2).requires_grad
 
 
+def test_an_overload_is_defined_from_its_definition_on(library):
+    assert not dispatch.is_defined("private", "later", "by")
+    library.define("later.by(Tensor x) -> Tensor")
+
+    assert dispatch.is_defined("private", "later", "by")
+    assert not dispatch.is_defined("private", "later", "")
+
+
+def test_versions_of_a_list_with_none_are_counted():
+    x = torch.ones(2)
+    before = x._version
+    dispatch.increment_version([None, x])
+
+    assert before + 1 == x._version
+
+
 def test_redispatch_continues_below_autograd(library):
     seen = []
     library.define("f(Tensor x) -> Tensor")
@@ -233,6 +249,14 @@ def test_a_vmap_level_unwraps_and_wraps(library):
 
 
 # ----------------------------------------------------------------------------------------------------- and the others
+
+
+def test_a_tuple_of_one_is_read_as_what_is_in_it():
+    (result,) = schemas.parse_schema("f(Tensor x) -> ((Tensor))")[1]
+    (other,) = schemas.parse_schema("f(Tensor x) -> (Tensor)")[1]
+
+    assert ("Tensor", True) == (result.type, result.is_one_tuple)
+    assert ("Tensor", False) == (other.type, other.is_one_tuple)
 
 
 def test_the_dispatchers_parser_is_read():
@@ -597,6 +621,53 @@ def test_kernel_of_a_definition_is_looked_up_at_every_call():
         kernels[None] = before
 
     assert found.item() == 7
+
+
+class Own(definitions.OwnDefinition):
+    """A definition that torch's constructor did not register."""
+
+    _namespace, _name = "private", "own"
+
+
+def test_a_definition_that_is_published_is_found_by_torch_library_alone():
+    own = Own()
+    definitions.publish("private::own", own)
+    try:
+        assert torch.library._maybe_get_opdef("private::own") is own
+        assert definitions.find_definition("private::own") is None
+        assert "private::own" not in definitions.names_of_definitions()
+    finally:
+        definitions.withdraw("private::own")
+
+    assert torch.library._maybe_get_opdef("private::own") is None
+
+
+def test_withdrawing_leaves_the_definitions_of_torch_library():
+    definitions.withdraw("private::defined")
+
+    assert definitions.find_definition("private::defined") is defined
+
+
+def test_definitions_of_torch_library_are_foreign():
+    assert definitions.is_foreign(defined)
+    assert not definitions.is_foreign(Own())
+
+
+def test_an_effect_is_registered(library):
+    from torch._higher_order_ops.effects import _get_effect
+    from torch._library.effects import EffectType
+
+    library.define("effectful(Tensor x) -> Tensor")
+    definitions.register_effect(library, "private::effectful", EffectType.ORDERED)
+
+    assert EffectType.ORDERED == _get_effect(torch.ops.private.effectful.default)
+
+
+def test_fakes_of_profiles_say_where_they_are_from():
+    from torch._library.fake_profile import _generate_fake_kernel
+
+    assert definitions.is_of_profile(_generate_fake_kernel("private::defined", set()))
+    assert not definitions.is_of_profile(torch.empty_like)
 
 
 # ------------------------------------------------------------------------------------------------------------ nested

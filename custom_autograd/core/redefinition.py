@@ -17,13 +17,23 @@ def is_redefinition(old: Callable[..., Any], new: Callable[..., Any]) -> bool:  
     Functions named `_` and lambdas are also compared by place. Two of them in one file are two functions; at one place,
     or in two files of one module (which is what the cells of a notebook are), they are one that is defined again.
     """
+    return _name_of(old) == _name_of(new) and is_redeclaration(old, new)
+
+
+def is_redeclaration(old: Callable[..., Any], new: Callable[..., Any]) -> bool:  # Any: as above
+    """Return True if a module declares an op again with a function of the same name, perhaps within another function.
+
+    That is how torchao, for one, exchanges an op of its own. Functions named `_` and lambdas as in `is_redefinition`.
+    """
     if old is new:
         return True
     before, after = _code_of(old), _code_of(new)
-    if before is None or after is None or _name_of(old) != _name_of(new):
+    if before is None or after is None:
         return False
-    is_anonymous = _name_of(new)[1].rpartition(".")[2] in ANONYMOUS
-    return not is_anonymous or before.co_filename != after.co_filename or _place(before) == _place(after)
+    if (module_of(old), before.co_name) != (module_of(new), after.co_name):
+        return False
+    is_other_file = before.co_filename != after.co_filename
+    return before.co_name not in ANONYMOUS or is_other_file or _place(before) == _place(after)
 
 
 def is_other_closure(old: Callable[..., Any], new: Callable[..., Any]) -> bool:  # Any: as above

@@ -14,7 +14,13 @@ import torch
 from custom_autograd.core.errors import DeclarationError, RegistrationError
 from custom_autograd.core.messages import format_message, quote
 from custom_autograd.core.names import Name
-from custom_autograd.core.redefinition import is_imported_twice, is_other_closure, is_redefinition, module_of
+from custom_autograd.core.redefinition import (
+    is_imported_twice,
+    is_other_closure,
+    is_redeclaration,
+    is_redefinition,
+    module_of,
+)
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
 from custom_autograd.registration.rules import Rule
@@ -157,7 +163,7 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | No
     name = str(declaration.name)
     with _lock:
         taken = _ENTRIES.get(name)
-        if taken is not None and not replace and not is_redefinition(taken.declaration.function, declaration.function):
+        if taken is not None and not replace and not is_redeclaration(taken.declaration.function, declaration.function):
             raise _taken(taken.declaration, declaration)
         if taken is None:
             _check_free(declaration)
