@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import format_message
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
