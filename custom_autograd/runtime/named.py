@@ -12,8 +12,7 @@ class Named:
     """Values by name, read as attributes. Plain enough for compiled autograd to trace."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:  # Any: bools, lists of bools, or metadata
-        for name, value in values.items():
-            setattr(self, name, value)
+        vars(self).update(values)  # an argument may have a name that every object has, such as __class__
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"

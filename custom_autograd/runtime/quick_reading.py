@@ -49,7 +49,10 @@ class ReadingWriter:
 
     def _is_at_hand(self, name: str) -> bool:
         """Whether an input is saved whenever its own gradient is needed."""
-        return name in self.function.saved_tensors and name in self.function.plan.saved[name]
+        plan = self.function.plan
+        if name not in self.function.saved_tensors or name not in plan.saved[name]:
+            return False
+        return name not in plan.saved_for_hidden.get(name, ())
 
     # ----------------------------------------------------------------------------------------------------- reading
 
