@@ -75,7 +75,7 @@ def _kind_of(tensor: torch.Tensor | None) -> tuple[str | None, torch.layout]:
 
 def _autograd(entry: Entry) -> Callable[..., Any]:
     @outside_compilation
-    def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return program_of(entry).autograd(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:
@@ -92,7 +92,7 @@ def _versioning(entry: Entry) -> Callable[..., Any]:
     schema: Schema = entry.declaration.schema
     bind = Binder(schema)
 
-    def versioning(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def versioning(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = dispatch.redispatch(opened(entry), keyset & dispatch.BELOW_VERSIONING, *args, **kwargs)
         values = bind.raw(*args, **kwargs)
         for argument in schema.mutated_arguments:
@@ -106,7 +106,7 @@ def _backend_select(entry: Entry, device: str) -> Callable[..., Any]:
     """An op without tensors goes where its device argument says."""
     bind = Binder(entry.declaration.schema)
 
-    def backend_select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def backend_select(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         del keyset
         chosen = torch.device(bind.raw(*args, **kwargs)[device] or "cpu")
         if chosen.type not in entry.kernels and None not in entry.kernels:

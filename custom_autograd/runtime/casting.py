@@ -80,7 +80,7 @@ class Caster:
         devices = {tensor.device.type for value in (*args, *kwargs.values()) for tensor in _tensors(value)}
         return tuple(policy for policy in enabled if policy.device_type in devices)
 
-    def run(self, policy: CastPolicy, call: Call, *args: Any, **kwargs: Any) -> Any:
+    def run(self, policy: CastPolicy, call: Call, /, *args: Any, **kwargs: Any) -> Any:
         """A call of the op under one policy.
 
         Args:

@@ -42,7 +42,7 @@ def autograd(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
     bind, run = Binder(entry.declaration.schema), _runner(entry)
 
     @outside_compilation
-    def composed(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def composed(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         compose = find_composition(entry)
         if compose is None:
             _refuse_lost_writes(entry, [*args, *kwargs.values()])

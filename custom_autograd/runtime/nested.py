@@ -41,7 +41,7 @@ def attach(entry: Entry, has_rule: Callable[[], bool]) -> Callable[..., Any]:
     over_values = OverValues(entry)
 
     @outside_compilation
-    def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         if has_rule():
             return program_of(entry).autograd(keyset, *args, **kwargs)
         return over_values(*args, **kwargs)

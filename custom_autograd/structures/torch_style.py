@@ -27,7 +27,7 @@ def flat_vmap(form: Form, declaration: Declaration, function: Function) -> Funct
     names = declaration.schema.argument_names
 
     @functools.wraps(function)
-    def flat(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+    def flat(info: Any, in_dims: Any, /, *args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         dims = dict(zip(names, in_dims, strict=False))
         nodes = [*positional, *(keywords if has_keyword_tensors else [])]

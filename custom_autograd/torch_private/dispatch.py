@@ -56,7 +56,7 @@ def key_set(key: str) -> Any:  # Any: DispatchKeySet has no public type
     return KeySet(getattr(_C.DispatchKey, key))
 
 
-def redispatch(overload: OpOverload, keys: Any, *args: Any, **kwargs: Any) -> Any:  # Any: any op's call
+def redispatch(overload: OpOverload, keys: Any, /, *args: Any, **kwargs: Any) -> Any:  # Any: any op's call
     """Calls an op at the highest of the given keys."""
     return overload.redispatch(keys, *args, **kwargs)
 
