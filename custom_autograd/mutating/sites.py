@@ -21,7 +21,8 @@ from custom_autograd.checks.targets import target_of
 from custom_autograd.registering import attach_integrations
 from custom_autograd.registration.kernels import Kernel
 from custom_autograd.registration.registry import Entry, find_entry
-from custom_autograd.registration.rules import META, NEEDS, Rule, differentiable_results, special_names
+from custom_autograd.registration.rule_names import META, NEEDS, differentiable_results, special_names
+from custom_autograd.registration.rules import Rule
 from custom_autograd.torch_private import definitions, verification
 
 Function: TypeAlias = Callable[..., Any]

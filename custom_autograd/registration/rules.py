@@ -13,12 +13,10 @@ from typing import Any
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import format_message, quote, suggest
-from custom_autograd.core.schema import Argument, Output, Schema
+from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.registration.declaration import Declaration
-
-NEEDS = "needs"
-META = "meta"
+from custom_autograd.registration.rule_names import META, NEEDS, grad_names, special_names, value_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,45 +67,6 @@ class Rule:
     def wants_meta(self) -> bool:
         """Whether it asks for metadata of tensors."""
         return META in self.names
-
-
-def grad_names(schema: Schema) -> dict[str, str]:
-    """The name of each differentiable result -> the name its incoming gradient has in rules.
-
-    A mutated input is a result too: its gradient is with respect to its value after the call.
-    """
-    return {result.name: f"grad_{result.name}" for result in differentiable_results(schema)}
-
-
-def differentiable_results(schema: Schema) -> tuple[Argument | Output, ...]:
-    """What a call leaves behind that may carry a gradient: mutated inputs first, then new outputs."""
-    written = tuple(argument for argument in schema.mutated_arguments if argument.is_differentiable)
-    return written + tuple(output for output in schema.fresh_outputs if output.is_differentiable)
-
-
-def sole_result(schema: Schema) -> str | None:
-    """The one visible differentiable result, whose gradient may be called `grad`; None where there are several."""
-    visible = [r.name for r in differentiable_results(schema) if not (isinstance(r, Output) and r.is_hidden)]
-    return visible[0] if len(visible) == 1 else None
-
-
-def value_names(schema: Schema) -> dict[str, str]:
-    """Return the inputs and outputs that a rule can name, with what each is."""
-    outputs = {output.name: f"output '{output.name}'" for output in schema.fresh_outputs}
-    return {name: f"argument '{name}'" for name in schema.argument_names} | outputs
-
-
-def special_names(schema: Schema, *, with_grads: bool, with_tangents: bool) -> dict[str, str]:
-    """Return what else a rule can name, with what each is."""
-    names = {NEEDS: "which gradients are needed", META: "the metadata of tensors"}
-    sole = sole_result(schema)
-    if with_grads and sole is not None:
-        names["grad"] = f"the incoming gradient of '{sole}'"
-    if with_grads:
-        names |= {name: f"the incoming gradient of '{result}'" for result, name in grad_names(schema).items()}
-    if with_tangents:
-        names |= {f"tangent_{a.name}": f"the tangent of '{a.name}'" for a in schema.differentiable_arguments}
-    return names
 
 
 def bind_gradient_rule(
@@ -250,7 +209,19 @@ def bind_names(
                 found=repr(str(parameter)),
                 do=_advise(declaration, parameter.name, valid),
             )
+    _check_attributes(declaration, slot, function, names, values)
     return tuple(names)
+
+
+def _check_attributes(
+    declaration: Declaration, slot: str, function: Callable[..., Any], names: Iterable[str], values: Iterable[str]
+) -> None:
+    """Raise if a rule takes attributes by name of values one of which has the name of what every object has."""
+    hidden = [name for name in values if name.startswith("__") and name.endswith("__")]
+    taking = [name for name in (NEEDS, META) if name in names]
+    if hidden and taking:
+        problem = f"takes '{taking[0]}', whose attribute '{hidden[0]}' is Python's own"
+        raise _refusal(declaration, slot, function, problem, do=f"rename '{hidden[0]}' in the op")
 
 
 def _ambiguous(

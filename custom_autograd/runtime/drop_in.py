@@ -9,7 +9,8 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import format_message, quote, show
-from custom_autograd.registration.rules import Rule, differentiable_results
+from custom_autograd.registration.rule_names import differentiable_results
+from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.context import SIMPLE, Context, check_saved, pack, unpack
 from custom_autograd.runtime.plan import Plan
 from custom_autograd.runtime.tensors import first_tensor, materialize, plain, tensors_in

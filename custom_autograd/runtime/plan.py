@@ -9,7 +9,8 @@ from typing import Any
 from custom_autograd.core.schema import Argument, Output
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
-from custom_autograd.registration.rules import Rule, differentiable_results, grad_names, sole_result
+from custom_autograd.registration.rule_names import differentiable_results, grad_names, sole_result
+from custom_autograd.registration.rules import Rule
 
 Result = Argument | Output
 

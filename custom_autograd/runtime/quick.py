@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from custom_autograd.registration.rules import Rule, grad_names, sole_result
+from custom_autograd.registration.rule_names import grad_names, sole_result
+from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.function import FunctionWriter, grad_of
 from custom_autograd.runtime.quick_reading import ReadingWriter
 from custom_autograd.runtime.source import Source

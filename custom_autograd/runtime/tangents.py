@@ -17,7 +17,8 @@ from torch import Tensor
 from custom_autograd.core.errors import GradientError, GradientUnavailable
 from custom_autograd.core.messages import format_message, quote, suggest
 from custom_autograd.core.schema import Output
-from custom_autograd.registration.rules import Rule, differentiable_results
+from custom_autograd.registration.rule_names import differentiable_results
+from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.gradients import sum_to_shape
 from custom_autograd.runtime.named import Named
 from custom_autograd.runtime.plan import Plan

@@ -9,7 +9,8 @@ import torch
 
 from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.core.messages import format_message, quote
-from custom_autograd.registration.rules import Rule, grad_names, sole_result
+from custom_autograd.registration.rule_names import grad_names, sole_result
+from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.gradients import GradientReader
 from custom_autograd.runtime.named import Named
 from custom_autograd.runtime.once import forbid_second_derivative

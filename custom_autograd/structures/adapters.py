@@ -13,7 +13,7 @@ from custom_autograd.core.errors import CustomAutogradError, GradientError, Kern
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import format_message, quote, suggest
 from custom_autograd.core.schema import Schema
-from custom_autograd.registration import rules
+from custom_autograd.registration import rule_names, rules
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.op_kernels import kernel_of_op
 from custom_autograd.structures.forms import Form
@@ -87,7 +87,7 @@ class ByName:
         self.declaration = declaration
         self.schema = declaration.schema
         self.differentiable = {argument.name for argument in self.schema.differentiable_arguments}
-        self.results = {result.name for result in rules.differentiable_results(self.schema)}
+        self.results = {result.name for result in rule_names.differentiable_results(self.schema)}
         self.inputs = {node.name: node for node in form.inputs}
         outputs = () if form.results is None else form.results.nodes
         self.outputs: dict[str, Node] = {node.name: node for node in outputs}
@@ -119,7 +119,7 @@ class ByName:
     def _outputs(self) -> list[Node]:
         """The visible differentiable results: containers where there are any, else what the schema says."""
         from_schema = [
-            _single(result.name) for result in rules.differentiable_results(self.schema) if not _hidden(result)
+            _single(result.name) for result in rule_names.differentiable_results(self.schema) if not _hidden(result)
         ]
         found: dict[str, Node] = {}
         for single in from_schema:
@@ -143,8 +143,8 @@ class ByName:
         if with_tangents:
             nodes = self._differentiable_inputs()
             special |= {f"tangent_{node.name}": f"the tangent of '{node.name}'" for node in nodes}
-        flat = rules.special_names(self.schema, with_grads=with_grads, with_tangents=with_tangents)
-        values |= rules.value_names(self.schema)
+        flat = rule_names.special_names(self.schema, with_grads=with_grads, with_tangents=with_tangents)
+        values |= rule_names.value_names(self.schema)
         return rules.bind_names(self.declaration, slot, function, values, {**special, **flat})
 
     def _flat_rule(self, slot: str, function: Function, names: tuple[str, ...], answered: list[Node]) -> Function:

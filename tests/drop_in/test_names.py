@@ -72,7 +72,7 @@ RegistrationError: naming::refused: the backward has a parameter 'grad_output' t
   found      the argument 'grad_output', and the incoming gradient of 'output'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         rename the argument or, for an incoming gradient, the output (outputs=); register_autograd binds no names""")
+  do         rename the argument or, for an incoming gradient, the output (outputs=); register_autograd binds no names""")  # noqa: E501 - the text of an error
 
 
 def test_a_jvp_whose_parameter_names_two_things_is_refused():

@@ -192,6 +192,11 @@ def names_in(text):
 HARVEST = sorted({name for template, _ in KINDS.values() for name in names_in(declared(template, PLAIN).source)})
 
 
+def test_a_rule_that_takes_metadata_refuses_a_name_that_every_object_has():
+    with pytest.raises(RegistrationError, match="takes 'meta', whose attribute '__dict__' is Python's own"):
+        declared(INTEGERS, {**PLAIN, "x": "__dict__"})
+
+
 def test_the_harvest_has_the_names_that_once_collided():
     assert {"_", "needs_x", "given_x", "from_dispatcher_n", "result", "ctx", "kept_n"} <= set(HARVEST)
 
