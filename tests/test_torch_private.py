@@ -13,6 +13,7 @@ from torch.autograd import Function, forward_ad
 from custom_autograd import custom_op
 from custom_autograd.torch_private import (
     classes,
+    checkpointing,
     compilation,
     compiler,
     definitions,
@@ -854,3 +855,42 @@ def test_the_storages_of_a_wrapper_are_those_of_its_parts():
 
 def test_the_storages_of_a_sparse_tensor_are_unknown():
     assert storages.storages_of(torch.ones(2, 2).to_sparse()) is None
+
+
+# ----------------------------------------------------------------------------------------------------- checkpointing
+
+
+def caching_mode(policy):
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+    return create_selective_checkpoint_contexts(policy)[0]
+
+
+def test_the_caching_modes_in_effect_are_known():
+    assert [] == checkpointing.caching_modes()
+    with (mode := caching_mode([])):
+        assert [type(mode)] == checkpointing.caching_modes()
+
+
+def test_what_selective_checkpointing_saved_is_known():
+    x = torch.ones(2)
+    with (mode := caching_mode([torch.ops.aten.mul.Tensor])):
+        y = x * 3
+        x + 1
+
+    assert [[3.0, 3.0]] == [tensor.tolist() for tensor in checkpointing.saved_tensors(mode)]
+    assert storages.storages_of(y) == storages.storages_of(checkpointing.saved_tensors(mode)[0])
+
+
+def test_an_op_can_be_given_another_policy():
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    x, func = torch.ones(2), torch.ops.aten.mul.Tensor
+    mode = caching_mode([func])
+    given = mode.policy_fn
+    recompute = lambda policy: lambda *args, **kwargs: CheckpointPolicy.PREFER_RECOMPUTE  # noqa: E731
+    found = checkpointing.dispatch_with_policy(recompute, mode, func, (), (x, x * 2))
+
+    assert [2.0, 2.0] == found.tolist()
+    assert [] == checkpointing.saved_tensors(mode)
+    assert given is mode.policy_fn

@@ -9,7 +9,7 @@ import torch
 
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime import nested
+from custom_autograd.runtime import checkpointing, nested
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
 from custom_autograd.torch_private.nested import NestedTensor
 
@@ -34,6 +34,7 @@ class Subclasses:
         if NESTED not in entry.attached:
             over_values = nested.attach(entry, lambda: NESTED in entry.rules)
             _register(entry, NESTED, NestedTensor, _nested_dispatch(entry, over_values))
+        checkpointing.attach(entry)
         for slot, rule in entry.rules.items():
             if slot.startswith(SLOT) and slot not in entry.attached:
                 _register(entry, slot, rule.extra["cls"], _dispatch(entry, slot))

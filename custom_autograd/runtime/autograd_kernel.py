@@ -14,7 +14,7 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime import composition, sharding
+from custom_autograd.runtime import checkpointing, composition, sharding
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.cache_tag import COUNTED
 from custom_autograd.runtime.call import make_call, make_traced
@@ -22,7 +22,7 @@ from custom_autograd.runtime.program import program_of
 from custom_autograd.runtime.refusals import explain
 from custom_autograd.runtime.roads import Roads
 from custom_autograd.runtime.tensors import first_tensor
-from custom_autograd.torch_private import dispatch
+from custom_autograd.torch_private import dispatch, guards
 from custom_autograd.torch_private.compiler import outside_compilation
 
 
@@ -93,6 +93,8 @@ def _versioning(entry: Entry) -> Callable[..., Any]:
     bind = Binder(schema)
 
     def versioning(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if guards.torch_dispatch_modes():
+            checkpointing.attach_to_modes_in_effect(entry)
         result = dispatch.redispatch(opened(entry), keyset & dispatch.BELOW_VERSIONING, *args, **kwargs)
         values = bind.raw(*args, **kwargs)
         for argument in schema.mutated_arguments:
