@@ -4,6 +4,9 @@ NOTE [the vjp of the vjp]
 A backward is linear in its incoming gradient u: g = J'u. The derivative of <g, t> with respect to u is J t, the tangent
 of the output. So an op whose backward is differentiable has forward mode for free. Where the backward is not
 differentiable g does not depend on u as autograd sees it, and we raise: a tangent is never silently zero.
+Zeros that a rule makes for an input without influence raise, too: they cannot be told from a gradient that was computed
+outside autograd and is zero at this point only, as `(grad * x).detach()` is at x = 0, whose second derivative is not.
+A rule that returns None says that the gradient is zero everywhere.
 """
 
 from __future__ import annotations
@@ -120,7 +123,8 @@ class Jvp:
                 if not gradient.requires_grad:
                     self._refuse(
                         f"the op cannot derive forward mode: the gradient of '{name}' is not differentiable",
-                        do="register_jvp, or write the backward in differentiable operations",
+                        do=f"where it is always zero, return None for '{name}'; else register_jvp, or write the "
+                        "backward in differentiable operations",
                     )
                 products.append((sum_to_shape(gradient, one.shape), one))
         del metadata

@@ -486,7 +486,7 @@ def test_jvp_of_a_backward_that_is_not_differentiable():
     assert_expected_inline(message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))), """\
 GradientUnavailable: words::constant: the op cannot derive forward mode: the gradient of 'x' is not differentiable
   declared   FILE.py:LINE
-  do         register_jvp, or write the backward in differentiable operations""")
+  do         where it is always zero, return None for 'x'; else register_jvp, or write the backward in differentiable operations""")
 
 
 def test_hidden_tangent_that_is_not_known():

@@ -227,3 +227,26 @@ def test_a_rule_that_answers_for_integers_only_has_nothing_to_answer():
     x = torch.rand(3)
 
     assert_close(jvp(lambda x: x * op(x), (x,), (x,))[1], x * x.argmax())
+
+
+def _without_influence(name, rule):
+    op = custom_op(f"jvp::{name}", lambda x, p: x * 2, schema="(Tensor x, Tensor p) -> Tensor")
+    op.register_backward(rule)
+    return op
+
+
+def test_an_input_without_influence_has_none_for_a_gradient():
+    op = _without_influence("none", lambda grad: {"x": 2 * grad, "p": None})
+    x, p = torch.rand(3), torch.rand(3)
+
+    assert_close(jvp(op, (x, p), (x, p))[1], 2 * x)
+
+
+@pytest.mark.parametrize("x", [0.0, 1.0], ids=["zero here", "not zero"])
+def test_a_gradient_that_was_computed_outside_autograd_raises(x):
+    op = custom_op("jvp::detached", lambda x, p: x * p, schema="(Tensor x, Tensor p) -> Tensor", replace=True)
+    op.register_backward(lambda grad, x, p: {"x": grad * p, "p": (grad * x).detach()})
+    one = torch.ones(2)
+
+    with pytest.raises(GradientError, match="return None for 'p'"):
+        jvp(op, (x * one, one), (one, one))
