@@ -44,8 +44,8 @@ def op({x}: Tensor, {y}: Tensor, {n}: bool = False) -> tuple[Tensor, Tensor]:
 
 @op.register_grad("{x}")
 def gradient(grad_{out}, {spare}, {n}, meta):
-    factor = 3 if {n} else 2
-    return torch.zeros(meta.{x}.shape, dtype=grad_{out}.dtype).index_add(0, {spare}, grad_{out} * factor)
+    own_factor = 3 if {n} else 2
+    return TENSORS.zeros(meta.{x}.shape, dtype=grad_{out}.dtype).index_add(0, {spare}, grad_{out} * own_factor)
 
 @op.register_grad("{y}")
 def other(grad_{out}):
@@ -70,10 +70,10 @@ def op({x}: list[Tensor], {y}: Tensor | None = None, *, {n}: str = "$len(x) is i
 
 @op.register_backward
 def backward(grad_{out}, {x}, {y}, {m}):
-    first, second = grad_{out}
+    own_first, own_second = grad_{out}
     return {{
-        "{x}": [first * {m}, (first if {y} is None else first * {y}) + second],
-        "{y}": None if {y} is None else first * {x}[1],
+        "{x}": [own_first * {m}, (own_first if {y} is None else own_first * {y}) + own_second],
+        "{y}": None if {y} is None else own_first * {x}[1],
     }}
 """
 ENUMS = """
@@ -126,8 +126,8 @@ def backward(grad, {x}, {y}, {n}):
 
 @op.register_jvp
 def jvp(tangent_{x}, tangent_{y}, {x}, {y}, {n}):
-    first = 0 * {x} if tangent_{x} is None else tangent_{x} * {y} * {n}
-    return first if tangent_{y} is None else first + tangent_{y} * {x} * {n}
+    own_first = 0 * {x} if tangent_{x} is None else tangent_{x} * {y} * {n}
+    return own_first if tangent_{y} is None else own_first + tangent_{y} * {x} * {n}
 """
 
 
@@ -154,7 +154,7 @@ PLAIN = {"x": "x", "y": "y", "n": "n", "m": "m", "out": "out", "spare": "spare"}
 
 def declared(template, names):
     """An op of one kind, under some names."""
-    scope = {"custom_op": custom_op, "Tensor": Tensor, "Mode": Mode, "torch": torch}
+    scope = {"custom_op": custom_op, "Tensor": Tensor, "Mode": Mode, "TENSORS": torch}
     exec(template.format(op=f"names::op_{next(NUMBERS)}", **names), scope)
     return scope["op"]
 
