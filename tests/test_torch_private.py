@@ -12,8 +12,8 @@ from torch.autograd import Function, forward_ad
 
 from custom_autograd import custom_op
 from custom_autograd.torch_private import (
-    classes,
     checkpointing,
+    classes,
     compilation,
     compiler,
     definitions,
