@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         CustomAutogradError,
         DeclarationError,
         GradientError,
+        GradientUnavailable,
         KernelError,
         RegistrationError,
     )
@@ -28,6 +29,7 @@ __all__ = [
     "CustomOp",
     "DeclarationError",
     "GradientError",
+    "GradientUnavailable",
     "KernelError",
     "RegistrationError",
     "Report",
@@ -47,6 +49,7 @@ _HOMES = {
     "CustomOp": "op",
     "DeclarationError": "core.errors",
     "GradientError": "core.errors",
+    "GradientUnavailable": "core.errors",
     "KernelError": "core.errors",
     "RegistrationError": "core.errors",
     "Report": "report",

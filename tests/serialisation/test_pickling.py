@@ -14,7 +14,16 @@ from messages.shown import message
 from serialisation.processes import run
 from torch import Tensor
 
-from custom_autograd import CheckError, DeclarationError, GradientError, KernelError, Report, Result, Sample, custom_op
+from custom_autograd import (
+    CheckError,
+    DeclarationError,
+    GradientUnavailable,
+    KernelError,
+    Report,
+    Result,
+    Sample,
+    custom_op,
+)
 
 
 @custom_op("stored::cube", reference=True)
@@ -221,7 +230,7 @@ def backward_of_silent():
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (backward_of_silent, GradientError),
+        (backward_of_silent, GradientUnavailable),
         (lambda: silent(torch.nested.nested_tensor([torch.ones(1)], layout=torch.jagged)), KernelError),
         (lambda: cube.check([]), CheckError),
         (lambda: custom_op("x", silent), DeclarationError),

@@ -322,7 +322,7 @@ def test_namespaces_of_pytorch_are_reserved(namespace):
         custom_op(f"{namespace}::traps_reserved", _plus_one)
 
 
-@pytest.mark.parametrize("name", ["nons", "a.b::c", "a::b.c", "::c", "a::", "a::b::c", "a:b", "a::b-c", ""])
+@pytest.mark.parametrize("name", ["nons", "a.b::c", "a::b.", "a::b.c.d", "::c", "a::", "a::b::c", "a:b", "a::b-c", ""])
 def test_a_name_that_is_no_name_says_so(name):
     with pytest.raises(DeclarationError, match=r"'namespace::name'"):
         custom_op(name, _plus_one)
@@ -351,7 +351,7 @@ def test_writing_to_a_leaf_that_needs_a_gradient_raises(op):
     x = rand(3)
     before = x.detach().clone()
 
-    with pytest.raises(RuntimeError, match=r"leaf|it would be wrong"):
+    with pytest.raises(RuntimeError, match=r"leaf|which would be wrong"):
         op(x)
     assert torch.equal(before, x.detach())
 

@@ -120,7 +120,7 @@ def test_a_write_without_a_rule_gives_no_forward_mode_and_says_so(forward):
         write_(y)
         return y
 
-    with pytest.raises(GradientError, match="it would be wrong"):
+    with pytest.raises(GradientError, match="which would be wrong"):
         forward(f, vector())
 
 
