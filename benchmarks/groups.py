@@ -15,6 +15,7 @@ from custom_autograd import Sample, custom_op
 from custom_autograd.measuring.interleaved import Work
 
 Cases = dict[str, Work]
+Call = Callable[..., Any]
 MODES = ("no grad", "forward", "forward + backward")
 NUMBERS = itertools.count()
 CALLS_PER_GRAPH = 200
@@ -160,6 +161,86 @@ def lists_group() -> Cases:
     return cases
 
 
+def hidden() -> tuple[Any, Any]:
+    """A hidden output that the backward reads, and an input of integers; torch.library returns the output."""
+
+    def kernel(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        scale = x * 2
+        return scale * x, scale
+
+    def save_both(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    schema = "(Tensor x, Tensor index) -> (Tensor out, Tensor scale)"
+    ours = custom_op("bench::hidden", kernel, schema=schema, hidden=("scale",), replace=True)
+    ours.register_backward(lambda grad_out, scale, grad_scale=None: {"x": grad_out * scale * 2})
+    theirs = torch.library.custom_op("bench::hidden_library", kernel, mutates_args=(), schema=schema)
+    theirs.register_autograd(lambda ctx, grad, _: (grad * ctx.saved_tensors[0] * 2, None), setup_context=save_both)
+    return ours, theirs
+
+
+def optional_and_list() -> tuple[Any, Any]:
+    """A list of two tensors, and an optional tensor that is given."""
+
+    def kernel(xs: list[Tensor], bias: Tensor | None = None) -> Tensor:
+        product = xs[0] * xs[1]
+        return product if bias is None else product + bias
+
+    def save_all(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs[0])
+
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return [grad * y, grad * x], grad * 1
+
+    schema = "(Tensor[] xs, Tensor? bias=None) -> Tensor"
+    ours = custom_op("bench::optional_and_list", kernel, schema=schema, replace=True)
+    ours.register_backward(lambda grad, xs: {"xs": [grad * xs[1], grad * xs[0]], "bias": grad * 1})
+    theirs = torch.library.custom_op("bench::optional_and_list_library", kernel, mutates_args=(), schema=schema)
+    theirs.register_autograd(backward, setup_context=save_all)
+    return ours, theirs
+
+
+def kinds_group() -> Cases:
+    """Ops of other kinds, and one op that is called with two kinds of tensors in turns."""
+    cases: Cases = {}
+
+    def with_index(grad: bool) -> tuple[Any, ...]:
+        return torch.rand(8, requires_grad=grad), torch.arange(8)
+
+    def with_list(grad: bool) -> tuple[Any, ...]:
+        x, y, bias = (torch.rand(8, requires_grad=grad) for _ in range(3))
+        return [x, y], bias
+
+    for prefix, op in zip(("", "torch.library "), hidden(), strict=True):
+        cases |= modes_of(f"{prefix}hidden and integer", op, with_index)
+    for prefix, op in zip(("", "torch.library "), optional_and_list(), strict=True):
+        cases |= modes_of(f"{prefix}optional and list", op, with_list)
+    for prefix, op in (("", peers.by_name()), ("torch.library ", peers.torch_library())):
+        cases |= in_turns(f"{prefix}two kinds in turns", op)
+    return cases
+
+
+def in_turns(name: str, op: Call) -> Cases:
+    """The cases of an op that is called with vectors and matrices in turns: the time of one call is half of each."""
+
+    def make(grad: bool) -> tuple[Any, ...]:
+        return tuple(torch.rand(shape, requires_grad=grad) for shape in ((8,), (8,), (2, 4), (2, 4)))
+
+    def both(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        return op(a, b), op(c, d)
+
+    grads = torch.ones(8), torch.ones(2, 4)
+    plain, recorded = make(False), make(True)
+    works = (
+        lambda: both(*plain),
+        lambda: both(*recorded),
+        lambda: torch.autograd.backward(both(*recorded), grads),
+    )
+    return {f"{name} | {mode}": work for mode, work in zip(MODES, works, strict=True)}
+
+
 def validation_group() -> Cases:
     """One op at each level of validation."""
     cases: Cases = {}
@@ -201,6 +282,7 @@ GROUPS: dict[str, Callable[[], Cases]] = {
     "inputs": inputs_group,
     "lists": lists_group,
     "validation": validation_group,
+    "kinds": kinds_group,
 }
 LIBRARY = torch.library.Library("bench", "FRAGMENT")
 KEPT: list[Any] = []

@@ -410,7 +410,8 @@ class CustomOp(OpDef, Generic[P, R]):
                 `needs` and `meta`. It returns a dict by input name, a tuple in the order of the differentiable inputs,
                 or one tensor; values are tensors, None, lists for lists, or callables that run only if needed.
             once_differentiable: a second derivative raises.
-            materialize_grads: undefined incoming gradients arrive as zeros rather than None.
+            materialize_grads: undefined incoming gradients arrive as zeros rather than None, except for parameters
+                with a default of None.
             replace: a backward may be registered.
 
         Raises:

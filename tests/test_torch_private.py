@@ -18,6 +18,7 @@ from custom_autograd.torch_private import (
     compiler,
     definitions,
     dispatch,
+    edges,
     functions,
     guards,
     nested,
@@ -478,6 +479,44 @@ def test_a_node_knows_shapes_dtypes_and_devices_of_what_it_joins():
 
     shape, cpu = torch.Size((3, 2)), torch.device("cpu")
     assert [((shape, torch.float32, cpu), (shape, torch.float64, cpu), 2), (None, torch.Size((4,)))] == seen
+
+
+def test_a_node_knows_all_its_inputs_that_require_a_gradient_at_once():
+    class Node(Function):
+        @staticmethod
+        def forward(ctx, number, fixed, first, second):
+            return first * 2, second.double()
+
+        @staticmethod
+        def backward(ctx, first, second):
+            seen.append(edges.known_inputs(ctx))
+            return None, None, first, second.float()
+
+    seen = []
+    x, y = torch.ones(2, requires_grad=True), torch.ones(3, 2, requires_grad=True)
+    first, second = Node.apply(5, torch.ones(4), x.sin(), y)
+    (first.sum() + second.sum()).backward()
+
+    cpu = torch.device("cpu")
+    known = [(torch.Size((2,)), torch.float32, cpu), (torch.Size((3, 2)), torch.float32, cpu)]
+    assert [[None, None, *known]] == seen
+
+
+def test_a_backward_pass_runs_what_is_put_in_place_of_a_function_s_backward():
+    class Node(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise AssertionError
+
+    edges.run_in_backward(Node, lambda ctx, grad: grad * 5)
+    x = torch.ones(2, requires_grad=True)
+    Node.apply(x).sum().backward()
+
+    assert [5.0, 5.0] == x.grad.tolist()
 
 
 def test_a_function_outside_compilation_is_not_compiled_nor_is_what_it_calls(fresh_compiler):

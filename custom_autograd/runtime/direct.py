@@ -110,13 +110,25 @@ class DirectWriter:
         asked = [condition for condition in [*conditions, *map(_condition, self.schema.arguments)] if condition]
         with source.block(f"if {' and '.join(asked)}"):
             self._write_tensors()
-            first = "$roads.first.get($pattern, $NO_ROAD)" if self.has_pattern else "$roads.last"
-            source.line(f"$check, $function, $record, $is_checked, $is_blind = {first}")
-            with source.block(f"if not ({self._is_guardable()} and $check({self._guarded()}))"):
-                pattern = "$pattern" if self.has_pattern else "None"
-                source.line(f"$_, $function, $record, $is_checked, $is_blind = $roads.find({pattern}, {self._found()})")
+            self._write_choice()
             with source.block("if $function is not None"):
                 self._write_taking(is_public=is_public)
+
+    def _write_choice(self) -> None:
+        """Chooses the road: that found last, or the one before, which often takes turns with it, or another."""
+        source, pattern = self.source, "$pattern" if self.has_pattern else "None"
+        road = "$check, $function, $record, $is_checked, $is_blind"
+        differs = f"if not ({self._is_guardable()} and $check({self._guarded()}))"
+        first, second = (
+            (f"$roads.{name}.get($pattern, $NO_ROAD)" for name in ("first", "second"))
+            if self.has_pattern
+            else ("$roads.last", "$roads.other")
+        )
+        source.line(f"{road} = {first}")
+        with source.block(differs):
+            source.line(f"{road} = {second}")
+            with source.block(differs):
+                source.line(f"{road} = $roads.find({pattern}, {self._found()})")
 
     def _write_tensors(self) -> None:
         """Gathers tensors where their number is not fixed by the schema, and says what it depends on."""

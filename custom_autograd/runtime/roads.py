@@ -47,18 +47,21 @@ class Roads:
     """The roads of one op that are known so far. All are forgotten at the next change of what is registered.
 
     Attributes:
-        first: by pattern, the road that was taken last.
-        last: the same for an op with one pattern.
+        first: by pattern, the road that was found last.
+        second: by pattern, the road that was found before that.
+        last: the first for an op with one pattern.
+        other: the second for an op with one pattern.
     """
 
-    __slots__ = ("__weakref__", "_entry", "_foreign", "_known", "first", "last")
+    __slots__ = ("__weakref__", "_entry", "_foreign", "_known", "first", "last", "other", "second")
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
         self._known: dict[Hashable, tuple[Road, ...]] = {}
         self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
         self.first: dict[Hashable, Road] = {}
-        self.last = NO_ROAD
+        self.second: dict[Hashable, Road] = {}
+        self.last = self.other = NO_ROAD
 
     def find(self, pattern: Hashable, tensors: Sequence[Tensor], fixed: Sequence[Tensor]) -> Road:
         """The road for a call whose tensors the first road is not for: one that is known, or a new one, or NO_ROAD.
@@ -88,7 +91,8 @@ class Roads:
 
     def forget(self) -> None:
         """Forgets all roads: something was registered since they were proven."""
-        self._known, self.first, self.last = {}, {}, NO_ROAD
+        self._known, self.first, self.second = {}, {}, {}
+        self.last = self.other = NO_ROAD
 
     def _remember(self, pattern: Hashable, road: Road, known: tuple[Road, ...], epoch: int) -> None:
         """Notes a road as the first, unless something was registered since it was proven."""
@@ -97,9 +101,10 @@ class Roads:
                 return
             changes.tell_once(self.forget)
             if pattern is None:
-                self.last = road
+                self.other, self.last = self.last, road
             if pattern in self._known or len(self._known) < WIDEST:
                 self._known[pattern] = known
+                self.second[pattern] = self.first.get(pattern, NO_ROAD)
                 self.first[pattern] = road
 
     def _on_trial(self, road: Road, remember: Callable[[], None]) -> Road:

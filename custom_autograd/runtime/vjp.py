@@ -150,10 +150,10 @@ class Step:
                 arguments[name] = Named(metadata)
             elif name in self.results:
                 gradient = plain(grads[self.results[name]])
-                if self.rule.fills(name):
-                    gradient = materialize(gradient, metadata[self.results[name]], like)
-                elif name in self.rule.optional and first_tensor([gradient]) is None:
+                if name in self.rule.optional and first_tensor([gradient]) is None:
                     gradient = None  # of a list, too
+                elif self.rule.materializes:
+                    gradient = materialize(gradient, metadata[self.results[name]], like)
                 arguments[name] = gradient
             else:
                 arguments[name] = plain(values[name])

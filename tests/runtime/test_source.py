@@ -54,7 +54,9 @@ def op(self, /, x, y):
         if not torch_function_modes() and not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0:
             check, function, record, is_checked, is_blind = roads.last
             if not ((type(x) is Tensor or type(x) is Parameter) and not x.is_nested and (type(y) is Tensor or type(y) is Parameter) and not y.is_nested and check(x, y)):
-                _, function, record, is_checked, is_blind = roads.find(None, (x, y), ())
+                check, function, record, is_checked, is_blind = roads.other
+                if not ((type(x) is Tensor or type(x) is Parameter) and not x.is_nested and (type(y) is Tensor or type(y) is Parameter) and not y.is_nested and check(x, y)):
+                    check, function, record, is_checked, is_blind = roads.find(None, (x, y), ())
             if function is not None:
                 if record is not None and is_grad_enabled():
                     return record(x, y)
@@ -196,7 +198,9 @@ def autograd(keyset, x, y):
     if not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0:
         check, function, record, is_checked, is_blind = roads.last
         if not ((type(x) is Tensor or type(x) is Parameter) and not x.is_nested and (type(y) is Tensor or type(y) is Parameter) and not y.is_nested and check(x, y)):
-            _, function, record, is_checked, is_blind = roads.find(None, (x, y), ())
+            check, function, record, is_checked, is_blind = roads.other
+            if not ((type(x) is Tensor or type(x) is Parameter) and not x.is_nested and (type(y) is Tensor or type(y) is Parameter) and not y.is_nested and check(x, y)):
+                check, function, record, is_checked, is_blind = roads.find(None, (x, y), ())
         if function is not None:
             if record is not None and is_grad_enabled():
                 return record(x, y)
@@ -242,7 +246,9 @@ def op(self, /, x, weight=None, n=2, *, eps=1e-06):
             pattern = (weight is None,)
             check, function, record, is_checked, is_blind = roads.first.get(pattern, NO_ROAD)
             if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-                _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
+                check, function, record, is_checked, is_blind = roads.second.get(pattern, NO_ROAD)
+                if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
+                    check, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
             if function is not None:
                 if record is not None and is_grad_enabled():
                     out, _ = record(x, weight, n, eps)
@@ -406,7 +412,9 @@ def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
         pattern = (weight is None,)
         check, function, record, is_checked, is_blind = roads.first.get(pattern, NO_ROAD)
         if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-            _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
+            check, function, record, is_checked, is_blind = roads.second.get(pattern, NO_ROAD)
+            if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
+                check, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
         if function is not None:
             if record is not None and is_grad_enabled():
                 return record(x, weight, n, eps)
@@ -451,7 +459,9 @@ def op(self, /, values, step):
             pattern = (len(values),)
             check, function, record, is_checked, is_blind = roads.first.get(pattern, NO_ROAD)
             if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-                _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
+                check, function, record, is_checked, is_blind = roads.second.get(pattern, NO_ROAD)
+                if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
+                    check, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
             if function is not None:
                 if is_blind or not is_grad_enabled():
                     try:
@@ -586,7 +596,9 @@ def autograd(keyset, values, step):
         pattern = (len(values),)
         check, function, record, is_checked, is_blind = roads.first.get(pattern, NO_ROAD)
         if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-            _, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
+            check, function, record, is_checked, is_blind = roads.second.get(pattern, NO_ROAD)
+            if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
+                check, function, record, is_checked, is_blind = roads.find(pattern, tensors, fixed)
         if function is not None:
             if is_blind and not torch_function_modes() or not is_grad_enabled():
                 try:
