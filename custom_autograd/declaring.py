@@ -12,7 +12,12 @@ import torch
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.inference import schema_of
-from custom_autograd.core.locations import location_of, location_of_declaration, modules_of
+from custom_autograd.core.locations import (
+    is_declared_by_torch,
+    location_of,
+    location_of_declaration,
+    modules_of,
+)
 from custom_autograd.core.messages import format_message, quote, show
 from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.schema import Schema
@@ -96,7 +101,7 @@ def declare(
         DeclarationError: it cannot be an op, or the name is taken.
     """
     refuse = Refusal(wish.op, location_of_declaration(function))
-    name = parse_name(wish.op, refuse.location)
+    name = parse_name(wish.op, refuse.location, is_torchs=is_declared_by_torch())
     if not callable(function):
         raise _not_callable(refuse, function)
     devices = None if device_types is None else _listed(refuse, "device_types", device_types)

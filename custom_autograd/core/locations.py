@@ -27,6 +27,12 @@ def modules_of(function: Callable[..., Any]) -> tuple[str, ...]:  # Any: as abov
     return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))
 
 
+def is_declared_by_torch() -> bool:
+    """Return True if the innermost frame that is not ours is PyTorch's."""
+    frame = _frame_of_user()
+    return frame is not None and _root_of(frame.f_globals) == "torch"
+
+
 def location_of_declaration(declared: object) -> str:
     """Return file:line of a declared function; of the line that declares it if it is not a function."""
     if callable(declared):
@@ -56,12 +62,16 @@ def stacklevel_of_caller() -> int:
 
 def _is_passed(frame: FrameType) -> bool:
     generated = frame.f_code.co_filename.startswith("<custom_autograd ")
-    of_torch = str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
-    return generated or of_torch or _is_ours(frame.f_globals)
+    return generated or _root_of(frame.f_globals) == "torch" or _is_ours(frame.f_globals)
 
 
 def _is_ours(names: dict[str, Any]) -> bool:  # Any: the global names of a module
-    return str(names.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
+    return _root_of(names) == __name__.partition(".")[0]
+
+
+def _root_of(names: dict[str, Any]) -> str:  # Any: as above
+    """Return the package that global names are of."""
+    return str(names.get("__name__")).partition(".")[0]
 
 
 def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above

@@ -41,12 +41,13 @@ class Name:
         return Name(self.namespace, f"{self.name}{suffix}", self.overload)
 
 
-def parse_name(text: str, declared: str | None = None) -> Name:
+def parse_name(text: str, declared: str | None = None, *, is_torchs: bool = False) -> Name:
     """Read 'namespace::name' or 'namespace::name.overload'.
 
     Args:
         text: what the author wrote.
         declared: file:line of the declaration, for the message; None if it has none.
+        is_torchs: PyTorch itself declares the op, and may use its own namespaces.
 
     Raises:
         DeclarationError: if there is no namespace, a part is not an identifier, or the namespace is PyTorch's own.
@@ -62,7 +63,7 @@ def parse_name(text: str, declared: str | None = None) -> Name:
         raise refuse(text, "namespace and name must be Python identifiers", do="use letters, digits and underscores")
     if overload == DEFAULT:
         raise refuse(text, "'default' is the overload of a name without one", do=f"write '{namespace}::{name}'")
-    if namespace in RESERVED_NAMESPACES:
+    if namespace in RESERVED_NAMESPACES and not is_torchs:
         reserved = quote(sorted(RESERVED_NAMESPACES))
         do = f"use the name of your library; reserved are {reserved}"
         raise refuse(text, f"the namespace '{namespace}' is reserved for PyTorch", do=do)

@@ -235,7 +235,7 @@ def _ambiguous(
         f"has a parameter {name} that names two things",
         expected="a parameter with one meaning",
         found=f"the {kind} {name}, and {other}",
-        do=f"rename the {kind} or, for an incoming gradient, the output (outputs=); register_autograd binds no names",
+        do=f"rename the {kind} or, for a gradient, the output (outputs=); register_autograd binds no names",
     )
 
 

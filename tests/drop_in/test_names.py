@@ -66,13 +66,16 @@ def test_an_output_of_another_name_tells_the_gradients_apart():
 def test_a_rule_whose_parameter_names_two_things_is_refused():
     op = custom_op("naming::refused", f_backward.__wrapped__)
 
-    assert_expected_inline(message(lambda: op.register_backward(lambda grad, grad_output, x: None)), """\
+    assert_expected_inline(
+        message(lambda: op.register_backward(lambda grad, grad_output, x: None)),
+        """\
 RegistrationError: naming::refused: the backward has a parameter 'grad_output' that names two things
   expected   a parameter with one meaning
   found      the argument 'grad_output', and the incoming gradient of 'output'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         rename the argument or, for an incoming gradient, the output (outputs=); register_autograd binds no names""")  # noqa: E501 - the text of an error
+  do         rename the argument or, for a gradient, the output (outputs=); register_autograd binds no names""",
+    )
 
 
 def test_a_jvp_whose_parameter_names_two_things_is_refused():
