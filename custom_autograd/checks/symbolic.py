@@ -27,7 +27,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
 from custom_autograd.torch_private.verification import fake_mode
 
-MOST_EDGES = 8
+MOST_EDGES = 4
 """Conditions of one fake kernel that are looked at."""
 
 
