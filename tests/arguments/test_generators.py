@@ -107,7 +107,7 @@ def test_a_reference_is_not_run_again():
     out = noise(X.clone().requires_grad_(), seeded())
 
     assert_expected_inline(message(lambda: out.sum().backward()), """\
-GradientError: generators::noise: a gradient is asked for, and no backward is registered
+GradientUnavailable: generators::noise: a gradient is asked for, and no backward is registered
   declared   FILE.py:LINE
   do         register one with register_backward, register_grad or register_autograd, from what was drawn, returned as a (hidden) output: a reference would draw again from the generator""")
 
