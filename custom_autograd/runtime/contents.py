@@ -20,11 +20,11 @@ from custom_autograd.runtime.results import spans
 from custom_autograd.torch_private import functions
 
 Checksum = list[Tensor]
-"""One number for each MiB of memory, on its device."""
+"""One number for each MiB of memory, on its device; a smaller memory itself, which is quicker."""
 
 
 def checksum(tensor: Tensor) -> Checksum:
-    """Return numbers that change with the contents of a tensor; none if it has no memory that can be read."""
+    """Return what changes with the contents of a tensor; nothing if it has no memory that can be read."""
     with torch.no_grad(), functions.without_torch_function():
         return [number for part in _parts(tensor) for number in _sums(_words(part))]
 
@@ -79,9 +79,10 @@ def _split_run(dims: list[tuple[int, int]], size: int) -> tuple[list[tuple[int, 
 
 
 def _sums(words: Tensor) -> Iterator[Tensor]:
-    if not words.numel():
+    if words.numel() <= PIECE:
+        yield words.clone()
         return
-    positions = torch.arange(min(PIECE, words.numel()), device=words.device) * FACTORS[0]
+    positions = torch.arange(PIECE, device=words.device) * FACTORS[0]
     for piece in words.split(PIECE):
         mixed = (piece ^ positions[: piece.numel()]).mul_(FACTORS[1])
         mixed ^= (mixed >> 31) & 0x1FFFFFFFF  # `>>` repeats the sign
