@@ -70,7 +70,7 @@ class NumbaKernel(LazyKernel):
         """The function on tensors, to be compiled for the types of each call.
 
         Raises:
-            KernelUnavailable: Numba is not installed.
+            KernelUnavailable: Numba is not installed, or cannot keep what it compiles with `cache=True`.
         """
         try:
             numba = importlib.import_module("numba")
@@ -79,7 +79,16 @@ class NumbaKernel(LazyKernel):
             do = "pip install custom-autograd[numba], or pass fallback="
             message = format_message(kernel_name(self.function), "the kernel needs Numba", found=str(error), do=do)
             raise KernelUnavailable(message) from error
-        compiled = numba.njit(**{"nogil": True, **self.options})(self.function)
+        try:
+            compiled = numba.njit(**{"nogil": True, **self.options})(self.function)
+        except RuntimeError as error:  # Numba's, if it finds no folder that can be written
+            if not self.options.get("cache"):
+                raise
+            do = "set NUMBA_CACHE_DIR to a folder that can be written, or leave out cache=True"
+            problem = "Numba has no folder in which to keep the kernel"
+            raise KernelUnavailable(
+                format_message(kernel_name(self.function), problem, found=str(error), do=do)
+            ) from error
         return functools.partial(self._run, compiled, refused)
 
     def _run(self, compiled: Callable[..., Any], refused: type[Exception], /, *args: Any, **kwargs: Any) -> Any:

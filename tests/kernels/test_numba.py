@@ -285,3 +285,17 @@ def test_options_are_those_of_njit():
 
     assert isinstance(kernel, NumbaKernel)
     assert {"fastmath": True} == kernel.options
+
+
+@needs_numba
+def test_no_folder_to_keep_compiled_code_in_is_one_warning_and_the_fallback():
+    """As in a read-only installation of a user without a home folder; Numba has none for a source like this."""
+    scope = {}
+    exec("def doubled(x):\n    return x + x\n", scope)
+    kernel = numba_kernel(cache=True, fallback=torch.neg)(scope["doubled"])
+    advice = r"no folder in which to keep the kernel(.|\n)*cannot cache(.|\n)*set NUMBA_CACHE_DIR"
+    with pytest.warns(KernelWarning, match=advice) as caught:
+        found = [kernel(torch.ones(1)).item(), kernel(torch.ones(1)).item()]
+
+    assert [-1.0, -1.0] == found
+    assert 1 == len(caught)
