@@ -1,4 +1,4 @@
-# demo, test, test-core, check, docs, versions: nothing else.
+# demo, test (test-all with the slow ones, test-core), check, docs, versions: nothing else.
 # Each makes the environment that it needs first, in $(VENV), from pyproject.toml and constraints.txt.
 # TORCH=2.12.1 or TORCH=newest (requirements-newest.txt) selects another torch, with an environment of its own.
 
@@ -16,10 +16,10 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(
 # Every torch pins its own triton, and some a setuptools.
 PINS = $(if $(TORCH),sed -E '/^(torch|triton|setuptools)==/d' constraints.txt && echo torch==$(TORCH),cat constraints.txt)
 # What depends on torch's internals: everything but the checks, the tools, the gallery and the docs.
-CORE = $(addprefix tests/,arguments core integrations messages registration runtime serialisation structures transforms \
+CORE = $(addprefix tests/,arguments core drop_in integrations messages registration runtime serialisation structures transforms \
 	traps variants test_custom_op_database.py test_torch_private.py)
 
-.PHONY: demo test test-core core check docs versions
+.PHONY: demo test test-all test-core core check docs versions
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -28,12 +28,18 @@ demo: $(VENV)/installed
 	$(BIN)/python benchmarks/measure_gallery.py rms_norm rope flash_attention --without compiled --seconds 1 --out $(BUILD)/demo
 	$(BIN)/python examples/language_model/train.py --output $(BUILD)/demo
 
-# One thread for each worker: the workers share the cores among themselves.
+# One thread for each worker: the workers share the cores among themselves. Neighbouring tests share what they build.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# All but what is marked slow: other tests look at the same behaviour, more quickly.
 test: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(VENV)/installed
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-core: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(CORE)
+	$(PYTEST) $(PYTEST_ARGS) $(CORE)
 
 core:  # prints what test-core runs
 	@echo $(CORE)

@@ -6,6 +6,11 @@ import sys
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# How long an example takes depends on what else runs on the machine.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():

@@ -67,7 +67,7 @@ def is_installed():
 
 
 def test_one_item_per_op_and_check_skipped_where_nothing_was_checked(folder):
-    code, out = run_pytest(folder, "--custom-ops", "plugin_ops:RIGHT")
+    code, out = run_pytest(folder, "--custom-ops", "plugin_ops:RIGHT", "--custom-ops-checks", "gradcheck,reference")
 
     assert 0 == code, out
     assert "PASSED plugin_ops:RIGHT::right-gradcheck-x" in out

@@ -15,6 +15,8 @@ from filelock import FileLock
 
 from browser import CHROMIUM, DRIVER, OPTIONS
 
+pytestmark = pytest.mark.slow  # builds the site; tests/test_documents.py runs and follows what its pages are made of
+
 ROOT = Path(__file__).parents[2]
 CHECKS = ROOT / "build" / "gallery-checks.json"
 PAGES = (
@@ -186,7 +188,7 @@ def wait_for(driver, script):
     """What a script returns as soon as it is true."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    return WebDriverWait(driver, 20).until(lambda found: found.execute_script(f"return {script}"))
+    return WebDriverWait(driver, 600).until(lambda found: found.execute_script(f"return {script}"))
 
 
 def test_pages_load_without_errors_in_the_console(chromium, site):

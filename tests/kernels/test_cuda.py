@@ -86,6 +86,7 @@ def arguments_of(compiler: Path) -> list[str]:
 
 
 @needs_nvcc
+@pytest.mark.slow
 def test_nvcc_compiles_the_gallery(monkeypatch):
     """With code for a GPU; and, where torch has its CUDA part, with nothing left undefined."""
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")

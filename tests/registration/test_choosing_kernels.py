@@ -336,13 +336,17 @@ def test_insisting_does_not_leave_anything_behind():
 def test_each_asyncio_task_insists_for_itself():
     op = three()
 
-    async def task(name, seconds):
+    async def task(name, awaited, done):
         with op.use_kernel(name):
-            await asyncio.sleep(seconds)
-            return value(op, 1)
+            await awaited.wait()
+            found = value(op, 1)
+            done.set()
+            return found
 
     async def both():
-        return [*await asyncio.gather(task("plain", 0.02), task("default", 0.0)), value(op, 1)]
+        entered, left = asyncio.Event(), asyncio.Event()
+        entered.set()  # the second task calls while the first insists on another kernel
+        return [*await asyncio.gather(task("plain", left, left), task("default", entered, left)), value(op, 1)]
 
     assert [10.0, 1.0, 20.0] == asyncio.run(both())
 

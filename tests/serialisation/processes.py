@@ -29,7 +29,6 @@ def run(program, *arguments, folder, paths=(), is_script=False):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
     assert 0 == finished.returncode, finished.stderr

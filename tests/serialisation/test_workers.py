@@ -67,7 +67,7 @@ if __name__ == "__main__":
     worker = context.Process(target=work, args=(cube, given, taken))
     worker.start()
     given.put(torch.arange(4.0))
-    print(taken.get(timeout=100))
+    print(taken.get())
     worker.join()
 """
 LOCKED = """
