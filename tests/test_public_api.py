@@ -65,7 +65,9 @@ SIGNATURES = {
     "set_kernel_enabled": "(self, device_type, enabled=True)",
     "use_kernel": "(self, name)",
     "coverage": "(self)",
-    "check": "(self, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=True, isolated=True)",
+    "check": (
+        "(self, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=True, isolated=True)"
+    ),
 }
 PROPERTIES = {"name", "schema", "overload", "function", "source", "kernels", "validation", "inplace", "out"}
 
@@ -97,7 +99,8 @@ def test_custom_op_takes():
 
 
 def test_check_takes():
-    expected = "(target, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=False, isolated=True)"
+    options = "checks=None, device=None, dtype=None, seed=0, raise_on_failure=False, isolated=True"
+    expected = f"(target, samples=None, *, {options})"
 
     assert expected == shape(check)
 
