@@ -22,6 +22,7 @@ from custom_autograd.checks.differentiable import can_have_gradient
 from custom_autograd.checks.dispatching import has_generator, takes_instances
 from custom_autograd.checks.targets import Target
 from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.compiler import COMPILES_RULES_OF_FUNCTIONS
 
 Transformed = Callable[..., object]
 """A target under a transform: its tensors in, tensors out."""
@@ -42,6 +43,8 @@ class CompiledTransforms(Check):
         if target.overload is not None and takes_instances(target.overload):
             return "torch.compile cannot close over an instance of a registered class under a transform"
         is_function = isinstance(target.subject, type) and issubclass(target.subject, torch.autograd.Function)
+        if COMPILES_RULES_OF_FUNCTIONS:
+            return None
         return "torch.compile leaves out the rules of a torch.autograd.Function in torch.func" if is_function else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

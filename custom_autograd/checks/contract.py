@@ -72,9 +72,8 @@ def _check(target: Target, sample: Sample) -> Iterator[Finding]:
         except RuntimeError as error:
             if not seen:
                 raise
-            yield failed(
-                f"the engine refuses what the backward returns: {first_line(error)}", cause=_engine_cause(error)
-            )
+            count = _count(seen[0])
+            yield count if count.status == "failed" else _refused(error)
             return
     for returned in seen[:1]:
         yield _count(returned)
@@ -82,15 +81,18 @@ def _check(target: Target, sample: Sample) -> Iterator[Finding]:
             yield from _judge_leaf(target, leaf, returned)
 
 
-def _engine_cause(error: RuntimeError) -> str:
-    return "a gradient is missing, or there is one too many" if "incorrect number" in str(error) else ""
+def _refused(error: RuntimeError) -> Finding:
+    return failed(f"the engine refuses what the backward returns: {first_line(error)}")
 
 
 def _count(returned: verification.Returned) -> Finding:
-    """More gradients than arguments are dropped in silence, if they are None."""
+    """More gradients than arguments are dropped in silence up to torch 2.13, if they are None."""
     found, expected = len(returned.grads), returned.arguments
-    text = f"the backward returns {found} gradients for {expected} arguments"
-    return PASSED if found == expected else failed(text, cause="an argument was removed, and its gradient was not")
+    if found == expected:
+        return PASSED
+    text = f"the backward returns {found} gradient{'s' * (found != 1)} for {expected} argument{'s' * (expected != 1)}"
+    cause = "a gradient is missing" if found < expected else "an argument was removed, and its gradient was not"
+    return failed(text, cause=cause)
 
 
 def _judge_leaf(target: Target, leaf: TensorLeaf, returned: verification.Returned) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from custom_autograd.checks.passes import cotangents_of, entry_of, forward, own_
 from custom_autograd.checks.sweeps import copy
 from custom_autograd.checks.targets import Target, call_on
 from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.dispatch import has_python_dispatch
 
 
 class Profiler(Check):
@@ -24,7 +25,9 @@ class Profiler(Check):
     purpose = "a profile shows the op under its own name, and its backward under a name that tells whose it is"
 
     def applies_to(self, target: Target) -> str | None:
-        """Ops that somebody registered; nothing else has a name to show."""
+        """Apply to registered ops; nothing else has a name to show."""
+        if target.overload is not None and has_python_dispatch(target.overload):
+            return "PyObject dispatch of PyTorch, which is on for this op, hides it from profilers"
         return why_not_own_op(target)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

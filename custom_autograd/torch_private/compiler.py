@@ -22,6 +22,9 @@ F = TypeVar("F", bound=Callable[..., object])
 TRACES_ATTRIBUTES = torch.__version__ >= "2.13"
 """Whether Dynamo can list the attributes of an instance: torch 2.11 and 2.12 cannot."""
 
+COMPILES_RULES_OF_FUNCTIONS = torch.__version__ >= "2.15"
+"""Whether Dynamo traces the backward of a `torch.autograd.Function` under `torch.func`, and not its forward only."""
+
 compiling_callback = eval_frame.get_eval_frame_callback
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 

@@ -6,6 +6,8 @@
 - `_C._dispatch_key_for_device`: the name of a device type's key; also what says that a device type does not exist.
 - `Library._register_torch_dispatch_rule`, `OpOverload.redispatch`: what `torch.library.CustomOpDef` itself uses.
 - `_C._get_operation_overload`: `torch.ops` cannot tell an overload that does not exist from one that has no kernels.
+- `OpOverload._is_pyobj_dispatcher_enabled`: from torch 2.15 on, whether the dispatcher's steps are done on Python
+  objects, as for ops of torch.library.custom_op: profilers do not see such ops.
 - `OpOverload`: the type of `torch.ops.ns.name.default`, which has no public name.
 """
 
@@ -59,6 +61,12 @@ def key_set(key: str) -> Any:  # Any: DispatchKeySet has no public type
 def redispatch(overload: OpOverload, keys: Any, /, *args: Any, **kwargs: Any) -> Any:  # Any: any op's call
     """Calls an op at the highest of the given keys."""
     return overload.redispatch(keys, *args, **kwargs)
+
+
+def has_python_dispatch(overload: OpOverload) -> bool:
+    """Return True if the dispatcher's steps for an overload are done on Python objects."""
+    is_enabled = getattr(overload, "_is_pyobj_dispatcher_enabled", None)
+    return is_enabled is not None and bool(is_enabled())
 
 
 def register_torch_dispatch(library: torch.library.Library, name: str, cls: type, function: Any) -> None:

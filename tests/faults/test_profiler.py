@@ -10,6 +10,7 @@ from custom_autograd import custom_op
 from custom_autograd.checking import check
 from custom_autograd.checks.targets import target_of
 from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.dispatch import has_python_dispatch
 
 
 def result_of(op):
@@ -60,8 +61,11 @@ def test_op_under_its_own_name_passes():
     assert "passed" == result_of(squared).status
 
 
-def test_library_op_passes():
-    assert "passed" == result_of(library).status
+def test_library_op_passes_unless_torch_hides_it():
+    """From torch 2.15 on PyObject dispatch, on for ops of torch.library, keeps an op out of profiles."""
+    is_hidden = has_python_dispatch(library._opoverload)
+
+    assert ("skipped" if is_hidden else "passed") == result_of(library).status
 
 
 def test_call_that_goes_round_the_dispatcher_fails():
