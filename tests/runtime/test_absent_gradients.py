@@ -138,13 +138,13 @@ def tensor():
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cube", CUBES)
 def test_a_gradient_that_does_not_arrive_is_none(way, cube):
-    for _ in range(2):
-        SEEN.clear()
+    SEEN.clear()
+    for _ in range(2):  # a compiled function runs the rule while it is traced, once
         found = WAYS[way](CUBES[cube], tensor())
 
         torch.testing.assert_close(found, 3 * tensor() ** 2)
-        assert SEEN
-        assert {None} == set(SEEN)
+    assert SEEN
+    assert {None} == set(SEEN)
 
 
 def test_a_gradient_of_a_hidden_output_arrives_in_a_second_backward():
