@@ -29,14 +29,16 @@ class Contract(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding for their number, and one per tensor: all inputs together, each alone, in float64."""
+        is_ours = isinstance(getattr(target.subject, "entry", None), Entry)
         try:
             gradients_of(target, sample)
         except Exception as error:
-            if not is_authors(error):
+            if is_authors(error):
+                yield failed(f"forward and backward raise {first_line(error)} ({place_of(error)})", cause=RAISES)
+                return
+            if is_ours:
                 raise  # a GradientError of this package is the finding; a refusal is none
-            yield failed(f"forward and backward raise {first_line(error)} ({place_of(error)})", cause=RAISES)
-            return
-        if isinstance(getattr(target.subject, "entry", None), Entry):
+        if is_ours:
             yield PASSED
             return
         for variant in _variants(target, sample):
