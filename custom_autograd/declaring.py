@@ -27,7 +27,7 @@ from custom_autograd.integrations import INTEGRATIONS
 from custom_autograd.registering import attach_integrations
 from custom_autograd.registration import library, registry
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.kernels import declared_kernel
+from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.terms import Terms, make_kernel
 from custom_autograd.structures.adapters import flat_function, flat_kernel_function

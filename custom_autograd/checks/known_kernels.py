@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.registration.kernels import Kernel
+from custom_autograd.registration.kernel import Kernel
 
 
 def key_of_kernel(kernel: Kernel) -> str:

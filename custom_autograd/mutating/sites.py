@@ -19,7 +19,7 @@ import torch
 
 from custom_autograd.checks.targets import target_of
 from custom_autograd.registering import attach_integrations
-from custom_autograd.registration.kernels import Kernel
+from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import Entry, find_entry
 from custom_autograd.registration.rule_names import META, NEEDS, differentiable_results, special_names
 from custom_autograd.registration.rules import Rule

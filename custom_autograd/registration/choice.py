@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from custom_autograd.core.errors import KernelUnavailable
 
 if TYPE_CHECKING:
-    from custom_autograd.registration.kernels import Kernel, Kernels
+    from custom_autograd.registration.kernel import Kernel
+    from custom_autograd.registration.kernels import Kernels
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,76 +19,17 @@ from custom_autograd.core.locations import stacklevel_of_caller
 from custom_autograd.core.redefinition import is_other_closure, is_redefinition
 from custom_autograd.registration import forcing, kernel_errors
 from custom_autograd.registration.choice import Choice
-from custom_autograd.registration.conditions import Condition, first_line
+from custom_autograd.registration.conditions import first_line
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.op_kernels import kernel_of_op
+from custom_autograd.registration.kernel import Kernel, declared_kernel
 from custom_autograd.torch_private.registrations import changes
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kernel:
-    """One function that computes the op on one device type.
-
-    Attributes:
-        device_type: such as "cpu"; None for every one.
-        function: the function, as it is called.
-        location: file:line of it.
-        name: what `use_kernel` calls it; the device type, or "default", where none was given.
-        priority: kernels with a higher one are tried first.
-        when: its condition, if it has one.
-        given: the function as its author wrote it.
-        wrap: what makes `function` of `given`.
-    """
-
-    device_type: str | None
-    function: Function
-    location: str
-    name: str
-    priority: int
-    when: Condition | None
-    given: Function
-    wrap: Callable[[Function], Function]
-
-    @property
-    def title(self) -> str:
-        """Device type and name: "cpu", "cuda 'triton'", "default"."""
-        device = self.device_type or "default"
-        return device if self.name == device else f"{device} {self.name!r}"
-
-    @property
-    def label(self) -> str:
-        """What messages call it: "cpu kernel", "cuda kernel 'triton'", "default kernel"."""
-        device, _, name = self.title.partition(" ")
-        return f"{device} kernel {name}".rstrip()
-
-    @property
-    def place(self) -> str:
-        """Where it stands, and what its turn depends on."""
-        parts = [self.location]
-        parts += [f"priority {self.priority}"] if self.priority else []
-        parts += [f"when {self.when.location}"] if self.when else []
-        return ", ".join(parts)
-
-
 def _is_again(old: Kernel, new: Kernel) -> bool:
     """Return True if the author of a kernel registers it again."""
     return is_redefinition(old.given, new.given) and not is_other_closure(old.given, new.given)
-
-
-def declared_kernel(declaration: Declaration) -> Kernel:
-    """The decorated function as a kernel for any device."""
-    given, name = declaration.function, "default"
-    function = flat_kernel(declaration, given)
-    return Kernel(None, function, declaration.location, name, 0, None, given, lambda other: other)
-
-
-def flat_kernel(declaration: Declaration, function: Function) -> Function:
-    """Return a function that takes what the schema says as the op's kernel."""
-    schema = declaration.schema
-    positional = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
-    return kernel_of_op(function, str(declaration.name), positional, [a.name for a in schema.mutated_arguments])
 
 
 class Kernels(Mapping["str | None", Kernel]):

@@ -16,6 +16,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import direct
 from custom_autograd.runtime.passing import call_kernel, pass_on
+from custom_autograd.runtime.reading import write_reading
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.source import Source, compile_source, literal
 from custom_autograd.structures import calls as structured
@@ -257,5 +258,5 @@ def write_kernel(source: Source, schema: Schema, *, is_checked: bool) -> None:
         source.line('"""What stands at a backend\'s dispatch key."""')
         source.line("$function = $choose($device)")
         direct.write_kernel_call(source, call_kernel(schema, is_from_dispatcher=True), "not $is_grad_enabled()")
-        direct.write_reading(source, schema, str(is_checked))
+        write_reading(source, schema, str(is_checked))
         source.line("return $result")

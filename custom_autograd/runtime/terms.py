@@ -13,7 +13,7 @@ from custom_autograd.core.messages import format_message, quote, show, suggest
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.registration.conditions import Condition
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.kernels import Kernel, flat_kernel
+from custom_autograd.registration.kernel import Kernel, flat_kernel
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.preparing import LAYOUTS, wrapper_of
 
