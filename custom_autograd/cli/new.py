@@ -27,6 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
         CheckError: a file is there already, or the name of the file cannot be imported.
     """
     name = parse_name(arguments.name if "::" in arguments.name else f"{NAMESPACE}::{arguments.name}")
+    if name.overload:
+        raise CheckError(f"{name}: the name contains a '.', which marks an overload; start with '{name.name}'")
     file: Path = arguments.output or Path(f"{name.name}.py")
     if file.suffix != ".py" or not is_name(file.stem):
         raise CheckError(f"{file}: a test cannot import a file of that name; it is to be <name>.py")

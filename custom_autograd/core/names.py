@@ -5,7 +5,6 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import format_message, quote
@@ -52,25 +51,26 @@ def parse_name(text: str, declared: str | None = None, *, is_torchs: bool = Fals
     Raises:
         DeclarationError: if there is no namespace, a part is not an identifier, or the namespace is PyTorch's own.
     """
-    refuse = partial(_refusal, declared=declared)
     if not isinstance(text, str):
-        raise refuse(str(text), "the name of an op is a string", do="write custom_op('namespace::name')")
+        raise _refusal(str(text), "the name of an op is a string", declared, do="write custom_op('namespace::name')")
     namespace, separator, qualifier = text.partition("::")
     if not separator:
-        raise refuse(text, "the name has no namespace", do=f"name it, say, 'mylib::{text}'")
+        raise _refusal(text, "the name has no namespace", declared, do=f"name it, say, 'mylib::{text}'")
     name, dot, overload = qualifier.partition(".")
     if not (namespace.isidentifier() and is_name(name) and (overload.isidentifier() or not dot)):
-        raise refuse(text, "namespace and name must be Python identifiers", do="use letters, digits and underscores")
+        do = "use letters, digits and underscores"
+        raise _refusal(text, "namespace and name must be Python identifiers", declared, do=do)
     if overload == DEFAULT:
-        raise refuse(text, "'default' is the overload of a name without one", do=f"write '{namespace}::{name}'")
+        do = f"write '{namespace}::{name}'"
+        raise _refusal(text, "'default' is the overload of a name without one", declared, do=do)
     if namespace in RESERVED_NAMESPACES and not is_torchs:
         reserved = quote(sorted(RESERVED_NAMESPACES))
         do = f"use the name of your library; reserved are {reserved}"
-        raise refuse(text, f"the namespace '{namespace}' is reserved for PyTorch", do=do)
+        raise _refusal(text, f"the namespace '{namespace}' is reserved for PyTorch", declared, do=do)
     return Name(namespace, name, overload)
 
 
-def _refusal(text: str, problem: str, *, do: str, declared: str | None) -> DeclarationError:
+def _refusal(text: str, problem: str, declared: str | None, *, do: str) -> DeclarationError:
     expected = "'namespace::name' or 'namespace::name.overload'"
     return DeclarationError(
         format_message(text, problem, expected=expected, found=repr(text), declared=declared, do=do)

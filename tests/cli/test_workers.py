@@ -108,13 +108,13 @@ workers::right            gradcheck  passed  2 passed
 
 ERROR workers::killed_on_seven: gradcheck, on seven
   the process was ended by SIGSEGV, a segmentation fault; the checks that follow were not run
-  last call: Sample(float64[7]).named('seven')
+  last call: Sample(float64[7])
   to reproduce: custom-autograd check worker_ops.py:KILLED --checks gradcheck
   Fatal Python error: Segmentation fault
 
 ERROR workers::leaving: gradcheck, on three
   the process ended by itself, with exit code 3; the checks that follow were not run
-  last call: Sample(float64[3]).named('three')
+  last call: Sample(float64[3])
   to reproduce: custom-autograd check worker_ops.py:LEAVING --checks gradcheck
 
 3 passed, 2 error
@@ -173,7 +173,7 @@ def test_a_crash_is_an_error_by_default_and_the_stack_is_kept(file, capsys):
 
 
 def test_a_crash_without_another_process_prints_the_stack(file):
-    program = [sys.executable, "-m", "custom_autograd.cli", "check", "worker_ops.py:KILLED", *CHECKS, "-q", "-j", "0"]
+    program = [sys.executable, "-m", "custom_autograd", "check", "worker_ops.py:KILLED", *CHECKS, "-q", "-j", "0"]
     finished = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)
 
     assert -signal.SIGSEGV == finished.returncode
