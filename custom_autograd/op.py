@@ -509,7 +509,7 @@ class CustomOp(OpDef, Generic[P, R]):
         """
         return _decorator(func, lambda f: registering.add_vmap(self.entry, f, replace=replace))
 
-    def register_autocast(
+    def register_autocast(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch returns its own kernel
         self,
         device_type: str,
         cast_inputs: Cast | Mapping[str, Cast],

@@ -205,7 +205,7 @@ def _send_error(error: BaseException, pipe: Connection) -> None:
 def _other_threads() -> list[str]:
     """Return the module of the innermost frame of every other thread of Python."""
     own = threading.get_ident()
-    frames = sys._current_frames()  # noqa: SLF001 - documented, in spite of its name
+    frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented in spite of its name
     return [str(frame.f_globals.get("__name__", "")) for thread, frame in frames.items() if thread != own]
 
 
