@@ -8,6 +8,8 @@ from torch import Tensor
 
 from custom_autograd import DeclarationError, Sample, custom_op
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
 X = torch.tensor([1.0, 2.0], dtype=torch.float64)
 
 

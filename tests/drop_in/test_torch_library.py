@@ -9,6 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from custom_autograd import RegistrationError, custom_op
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
 X = torch.tensor([1.0, 2.0], dtype=torch.float64)
 numbers = iter(range(1000))
 

@@ -9,6 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 from custom_autograd import custom_op
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
 SEEN: list[object] = []
 
 

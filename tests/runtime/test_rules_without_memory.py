@@ -8,6 +8,8 @@ from torch import Tensor
 from custom_autograd import GradientError, custom_op
 from custom_autograd.checks.base import find_refusal
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
 
 @custom_op("memory::cube", reference=True)
 def cube(x: Tensor) -> Tensor:
