@@ -32,8 +32,8 @@ def gradients(result, *tensors):
 
 
 def compiled(function):
-    """Return `function` compiled without Inductor's code generation."""
-    return torch.compile(function, backend="aot_eager")
+    """Return `function` compiled as one graph, without code generation."""
+    return torch.compile(function, backend="aot_eager", fullgraph=True)
 
 
 def torchao():
