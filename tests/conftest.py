@@ -43,3 +43,14 @@ def seeded():
     """The global generator, where a test forgets to use its own."""
     if "torch" in sys.modules:
         torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def settings():
+    """What a test leaves changed, such as the planted faults that do so, is put back."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    if precision != torch.get_float32_matmul_precision():
+        torch.set_float32_matmul_precision(precision)
