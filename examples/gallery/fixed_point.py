@@ -5,7 +5,7 @@
 
 Shapes: weight: (..., features, features); drive, z, slope, source and v: (..., batch, features).
 Dtypes: all of one, float64, float32, bfloat16 or float16; iterates are float64 for float64, else float32.
-Convergence: no element changes by more than `tolerance`, or 16 units in the last place, times the largest of its row.
+Convergence: no element changes by more than `tolerance` (<= 1e-4) or 16 last places, times the largest of its row.
 Not so after `limit` iterations, or values that are not finite: ConvergenceError. A norm of weight below 1 suffices.
 Iterates are not saved, so memory does not depend on their number. A GPU is waited for in each.
 Source: Bai et al. 2019, "Deep Equilibrium Models", equation 3; gradients by the implicit function theorem, theorem 1.
@@ -40,12 +40,12 @@ def iterate(step: Callable[[Tensor], Tensor], z: Tensor, tolerance: float, limit
     """Applies step to z until it changes nothing."""
     if z.numel() == 0:
         return step(z)
+    if not 0 <= tolerance <= 1e-4:
+        raise ValueError(f"gallery::fixed_point: expected a tolerance from 0 to 1e-4; found {tolerance}")
     bound, change = max(tolerance, 16 * torch.finfo(z.dtype).eps), torch.tensor(torch.inf)
     for _ in range(limit):
         last, z = z, step(z)
-        change = (z - last).detach().abs() / z.detach().abs().amax(-1, keepdim=True).clamp(
-            min=torch.finfo(z.dtype).tiny
-        )
+        change = (z - last).detach().abs() / z.detach().abs().amax(-1, keepdim=True).clamp(torch.finfo(z.dtype).tiny)
         if bool((change <= bound).all()):
             return z.contiguous()
         if not bool(change.isfinite().all()):

@@ -129,7 +129,8 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     statistics = make(2, 4), make(2, 4)
     sample = Sample(make(4, 2, 3), make(4, 2, 2), make(5, 1, 2), make(5, 1, 3), queries, keys, *statistics, 0.5, True)
     # As in flash_attention_varlen: 0 · nan between sequences.
-    yield sample.xfail("special_values", reason="the reference carries NaN from one sequence to another")
+    sample = sample.xfail("special_values", reason="the reference carries NaN from one sequence to another")
+    yield sample.xfail("sizes", reason="statistics of no forward pass: values near the largest float")
 
 
 if __name__ == "__main__":

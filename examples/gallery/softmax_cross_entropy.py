@@ -51,9 +51,9 @@ def softmax_cross_entropy(
 def cross_entropy_grad(logits: Tensor, labels: Tensor, lse: Tensor, on_softmax: Tensor, on_label: Tensor) -> Tensor:
     """The softmax of each row times on_softmax, minus on_label at the row's label."""
     wide = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32))
-    softmax = torch.exp(wide - lse.unsqueeze(1))
-    logits_grad = (softmax * on_softmax.unsqueeze(1)).scatter_add(1, labels.unsqueeze(1), -on_label.unsqueeze(1))
-    return logits_grad.to(logits.dtype)
+    softmax = torch.exp(wide - lse.unsqueeze(1)) * on_softmax.unsqueeze(1)
+    at_labels = -on_label.unsqueeze(1).to(softmax.dtype)
+    return softmax.scatter_add(1, labels.unsqueeze(1), at_labels).to(logits.dtype)
 
 
 SOURCE = Path(__file__).with_suffix(".cpp")
