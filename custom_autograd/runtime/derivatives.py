@@ -144,11 +144,6 @@ class Derivatives:
 DRAWS_AGAIN = "from what was drawn, returned as a (hidden) output: a reference would draw again from the generator"
 
 
-def input_metadata(ctx: Any, index: int) -> Metadata:
-    """What the graph knows of a strided input that requires a gradient."""
-    return Metadata(*functions.known_input(ctx, index), torch.strided)
-
-
 def output_metadata(ctx: Any, index: int) -> Metadata:
     """What the graph knows of a strided output."""
     return Metadata(*functions.known_output(ctx, index), torch.strided)

@@ -11,6 +11,7 @@ from custom_autograd.runtime.drop_in import PARCEL
 from custom_autograd.runtime.function import FunctionWriter
 from custom_autograd.runtime.passing import call_kernel
 from custom_autograd.runtime.quick import QuickWriter
+from custom_autograd.runtime.quick_reading import ReadingWriter
 from custom_autograd.runtime.reading import write_reading
 from custom_autograd.runtime.source import Source, tuple_of
 
@@ -27,7 +28,8 @@ class NodeWriter:
 
     def write(self) -> None:
         """Writes `$quick`, and `$make_node`, which makes the forward for a kernel."""
-        if self._write_quick():
+        self.has_quick = self._write_quick()
+        if self.has_quick:
             self.source.lines("", "")
         if self.schema.mutated_arguments:
             return
@@ -51,10 +53,13 @@ class NodeWriter:
             if has_one:
                 self._write_quick_drop_in()
             return has_one
-        writer = QuickWriter(self.function, is_checked=self.is_checked, keeps_metadata=self._keeps_metadata())
+        writer = QuickWriter(self.function, self._reading())
         if writer.is_possible:
             writer.write()
         return writer.is_possible
+
+    def _reading(self) -> ReadingWriter:
+        return ReadingWriter(self.function, is_checked=self.is_checked, keeps_metadata=self._keeps_metadata())
 
     def _write_forward(self) -> None:
         source, results = self.source, self.function.results
@@ -74,6 +79,8 @@ class NodeWriter:
             if self.plan.drop_in is not None or not self.function.saves_always():
                 self.function.unpack_needs()
             self.function.write_context(keeps_metadata=self._keeps_metadata())
+            if self.has_quick and self.plan.drop_in is None:
+                self._reading().write_facts()
         source.line(f"return {'$output' if self.function.has_lists else '$result'}")
 
     def _keeps_metadata(self) -> bool:

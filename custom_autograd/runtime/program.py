@@ -19,7 +19,7 @@ from custom_autograd.runtime.autograd_key import AutogradWriter
 from custom_autograd.runtime.below import below
 from custom_autograd.runtime.call import call_source, conversions, defaults, own_names, write_kernel
 from custom_autograd.runtime.casting import without_casts
-from custom_autograd.runtime.derivatives import Derivatives, input_metadata, output_metadata
+from custom_autograd.runtime.derivatives import Derivatives, output_metadata
 from custom_autograd.runtime.function import FunctionWriter
 from custom_autograd.runtime.named import Named
 from custom_autograd.runtime.node import NodeWriter
@@ -166,7 +166,6 @@ def _rule_helpers(index: int, step: Step, derivatives: Derivatives) -> dict[str,
 def _quick_helpers(derivatives: Derivatives) -> dict[str, Any]:
     """What the quick backward calls, whatever the rules are (Any: functions of any signature)."""
     return {
-        "input_metadata": input_metadata,
         "output_metadata": output_metadata,
         "known_of": derivatives.known_of,
         "FunctionType": FunctionType,

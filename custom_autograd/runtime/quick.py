@@ -64,12 +64,12 @@ class Incoming:
 class QuickWriter:
     """Writes the quick backward of one op with gradient rules bound by name."""
 
-    def __init__(self, function: FunctionWriter, *, is_checked: bool, keeps_metadata: bool) -> None:
+    def __init__(self, function: FunctionWriter, reading: ReadingWriter) -> None:
         self.function = function
         self.source: Source = function.source
         self.plan = function.plan
         self.schema = function.schema
-        self.reading = ReadingWriter(function, is_checked=is_checked, keeps_metadata=keeps_metadata)
+        self.reading = reading
         self.result_of = {name: result for result, name in grad_names(self.schema).items()}
         sole = sole_result(self.schema)
         if sole is not None:
@@ -119,7 +119,8 @@ class QuickWriter:
             source.line(f"{', '.join(saved)}{',' if len(saved) == 1 else ''} = $ctx.saved_tensors")
         for name in saved:
             if name in self.function.results:  # the other inputs were made plain before the call
-                source.line(f"{name} = $plain({name})")
+                with source.block(f"if $type({name}) is not $Tensor or {name}.is_conj() or {name}.is_neg()"):
+                    source.line(f"{name} = $plain({name})")
         self.reading.write_metadata()
 
     def _write_rule(self, index: int, rule: Rule) -> None:

@@ -21,6 +21,7 @@ class ReadingWriter:
         self.source: Source = function.source
         self.is_checked = is_checked
         self.keeps_metadata = keeps_metadata
+        self._optional = {a.name for a in function.schema.arguments if a.is_optional}
 
     # ---------------------------------------------------------------------------------------------------- metadata
 
@@ -41,11 +42,23 @@ class ReadingWriter:
         return f"$output_metadata($ctx, {self.function.results.index(name)})"
 
     def _metadata_of_input(self, name: str) -> str:
-        if self.keeps_metadata:
-            return f'$ctx.known["{name}"]'
-        if self.function.has_lists:
-            return f'$known["{name}"]'
-        return f"$input_metadata($ctx, {self.function.inputs.index(name)})"
+        return f'$ctx.known["{name}"]' if self.keeps_metadata else f'$known["{name}"]'
+
+    def write_facts(self) -> None:
+        """Write, in the forward, what the quick backward compares the gradient of an input that is not saved with.
+
+        The graph holds it too, and takes five times as long to return it.
+        """
+        for name in self.kept_facts():
+            is_given = f"{name} is not None and " if name in self._optional else ""
+            self.source.line(f"$ctx.facts_{name} = {is_given}{name}.requires_grad and {facts_of(name)}")
+
+    def kept_facts(self) -> list[str]:
+        """Return the inputs whose shape, dtype and device the forward keeps for the quick backward."""
+        if not self.is_checked or self.keeps_metadata or self.function.has_lists:
+            return []
+        covered = [name for name in self.function.differentiable if name not in self.function.plan.uncovered]
+        return [name for name in covered if not self._is_at_hand(name)]
 
     def _is_at_hand(self, name: str) -> bool:
         """Whether an input is saved whenever its own gradient is needed."""
@@ -90,8 +103,13 @@ class ReadingWriter:
             source.line(f"{targets} = $result")
         with source.block(f"elif $type($result) is $dict and $result.keys() == $names_{index}"):
             source.line(f"{targets} = {', '.join(f'$result[{name!r}]' for name in inputs)}")
-        needs = "{" + ", ".join(f'"{name}": {needs_of(name)}' for name in inputs) + "}"
-        with source.block(f"elif $type($result) is $dict and $has_needed($result, $names_{index}, {needs})"):
+        if any(map(self.function.is_list, inputs)):
+            needs = "{" + ", ".join(f'"{name}": {needs_of(name)}' for name in inputs) + "}"
+            has_needed = f"$has_needed($result, $names_{index}, {needs})"
+        else:
+            given = " and ".join(f"({name!r} in $result or not {needs_of(name)})" for name in inputs)
+            has_needed = f"{given} and $result.keys() <= $names_{index}"
+        with source.block(f"elif $type($result) is $dict and {has_needed}"):
             source.line(f"{targets} = {', '.join(f'$result.get({name!r})' for name in inputs)}")
         with source.block("else"):
             source.line(f"{targets} = $read_{index}($ctx, $result, {self.function.needs_dict()})")
@@ -107,12 +125,19 @@ class ReadingWriter:
                 source.line(f"{gradient} = {gradient}()")
             odd = [f"$type({gradient}) is not $Tensor"]
             if self.is_checked:
-                like = name if self._is_at_hand(name) else "$like"
-                if like != name:
-                    source.line(f"$like = {self._metadata_of_input(name)}")
-                odd += [f"{gradient}.{fact} != {like}.{fact}" for fact in ("shape", "dtype", "device")]
+                odd += self._differences(gradient, name)
             with source.block(f"if {' or '.join(odd)}"):
                 source.line(f"{gradient} = $check_{index}($ctx, {name!r}, {gradient}, True)")
+
+    def _differences(self, gradient: str, name: str) -> list[str]:
+        """Return conditions, as source, under which a gradient does not fit its input."""
+        if name in self.kept_facts():
+            return [f"{facts_of(gradient)} != $ctx.facts_{name}"]
+        like = name
+        if not self._is_at_hand(name):
+            like = "$like"
+            self.source.line(f"$like = {self._metadata_of_input(name)}")
+        return [f"{gradient}.{fact} != {like}.{fact}" for fact in ("shape", "dtype", "device")]
 
     def _write_look_at_list(self, index: int, name: str) -> None:
         gradient, needs = gradient_of(name), needs_of(name)
@@ -134,6 +159,11 @@ class ReadingWriter:
         if function.has_lists:
             returned = [f"*$flatten_gradients({tuple_of(returned)}, $ctx.layout.inputs)"]
         self.source.line(f"return {', '.join(['None'] * len(function.lead) + returned)}")
+
+
+def facts_of(tensor: str) -> str:
+    """Source of what a gradient has in common with its input."""
+    return f"({tensor}.shape, {tensor}.dtype, {tensor}.device)"
 
 
 def gradient_of(name: str) -> str:

@@ -10,7 +10,7 @@
 - `Tensor._indices`, `Tensor._values`: the public methods raise for a sparse tensor that is not coalesced.
 - `_C.DisableTorchFunction`: reads the memory of a tensor whatever its class, or a mode, makes of functions.
 - `_C._any_requires_grad`: asks all arguments at once, looking into lists.
-- `Node._input_metadata`, `ctx.next_functions`: shapes, dtypes and devices that the graph keeps anyway.
+- `Node._input_metadata`: shapes, dtypes and devices that the graph keeps anyway.
 - `ctx.to_save`, `ctx.materialize_grads`: what `save_for_backward` and `set_materialize_grads` set, without a call.
 - `Function._backward_cls.apply`: what the engine calls; torch's own looks up `backward` and `vjp` of the class first.
 """
@@ -88,18 +88,6 @@ def _make_class(function: type[Function], members: dict[str, Any]) -> Any:  # An
 
 _OF_A_CLASS = frozenset({"__dict__", "__weakref__", "apply", "_backward_cls"})
 """What a class has for itself and another one cannot take over."""
-
-
-def known_input(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: torch types no ctx
-    """What the graph knows of an input that requires a gradient.
-
-    Args:
-        ctx: of a node in the graph.
-        index: of the input among the arguments of `apply`.
-    """
-    edges = [edge for edge in ctx.next_functions if edge[0] is not None]  # one per input that requires a gradient
-    node, position = edges[sum(ctx.needs_input_grad[:index])]
-    return _known(node._input_metadata[position])
 
 
 def known_output(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: as above

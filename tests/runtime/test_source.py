@@ -151,7 +151,7 @@ def quick(ctx, grad_output):
             gradient_x, gradient_y = result
         elif type(result) is dict and result.keys() == names_0:
             gradient_x, gradient_y = result['x'], result['y']
-        elif type(result) is dict and has_needed(result, names_0, {"x": needs_x, "y": needs_y}):
+        elif type(result) is dict and ('x' in result or not needs_x) and ('y' in result or not needs_y) and result.keys() <= names_0:
             gradient_x, gradient_y = result.get('x'), result.get('y')
         else:
             gradient_x, gradient_y = read_0(ctx, result, {"x": needs_x, "y": needs_y})
@@ -342,7 +342,8 @@ def quick(ctx, grad_out, grad_rstd):
     if grad_out is None or grad_out.is_neg() or grad_out.is_conj() or grad_rstd is not None:
         return backward(ctx, grad_out, grad_rstd)
     weight, rstd, x = ctx.saved_tensors
-    rstd = plain(rstd)
+    if type(rstd) is not Tensor or rstd.is_conj() or rstd.is_neg():
+        rstd = plain(rstd)
     gradient_x = None
     if needs_x:
         try:
@@ -355,8 +356,7 @@ def quick(ctx, grad_out, grad_rstd):
                 gradient_x, = read_0(ctx, result, {"x": needs_x, "weight": needs_weight})
             if type(gradient_x) is FunctionType:
                 gradient_x = gradient_x()
-            like = input_metadata(ctx, 0)
-            if type(gradient_x) is not Tensor or gradient_x.shape != like.shape or gradient_x.dtype != like.dtype or gradient_x.device != like.device:
+            if type(gradient_x) is not Tensor or (gradient_x.shape, gradient_x.dtype, gradient_x.device) != ctx.facts_x:
                 gradient_x = check_0(ctx, 'x', gradient_x, True)
         except Exception as error:
             note_0(error)
@@ -373,8 +373,7 @@ def quick(ctx, grad_out, grad_rstd):
                 gradient_weight, = read_1(ctx, result, {"x": needs_x, "weight": needs_weight})
             if type(gradient_weight) is FunctionType:
                 gradient_weight = gradient_weight()
-            like = input_metadata(ctx, 1)
-            if type(gradient_weight) is not Tensor or gradient_weight.shape != like.shape or gradient_weight.dtype != like.dtype or gradient_weight.device != like.device:
+            if type(gradient_weight) is not Tensor or (gradient_weight.shape, gradient_weight.dtype, gradient_weight.device) != ctx.facts_weight:
                 gradient_weight = check_1(ctx, 'weight', gradient_weight, True)
         except Exception as error:
             note_1(error)
@@ -397,6 +396,8 @@ def make_node(function):
         ctx.materialize_grads = False
         ctx.kept_eps = eps
         ctx.to_save = (weight if needs_x else None, rstd if needs_x else None, x if needs_weight else None)
+        ctx.facts_x = x.requires_grad and (x.shape, x.dtype, x.device)
+        ctx.facts_weight = weight is not None and weight.requires_grad and (weight.shape, weight.dtype, weight.device)
         return result
 
     return forward
@@ -560,7 +561,8 @@ def quick(ctx, *grads):
     if (is_undefined(grad_values) and is_undefined(grad_output)) or not are_plain(grad_values) or not are_plain(grad_output):
         return backward(ctx, *grads)
     values, = restore_lists(ctx.saved_tensors, ctx.saved_lengths)
-    values = plain(values)
+    if type(values) is not Tensor or values.is_conj() or values.is_neg():
+        values = plain(values)
     try:
         result = rule_0(grad_values, grad_output, values)
         if type(result) is tuple and len(result) == 2:
