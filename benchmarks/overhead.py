@@ -1,6 +1,6 @@
 """What a call of an op costs besides its kernel, in every way to declare it: python benchmarks/overhead.py --out FILE.
 
-Every group is one run in which all cases take turns; ratios are of the shortest times. Tensors have 8 elements.
+`--record` writes benchmarks/results/overhead-cpu/ and the tables of docs/explanation/what-a-call-costs.md. Every group is one run in which all cases take turns; ratios are of the shortest times. Tensors have 8 elements.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # groups.py and peers.py stand beside this file
+sys.path.insert(0, str(Path(__file__).parent))  # the modules beside this file
 
+import overhead_tables
 from groups import CALLS_PER_GRAPH, GROUPS, call_group, compiled_group
 
 from custom_autograd.measuring.interleaved import Timing, measure
@@ -94,10 +95,13 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--record", action="store_true", help="record all groups for the installed torch")
     parser.add_argument("--only", action="append", choices=NAMES, help="a group; default: all")
     parser.add_argument("--seconds", type=float, default=20.0, help="per group")
     parser.add_argument("--quick", action="store_true", help="only the calls, few rounds, and nothing that is built")
     options = parser.parse_args()
+    if options.record and (options.only or options.quick):
+        parser.error("--record measures everything: leave out --only and --quick")
     if options.quick:
         found = run(options.only or ["call"], 0.0, left_out={"C++": "--quick builds nothing"})
     else:
@@ -109,8 +113,12 @@ def main() -> None:
         print(f"{row['ours']:12} / {row['peer']:26} {row['mode']:20} {row['ratio']:.3f}  {target}")
     for name, reason in found["not measured"].items():
         print(f"not measured: {name}: {reason}")
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        options.out.write_text(text, encoding="utf-8")
+    if options.record:
+        (overhead_tables.RESULTS / f"{overhead_tables.version_of(found)}.json").write_text(text, encoding="utf-8")
+        overhead_tables.write_page()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,126 @@
+"""The tables of docs/explanation/what-a-call-costs.md, from what was recorded: python benchmarks/overhead_tables.py.
+
+`python benchmarks/overhead.py --record` measures the installed torch, records it, and writes the tables.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "overhead-cpu"
+DOCUMENT = ROOT / "docs" / "explanation" / "what-a-call-costs.md"
+MODES = ("no grad", "forward", "forward + backward")
+PEERS = {
+    "torch.mul": "`torch.mul` itself",
+    "by name": "op with a backward bound by name",
+    "drop-in": "op with `register_autograd`",
+    "overload": "its overload, as compiled graphs call it",
+    "torch.library": "`torch.library.custom_op`",
+    "torch.library overload": "its overload",
+    "triton_op": "`torch.library.triton_op`",
+    "raw Library": "raw `Library` op with an `autograd.Function`",
+    "Function, forward(ctx)": "`autograd.Function`, `forward(ctx, ...)`",
+    "Function, setup_context": "`autograd.Function`, `setup_context`",
+    "C++": "C++ op with C++ autograd, through `torch.ops`",
+}
+KINDS = {
+    "hidden and integer": "a hidden output that is saved, an integer input",
+    "optional and list": "an optional tensor, a list of two tensors",
+    "two kinds in turns": "two calls in turns, of vectors and of matrices",
+}
+LEVELS = {"validation full": "`full`", "validation cheap": "`cheap`", "validation off": "`off`"}
+
+
+def read_recorded() -> list[dict[str, Any]]:
+    """Return what was recorded, the newest torch first."""
+    recorded = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
+    return sorted(recorded, key=lambda one: [int(part) for part in version_of(one).split(".")], reverse=True)
+
+
+def version_of(recorded: dict[str, Any]) -> str:
+    """Return the torch of a recorded run, as in "2.13.0"."""
+    version: str = recorded["machine"]["torch"]
+    return version.partition("+")[0]
+
+
+def calls(recorded: list[dict[str, Any]]) -> str:
+    """Return the times of one call per peer, a table for each torch."""
+    tables = []
+    for one in recorded:
+        rows = [[name, *_times(one, key)] for key, name in PEERS.items()]
+        tables += [f"PyTorch {version_of(one)}:", _table(["µs per call", *MODES], rows)]
+    machine = recorded[0]["machine"]
+    threads = f"{machine['threads']} thread{'s' if machine['threads'] > 1 else ''}"
+    tables.append(f"Measured on {recorded[0]['date']}: {machine['cpu']}, {threads}, Python {machine['python']}, no GPU.")
+    return "\n\n".join(tables)
+
+
+def levels(recorded: list[dict[str, Any]]) -> str:
+    """Return the times of one call per level of validation."""
+    newest = recorded[0]
+    rows = [[name, *_times(newest, key)] for key, name in LEVELS.items()]
+    return _table([f"PyTorch {version_of(newest)}, µs per call", *MODES], rows)
+
+
+def kinds(recorded: list[dict[str, Any]]) -> str:
+    """Return the times of ops of other kinds, beside torch.library's."""
+    newest, rows = recorded[0], []
+    for key, name in KINDS.items():
+        own, other = _times(newest, key), _times(newest, f"torch.library {key}")
+        rows.append([name, *(f"{mine} / {theirs}" for mine, theirs in zip(own, other, strict=True))])
+    return _table([f"PyTorch {version_of(newest)}, µs per call, ours / torch.library", *MODES], rows)
+
+
+def ratios(recorded: list[dict[str, Any]]) -> str:
+    """Return every target and the ratio that was measured for it, with a column per torch."""
+    heads = ["ratio", "mode", "at most", *(f"PyTorch {version_of(one)}" for one in recorded)]
+    rows = []
+    for row in recorded[0]["ratios"]:
+        found = [_ratio(one, row) for one in recorded]
+        rows.append([f"{row['ours']} / {row['peer']}", row["mode"] or "-", str(row["target"]), *found])
+    return _table(heads, rows)
+
+
+TABLES = {"calls": calls, "ratios": ratios, "levels": levels, "kinds": kinds}
+
+
+def page() -> str:
+    """Return the page with its tables written from what was recorded."""
+    text, recorded = DOCUMENT.read_text(encoding="utf-8"), read_recorded()
+    for name, table in TABLES.items():
+        begin, end = f"<!-- {name}: benchmarks/overhead_tables.py -->", f"<!-- end of {name} -->"
+        before, found, rest = text.partition(begin)
+        if not found:
+            raise SystemExit(f"{DOCUMENT}: expected the line {begin}")
+        text = f"{before}{begin}\n{table(recorded)}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def write_page() -> None:
+    """Write the tables into the page."""
+    DOCUMENT.write_text(page(), encoding="utf-8")
+
+
+def _times(recorded: dict[str, Any], name: str) -> list[str]:
+    found = (recorded["timings"].get(f"{name} | {mode}") for mode in MODES)
+    return ["-" if timing is None else f"{timing['minimum']:.2f}" for timing in found]
+
+
+def _ratio(recorded: dict[str, Any], target: dict[str, Any]) -> str:
+    keys = ("ours", "peer", "mode")
+    for row in recorded["ratios"]:
+        if all(row[key] == target[key] for key in keys):
+            return f"{row['ratio']:.3f}{'' if row['holds'] else ', missed'}"
+    return "-"
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    write_page()
