@@ -1,6 +1,7 @@
 """What a call of an op costs besides its kernel, in every way to declare it: python benchmarks/overhead.py --out FILE.
 
-`--record` writes benchmarks/results/overhead-cpu/ and the tables of docs/explanation/what-a-call-costs.md. Every group is one run in which all cases take turns; ratios are of the shortest times. Tensors have 8 elements.
+Every group is one run in which all cases take turns; ratios are of the shortest times. Tensors have 8 elements.
+`--record` writes benchmarks/results/overhead-cpu/ and the tables of docs/explanation/what-a-call-costs.md.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def calls(recorded: list[dict[str, Any]]) -> str:
         rows = [[name, *_times(one, key)] for key, name in PEERS.items()]
         tables += [f"PyTorch {version_of(one)}:", _table(["µs per call", *MODES], rows)]
     machine = recorded[0]["machine"]
-    threads = f"{machine['threads']} thread{'s' if machine['threads'] > 1 else ''}"
-    tables.append(f"Measured on {recorded[0]['date']}: {machine['cpu']}, {threads}, Python {machine['python']}, no GPU.")
+    where = f"{machine['cpu']}, threads: {machine['threads']}, Python {machine['python']}"
+    tables.append(f"Measured on {recorded[0]['date']}: {where}, no GPU.")
     return "\n\n".join(tables)
 
 
