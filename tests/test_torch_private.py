@@ -850,6 +850,8 @@ def test_registered_classes_have_a_name():
     assert classes.class_name_of(int) is None
     assert classes.class_name_of("Plain") is None
     assert "enum.Enum" == (classes.class_name_of(enum.Enum) or "enum.Enum")  # torch 2.11 does not register it
+
+
 # ---------------------------------------------------------------------------------------------------------- storages
 
 

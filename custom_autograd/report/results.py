@@ -102,9 +102,7 @@ def skips_of(results: Iterable[Result]) -> tuple[Skip, ...]:
         if result.status == "skipped" and not result.accepted:
             checks = counts.setdefault((result.op, " ".join(result.message.split())), {})
             checks[result.check] = checks.get(result.check, 0) + 1
-    return tuple(
-        Skip(op, tuple(checks), reason, max(checks.values())) for (op, reason), checks in counts.items()
-    )
+    return tuple(Skip(op, tuple(checks), reason, max(checks.values())) for (op, reason), checks in counts.items())
 
 
 def _summary(op: str, check: str, results: Sequence[Result]) -> Summary:

@@ -153,19 +153,22 @@ def _kernel(value: object) -> str:
 def _index(found: list[Example], report: Report | None) -> str:
     number = sum(len(example.ops) for example in found)
     names = "\n".join(example.name for example in found)
-    return "\n\n".join(
-        [
-            "# The gallery",
-            f"Complete ops to copy: {len(found)} files with {number} ops, each with rules and samples, "
-            "and with kernels where PyTorch's own operations are not enough.\n"
-            "Each page is made from the code: formula, sources, what is registered and what is derived, "
-            "what every check found, and, where it was measured, what it costs.",
-            '<div class="cards">\n' + "\n".join(_card(example, report) for example in found) + "\n</div>",
-            "Each file runs as a script from any folder, and its last lines verify its ops:",
-            block("$ python examples/gallery/rms_norm.py\n$ custom-autograd check examples/gallery", "console"),
-            f"```{{toctree}}\n:hidden:\n\n{names}\n```",
-        ]
-    ) + "\n"
+    return (
+        "\n\n".join(
+            [
+                "# The gallery",
+                f"Complete ops to copy: {len(found)} files with {number} ops, each with rules and samples, "
+                "and with kernels where PyTorch's own operations are not enough.\n"
+                "Each page is made from the code: formula, sources, what is registered and what is derived, "
+                "what every check found, and, where it was measured, what it costs.",
+                '<div class="cards">\n' + "\n".join(_card(example, report) for example in found) + "\n</div>",
+                "Each file runs as a script from any folder, and its last lines verify its ops:",
+                block("$ python examples/gallery/rms_norm.py\n$ custom-autograd check examples/gallery", "console"),
+                f"```{{toctree}}\n:hidden:\n\n{names}\n```",
+            ]
+        )
+        + "\n"
+    )
 
 
 def _card(example: Example, report: Report | None) -> str:

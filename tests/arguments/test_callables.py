@@ -150,27 +150,36 @@ def test_what_a_rule_has_bound_is_not_asked_for():
 
 
 def test_rule_without_a_signature():
-    assert_expected_inline(message(lambda: WITH_RULES.register_backward(max, replace=True)), """\
+    assert_expected_inline(
+        message(lambda: WITH_RULES.register_backward(max, replace=True)),
+        """\
 RegistrationError: callables::ruled: the backward has no signature to bind by
   expected   'x', 'output', 'needs', 'meta', 'grad', 'grad_output'
   rule       builtin_function_or_method max
   declared   FILE.py:LINE
-  do         wrap it in a function whose parameters are the names it needs""")
+  do         wrap it in a function whose parameters are the names it needs""",
+    )
 
 
 def test_object_with_the_wrong_parameters():
-    assert_expected_inline(message(lambda: WITH_RULES.register_kernel("cuda", Scale(1.0).backward.__func__)), """\
+    assert_expected_inline(
+        message(lambda: WITH_RULES.register_kernel("cuda", Scale(1.0).backward.__func__)),
+        """\
 RegistrationError: callables::ruled: the cuda kernel does not fit the schema: missing a required argument: 'grad'
   expected   (x)
   found      (self, grad)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 def test_partial_whose_rest_has_no_annotation():
-    assert_expected_inline(message(lambda: custom_op("callables::bare", functools.partial(linear, 1))), """\
+    assert_expected_inline(
+        message(lambda: custom_op("callables::bare", functools.partial(linear, 1))),
+        """\
 DeclarationError: callables::bare: argument 'x' has no type annotation
   expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   declared   FILE.py:LINE
-  do         annotate it, or pass schema=; a function or a class takes static=('x',)""")
+  do         annotate it, or pass schema=; a function or a class takes static=('x',)""",
+    )

@@ -172,11 +172,14 @@ def test_check(name):
 def test_schemas():
     spelled = "\n".join(f"{name}: {OPS[name].schema.text}" for name in ("float", "nan", "infinity or None", "enum"))
 
-    assert_expected_inline(spelled, """\
+    assert_expected_inline(
+        spelled,
+        """\
 float: (Tensor x, SymInt before=1, float value=2.5, float after=2.0) -> Tensor
 nan: (Tensor x, SymInt before=1, float? value=None, float after=2.0) -> Tensor
 infinity or None: (Tensor x, SymInt before, float? value, float after=2.0) -> Tensor
-enum: (Tensor x, SymInt before=1, str value="RIGHT", float after=2.0) -> Tensor""")
+enum: (Tensor x, SymInt before=1, str value="RIGHT", float after=2.0) -> Tensor""",
+    )
 
 
 @custom_op("defaults::lists")

@@ -95,27 +95,36 @@ def test_vmap_draws_once_for_all_samples():
 
 
 def test_vmap_without_randomness():
-    assert_expected_inline(message(lambda: torch.vmap(lambda x: dropout(x, generator=seeded()))(X[None])), """\
+    assert_expected_inline(
+        message(lambda: torch.vmap(lambda x: dropout(x, generator=seeded()))(X[None])),
+        """\
 KernelError: generators::dropout: vmap met an op that draws random numbers
   expected   randomness='different' or 'same'
   found      randomness='error'
   declared   FILE.py:LINE
-  do         pass randomness= to torch.vmap""")
+  do         pass randomness= to torch.vmap""",
+    )
 
 
 def test_a_reference_is_not_run_again():
     out = noise(X.clone().requires_grad_(), seeded())
 
-    assert_expected_inline(message(lambda: out.sum().backward()), """\
+    assert_expected_inline(
+        message(lambda: out.sum().backward()),
+        """\
 GradientUnavailable: generators::noise: a gradient is asked for, and no backward is registered
   declared   FILE.py:LINE
-  do         register one with register_backward, register_grad or register_autograd, from what was drawn, returned as a (hidden) output: a reference would draw again from the generator""")
+  do         register one with register_backward, register_grad or register_autograd, from what was drawn, returned as a (hidden) output: a reference would draw again from the generator""",
+    )
 
 
 def test_no_generator():
-    assert_expected_inline(message(lambda: dropout(X, generator=3)), """\
+    assert_expected_inline(
+        message(lambda: dropout(X, generator=3)),
+        """\
 KernelError: generators::dropout: argument 'generator': expected a torch.Generator, found 3
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_compile_without_a_generator(fresh_compiler):

@@ -161,96 +161,138 @@ def refused(name, value):
 
 
 def test_name_of_no_member():
-    assert_expected_inline(refused("enum", "UP"), """\
+    assert_expected_inline(
+        refused("enum", "UP"),
+        """\
 KernelError: leaves::enum: argument 'value': expected one of Side.LEFT, Side.RIGHT, Side.SINISTER, found 'UP'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_value_of_a_member():
-    assert_expected_inline(refused("enum of strings", "same size"), """\
+    assert_expected_inline(
+        refused("enum of strings", "same size"),
+        """\
 KernelError: leaves::enum_of_strings: argument 'value': expected one of Padding.ZEROS, Padding.SAME, found 'same size'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_number_for_flags():
-    assert_expected_inline(refused("flags", 3), """\
+    assert_expected_inline(
+        refused("flags", 3),
+        """\
 KernelError: leaves::flags: argument 'value': expected Access.READ, Access.WRITE, or several joined by |, found 3
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_name_of_no_member_by_way_of_torch_ops():
-    assert_expected_inline(message(lambda: torch.ops.leaves.enum(X, "UP")), """\
+    assert_expected_inline(
+        message(lambda: torch.ops.leaves.enum(X, "UP")),
+        """\
 KernelError: Side: 'UP' stands for no value of an argument that travels as text
   expected   one of 'LEFT', 'RIGHT', 'SINISTER'
-  do         give torch.ops one of the texts above, or call the op itself, which takes the values""")
+  do         give torch.ops one of the texts above, or call the op itself, which takes the values""",
+    )
 
 
 def test_text_of_no_value_by_way_of_torch_ops():
     custom_op("leaves::mixed", mixed, replace=True)
 
-    assert_expected_inline(message(lambda: torch.ops.leaves.mixed(X, "'low'")), """\
+    assert_expected_inline(
+        message(lambda: torch.ops.leaves.mixed(X, "'low'")),
+        """\
 KernelError: Literal['auto', 3]: "'low'" stands for no value of an argument that travels as text
   expected   one of "'auto'", '3'
-  do         give torch.ops one of the texts above, or call the op itself, which takes the values""")
+  do         give torch.ops one of the texts above, or call the op itself, which takes the values""",
+    )
 
 
 def test_literal_with_none():
     op = custom_op("leaves::literal_or_none", literal_or_none, replace=True)
 
-    assert_expected_inline(message(lambda: op(X, "z")), """\
+    assert_expected_inline(
+        message(lambda: op(X, "z")),
+        """\
 KernelError: leaves::literal_or_none: argument 'value': expected one of 'a', 'b', None, found 'z'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_literal_of_members_with_none():
     op = custom_op("leaves::member_or_none", member_or_none, replace=True)
 
-    assert_expected_inline(message(lambda: op(X, Side.RIGHT)), """\
+    assert_expected_inline(
+        message(lambda: op(X, Side.RIGHT)),
+        """\
 KernelError: leaves::member_or_none: argument 'value': expected one of Side.LEFT, None, found <Side.RIGHT: 2>
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_true_is_not_one():
-    assert_expected_inline(refused("literal of int", True), """\
+    assert_expected_inline(
+        refused("literal of int", True),
+        """\
 KernelError: leaves::literal_of_int: argument 'value': expected one of 1, 2, found True
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_one_is_not_true():
-    assert_expected_inline(refused("literal of bool", 1), """\
+    assert_expected_inline(
+        refused("literal of bool", 1),
+        """\
 KernelError: leaves::literal_of_bool: argument 'value': expected one of True, found 1
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_other_member_of_a_literal():
-    assert_expected_inline(refused("literal of enums", Side.RIGHT), """\
+    assert_expected_inline(
+        refused("literal of enums", Side.RIGHT),
+        """\
 KernelError: leaves::literal_of_enums: argument 'value': expected one of Side.LEFT, found <Side.RIGHT: 2>
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_tuple_of_another_length():
-    assert_expected_inline(refused("pair", (1, 2, 3)), """\
+    assert_expected_inline(
+        refused("pair", (1, 2, 3)),
+        """\
 KernelError: leaves::pair: argument 'value': expected a tuple of length 2, found (1, 2, 3)
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_str_for_a_list_of_str():
     """The dispatcher takes "abc" for ["a", "b", "c"]."""
-    assert_expected_inline(refused("list of str", "abc"), """\
+    assert_expected_inline(
+        refused("list of str", "abc"),
+        """\
 KernelError: leaves::list_of_str: argument 'value': expected a list or a tuple, found 'abc'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_member_for_a_list_of_members():
-    assert_expected_inline(refused("list of enums", Side.LEFT), """\
+    assert_expected_inline(
+        refused("list of enums", Side.LEFT),
+        """\
 KernelError: leaves::list_of_enums: argument 'value': expected a list or a tuple, found <Side.LEFT: 1>
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_integer_for_a_dtype_in_a_tuple():
-    assert_expected_inline(refused("tuple of dtypes", (torch.half, 3)), """\
+    assert_expected_inline(
+        refused("tuple of dtypes", (torch.half, 3)),
+        """\
 KernelError: leaves::tuple_of_dtypes: argument 'value': expected a torch.dtype, found 3
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 @pytest.mark.parametrize(("name", "value"), [("enum", Level.LOW), ("enum of integers", 1), ("flags", Padding.SAME),

@@ -225,13 +225,16 @@ def drop_in_function(x: Tensor, *xs: Tensor) -> Tensor:
 
 
 def test_a_kernel_without_the_star_is_refused():
-    assert_expected_inline(message(lambda: weighted.register_kernel("cpu", lambda xs, weights: xs)), """\
+    assert_expected_inline(
+        message(lambda: weighted.register_kernel("cpu", lambda xs, weights: xs)),
+        """\
 RegistrationError: signatures::weighted: the cpu kernel does not fit the schema: missing a required argument: 'xs'
   expected   (*xs, weights)
   found      (xs, weights)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 def test_a_vmap_rule_without_the_star_is_refused():

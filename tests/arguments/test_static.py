@@ -137,61 +137,85 @@ def refused(function):
 
 
 def test_lambda():
-    assert_expected_inline(refused(lambda x: x), """\
+    assert_expected_inline(
+        refused(lambda x: x),
+        """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found a lambda: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_closure():
-    assert_expected_inline(refused(local()), """\
+    assert_expected_inline(
+        refused(local()),
+        """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found local.<locals>.inner, which is local to a function: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_partial():
-    assert_expected_inline(refused(functools.partial(square)), """\
+    assert_expected_inline(
+        refused(functools.partial(square)),
+        """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found a functools.partial: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_bound_method():
-    assert_expected_inline(refused(Cubes.method.__get__(3)), """\
+    assert_expected_inline(
+        refused(Cubes.method.__get__(3)),
+        """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found the bound method Cubes.method: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_object_that_is_not_what_its_module_has():
-    assert_expected_inline(re.sub("0x[0-9a-f]+", "0x...", refused(torch.nn.ReLU())), """\
+    assert_expected_inline(
+        re.sub("0x[0-9a-f]+", "0x...", refused(torch.nn.ReLU())),
+        """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found ReLU(), which is not what its module has under that name: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_what_cannot_be_called():
-    assert_expected_inline(refused("arguments.functions:square"), """\
+    assert_expected_inline(
+        refused("arguments.functions:square"),
+        """\
 KernelError: statics::apply: argument 'function': expected a function or a class, found 'arguments.functions:square'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_name_of_nothing():
     found = message(lambda: torch.ops.statics.apply(X, "arguments.functions:sqare"))
 
-    assert_expected_inline(re.sub("functions.py:[0-9]+", "FILE.py:LINE", found), """\
+    assert_expected_inline(
+        re.sub("functions.py:[0-9]+", "FILE.py:LINE", found),
+        """\
 KernelError: statics::apply: the static argument 'function' names what cannot be found
   expected   'module:name' of a function or class in a module that is imported in this process
   found      'arguments.functions:sqare': its module has nothing of that name
   declared   FILE.py:LINE
-  do         keep the name in arguments.functions""")
+  do         keep the name in arguments.functions""",
+    )
 
 
 def test_name_in_no_module():
     found = message(lambda: torch.ops.statics.apply(X, "arguments.nowhere:square"))
 
-    assert_expected_inline(re.sub("functions.py:[0-9]+", "FILE.py:LINE", found), """\
+    assert_expected_inline(
+        re.sub("functions.py:[0-9]+", "FILE.py:LINE", found),
+        """\
 KernelError: statics::apply: the static argument 'function' names what cannot be found
   expected   'module:name' of a function or class in a module that is imported in this process
   found      'arguments.nowhere:square': its module is not imported in this process
   declared   FILE.py:LINE
-  do         import arguments.nowhere first, if you trust what holds the name: a text does not decide what is imported""")
+  do         import arguments.nowhere first, if you trust what holds the name: a text does not decide what is imported""",
+    )
 
 
 def test_a_name_imports_nothing(imports_of):

@@ -1,6 +1,5 @@
 """Loading: what a target names, and that importing it twice is importing it once."""
 
-
 import pytest
 
 from custom_autograd.checks.loading import load

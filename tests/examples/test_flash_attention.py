@@ -246,7 +246,9 @@ def test_arguments_that_do_not_fit() -> None:
             flash.flash_attention(**{name: torch.zeros(shape) for name, shape in (good | change).items()})
         messages.append(str(error.value).partition("; found")[0])
 
-    assert_expected_inline("\n".join(messages), """\
+    assert_expected_inline(
+        "\n".join(messages),
+        """\
 gallery::flash_attention: 'q', 'k' and 'v' must be (batch, heads, length, features)
 gallery::flash_attention: 'k' must have as many features as 'q'
 gallery::flash_attention: 'k' and 'v' may differ in their last dimension only
@@ -254,7 +256,8 @@ gallery::flash_attention: 'k' must have the batch of 'q'
 gallery::flash_attention: the number of heads of 'k' must divide that of 'q'
 gallery::flash_attention: the number of heads of 'k' must divide that of 'q'
 gallery::flash_attention: 'bias' must broadcast to (batch, heads, queries, keys)
-gallery::flash_attention: 'bias' must have at most 4 dimensions""")
+gallery::flash_attention: 'bias' must have at most 4 dimensions""",
+    )
 
 
 @needs_compiler

@@ -107,9 +107,7 @@ def test_loops_of_products(case: str) -> None:
     g = random(a.shape[0], b.shape[2], dtype=torch.float64, seed=2)
 
     torch.testing.assert_close(grouped.products(a, b, offsets), exact(a, b, offsets))
-    torch.testing.assert_close(
-        grouped.outer_products(a, g, offsets), grouped.grouped_outer.__wrapped__(a, g, offsets)
-    )
+    torch.testing.assert_close(grouped.outer_products(a, g, offsets), grouped.grouped_outer.__wrapped__(a, g, offsets))
 
 
 @needs_compiler

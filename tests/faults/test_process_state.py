@@ -50,9 +50,7 @@ CHANGES = {
     "autocast is True, and was False": lambda: torch.set_autocast_enabled("cpu", True),
     "NumPy's error handling is": lambda: np.seterr(over="raise"),
     "working folder is /, and was": lambda: os.chdir("/"),
-    "cudnn is (True, True, False), and was": lambda: setattr(
-        torch.backends.cudnn, "benchmark", True
-    ),
+    "cudnn is (True, True, False), and was": lambda: setattr(torch.backends.cudnn, "benchmark", True),
 }
 
 

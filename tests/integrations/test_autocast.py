@@ -283,10 +283,13 @@ def test_forward_mode_casts_too():
 def test_coverage_tells_the_policy():
     found = "\n".join(op.coverage()["autocast"] for op in (scaled, two_devices, moments))
 
-    assert_expected_inline(found, """\
+    assert_expected_inline(
+        found,
+        """\
 registered: cpu: {'x': 'lower', 'weight': 'lower', 'scale': 'float32'}, output 'input'
 registered: cpu: torch.bfloat16; cuda: torch.float16
-registered: cpu: 'float32', output {'mean': 'lower'}""")
+registered: cpu: 'float32', output {'mean': 'lower'}""",
+    )
 
 
 @pytest.mark.parametrize("op", [scaled, derived, torch_style, precise, add_product], ids=lambda op: op.__name__)

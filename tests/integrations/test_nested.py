@@ -289,35 +289,44 @@ def shape_free(text):
 
 
 def test_an_op_that_is_not_pointwise():
-    assert_expected_inline(message(lambda: softmax(jagged(values()))), """\
+    assert_expected_inline(
+        message(lambda: softmax(jagged(values()))),
+        """\
 KernelError: nested::softmax: 'x' is a nested tensor, and the op has no rule for those
   expected   a dense tensor, a pointwise op, or a rule
   found      layout torch.jagged
   declared   FILE.py:LINE
-  do         declare it with tags=torch.Tag.pointwise if each element of an output depends on the elements in its own place only; else register_torch_dispatch(type(x), rule)""")
+  do         declare it with tags=torch.Tag.pointwise if each element of an output depends on the elements in its own place only; else register_torch_dispatch(type(x), rule)""",
+    )
 
 
 def test_offsets_that_differ():
     x, y = jagged(values()), jagged(values(), torch.tensor([0, 3, 6]))
 
-    assert_expected_inline(shape_free(message(lambda: mul(x, y))), """\
+    assert_expected_inline(
+        shape_free(message(lambda: mul(x, y))),
+        """\
 KernelError: nested::mul: the nested tensors 'x' and 'y' are not ragged alike
   expected   the same offsets, and as many dimensions, in both; 'x' has shape (2, j0, 3)
   found      'y' of shape (2, j1, 3)
   declared   FILE.py:LINE
-  do         make one from the other's offsets: torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())""")
+  do         make one from the other's offsets: torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())""",
+    )
 
 
 def test_ranks_that_differ():
     x = jagged(values())
     y = jagged(values(6), x.offsets())
 
-    assert_expected_inline(shape_free(message(lambda: mul(x, y))), """\
+    assert_expected_inline(
+        shape_free(message(lambda: mul(x, y))),
+        """\
 KernelError: nested::mul: the nested tensors 'x' and 'y' are not ragged alike
   expected   the same offsets, and as many dimensions, in both; 'x' has shape (2, j0, 3)
   found      'y' of shape (2, j0)
   declared   FILE.py:LINE
-  do         make one from the other's offsets: torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())""")
+  do         make one from the other's offsets: torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())""",
+    )
 
 
 def test_lengths_that_agree_with_offsets_that_differ():
@@ -328,49 +337,64 @@ def test_lengths_that_agree_with_offsets_that_differ():
 
 
 def test_a_dense_tensor_that_would_meet_the_ragged_dimension():
-    assert_expected_inline(shape_free(message(lambda: mul(jagged(values()), values()))), """\
+    assert_expected_inline(
+        shape_free(message(lambda: mul(jagged(values()), values()))),
+        """\
 KernelError: nested::mul: the dense tensor 'y' does not broadcast against the nested tensor 'x'
   expected   no more than the dimensions behind the ragged one of (2, j0, 3), or size 1 there
   found      (6, 3)
   declared   FILE.py:LINE
-  do         make it a nested tensor with the same offsets""")
+  do         make it a nested tensor with the same offsets""",
+    )
 
 
 def test_a_nested_tensor_of_strided_layout():
     x = torch.nested.nested_tensor([torch.rand(2), torch.rand(3)])
 
-    assert_expected_inline(message(lambda: mul(x, x)), """\
+    assert_expected_inline(
+        message(lambda: mul(x, x)),
+        """\
 KernelError: nested::mul: 'x' is a nested tensor of strided layout
   expected   dense tensors, or nested tensors of layout torch.jagged
   found      layout torch.strided
   declared   FILE.py:LINE
-  do         make it with torch.nested.nested_tensor(..., layout=torch.jagged)""")
+  do         make it with torch.nested.nested_tensor(..., layout=torch.jagged)""",
+    )
     with torch.inference_mode():
         assert "is a nested tensor of strided layout" in message(lambda: mul(x, x))
 
 
 def test_an_op_that_writes():
-    assert_expected_inline(message(lambda: write_(jagged(values()))), """\
+    assert_expected_inline(
+        message(lambda: write_(jagged(values()))),
+        """\
 KernelError: nested::write_: the op writes to 'x', which it cannot for nested tensors
   declared   FILE.py:LINE
-  do         call it on x.values(), or register_torch_dispatch(type(x), rule)""")
+  do         call it on x.values(), or register_torch_dispatch(type(x), rule)""",
+    )
 
 
 def test_an_op_that_is_wrongly_called_pointwise():
-    assert_expected_inline(message(lambda: liar(jagged(values()))), """\
+    assert_expected_inline(
+        message(lambda: liar(jagged(values()))),
+        """\
 KernelError: nested::liar: the op is declared pointwise, and its output has another shape than the values
   expected   (6,), and any sizes behind
   found      (3,)
   declared   FILE.py:LINE
-  do         declare it without torch.Tag.pointwise""")
+  do         declare it without torch.Tag.pointwise""",
+    )
 
 
 def test_a_rule_registered_twice():
     def again():
         ruled.register_torch_dispatch(NestedTensor, lambda cls, func, types, args, kwargs: None)
 
-    assert_expected_inline(message(again), """\
+    assert_expected_inline(
+        message(again),
+        """\
 RegistrationError: nested::ruled: the torch_dispatch torch.nested._internal.nested_tensor.NestedTensor rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True if that is meant""")
+  do         pass replace=True if that is meant""",
+    )

@@ -326,7 +326,9 @@ def test_undefined_gradients_under_compile(fresh_compiler):
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_undefined_gradients_of_sparse_outputs_are_sparse(layout):
     seen = []
-    op = custom_op("kinds::sparse_pair", lambda x: (x * 2, x * 3), schema="(Tensor x) -> (Tensor, Tensor)", replace=True)
+    op = custom_op(
+        "kinds::sparse_pair", lambda x: (x * 2, x * 3), schema="(Tensor x) -> (Tensor, Tensor)", replace=True
+    )
 
     @op.register_backward
     def _(grad_output_0, grad_output_1):
@@ -423,21 +425,27 @@ def test_a_rule_has_gradients_through_the_op():
 
 
 def test_register_torch_dispatch_takes_a_class():
-    assert_expected_inline(message(lambda: fresh("no_class").register_torch_dispatch(3, double)), """\
+    assert_expected_inline(
+        message(lambda: fresh("no_class").register_torch_dispatch(3, double)),
+        """\
 RegistrationError: kinds::no_class: register_torch_dispatch takes a class
   found      3
   rule       FILE.py:LINE
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_a_rule_takes_five_arguments():
-    assert_expected_inline(message(lambda: fresh("few").register_torch_dispatch(Shy, lambda cls, func: 0)), """\
+    assert_expected_inline(
+        message(lambda: fresh("few").register_torch_dispatch(Shy, lambda cls, func: 0)),
+        """\
 RegistrationError: kinds::few: the torch_dispatch rule does not fit the schema: too many positional arguments
   expected   (cls, func, types, args, kwargs)
   found      (cls, func)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
@@ -455,11 +463,14 @@ def unplaced(text):
 
 
 def test_a_subclass_that_implements_nothing():
-    assert_expected_inline(unplaced(notes(lambda: blend(Shy(torch.ones(3)), torch.ones(3)), TypeError)), """\
+    assert_expected_inline(
+        unplaced(notes(lambda: blend(Shy(torch.ones(3)), torch.ones(3)), TypeError)),
+        """\
 Multiple dispatch failed for 'torch._ops.kinds.blend.default'; all __torch_dispatch__ handlers returned NotImplemented:
 
   - tensor subclass <class 'module.Shy'>
-kinds::blend, declared at FILE.py:LINE: register_torch_dispatch(cls, rule) says what the op does for a class""")
+kinds::blend, declared at FILE.py:LINE: register_torch_dispatch(cls, rule) says what the op does for a class""",
+    )
 
 
 @custom_op("kinds::inner_shy")
@@ -478,12 +489,15 @@ def test_a_refusal_within_a_kernel_is_noted_once():
 def test_masked_tensors():
     x = torch.masked.masked_tensor(torch.rand(2), torch.tensor([True, False]))
 
-    assert_expected_inline(message(lambda: blend(x, x)), """\
+    assert_expected_inline(
+        message(lambda: blend(x, x)),
+        """\
 KernelError: kinds::blend: the op is called with a masked tensor, and has no rule for those
   expected   plain tensors
   found      torch.masked.MaskedTensor
   declared   FILE.py:LINE
-  do         call it on x.get_data(), and mask the result with x.get_mask(); or register_torch_dispatch(torch.masked.MaskedTensor, rule)""")
+  do         call it on x.get_data(), and mask the result with x.get_mask(); or register_torch_dispatch(torch.masked.MaskedTensor, rule)""",
+    )
 
 
 @custom_op("kinds::on_cpu", device_types="cpu")
@@ -498,9 +512,12 @@ def test_sparse_tensors_go_to_the_default_kernel():
 
 
 def test_sparse_tensors_without_a_default_kernel():
-    assert_expected_inline(message(lambda: on_cpu(torch.eye(2).to_sparse())), """\
+    assert_expected_inline(
+        message(lambda: on_cpu(torch.eye(2).to_sparse())),
+        """\
 KernelError: kinds::on_cpu: there is no kernel for layout torch.sparse_coo: the kernel of a device type takes strided tensors
   expected   tensors of layout torch.strided
   found      torch.sparse_coo
   declared   FILE.py:LINE
-  do         call .to_dense(), or register_kernel(None) a kernel that takes such tensors""")
+  do         call .to_dense(), or register_kernel(None) a kernel that takes such tensors""",
+    )

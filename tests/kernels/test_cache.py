@@ -101,9 +101,7 @@ def test_a_damaged_library_does_not_end_the_process_that_calls_its_kernel(
     assert [1.0, 2.0] == cpp_kernel(source, "unchanged")(torch.tensor([1.0, 2.0])).tolist()
 
 
-def test_an_intact_library_is_not_built_again(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_intact_library_is_not_built_again(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo built >> {tmp_path}/log;; esac\n"$CC" "$@"')
     for _ in range(2):
         find_or_build(source, ())
@@ -147,9 +145,7 @@ def warning_of(source: Path) -> str:
     return str(warning.message).replace(str(source.parent), "FOLDER")
 
 
-def test_a_full_disk_is_the_reason_that_is_shown(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_the_reason_that_is_shown(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the linker says comes before the first line with the word error."""
     says = "/usr/bin/ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status"
     compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo "{says}"; exit 1;; esac\n"$CC" "$@"')
@@ -171,9 +167,7 @@ def test_what_the_linker_does_not_find_is_shown(source: Path) -> None:
         find_or_build(source, ["-lnosuchlibrary"])
 
 
-def test_a_full_disk_under_the_cache_is_the_reason_that_is_shown(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_under_the_cache_is_the_reason_that_is_shown(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device", "library.so")
 

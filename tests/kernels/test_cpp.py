@@ -464,9 +464,7 @@ def test_header_that_changes_meanwhile_is_not_mistaken(tmp_path: Path, monkeypat
 
 
 @needs_compiler
-def test_another_version_of_the_compiler_builds_again(
-    light: Path, builds: Callable[[], int], tmp_path: Path
-) -> None:
+def test_another_version_of_the_compiler_builds_again(light: Path, builds: Callable[[], int], tmp_path: Path) -> None:
     """Though the command is the same."""
     first, _ = find_or_build(light, ())
     compiler = tmp_path / "counting-c++"
@@ -506,7 +504,7 @@ def test_damaged_record_is_made_again(light: Path, cache: Path, builds: Callable
 def test_library_names_no_folder_of_who_built_it(tmp_path: Path) -> None:
     """It may serve the same source in another folder."""
     source = write_source(tmp_path, 13)
-    source.write_text(source.read_text().replace("check_contiguous(x", 'STD_TORCH_CHECK(false, __FILE__);\n  f(x', 1))
+    source.write_text(source.read_text().replace("check_contiguous(x", "STD_TORCH_CHECK(false, __FILE__);\n  f(x", 1))
     source.write_text(source.read_text().replace("  f(x,", "  check_contiguous(x,"))
 
     with pytest.raises(RuntimeError) as caught:

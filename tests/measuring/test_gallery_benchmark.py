@@ -11,7 +11,7 @@ from custom_autograd.measuring.memory import peak_memory
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "measure_gallery.py"
 
-CASES = '''
+CASES = """
 import torch
 from cases import Case
 
@@ -31,7 +31,7 @@ def cases():
     peers = {"wrong": wrong, "other gradient": detached, "raising": raising}
     yield Case("tiny", op, reference, arguments, peers, targets, bytes_moved=2**23)
     yield Case("drawn", drawn_wrong, drawn, arguments)
-'''
+"""
 
 
 @pytest.fixture(scope="module")

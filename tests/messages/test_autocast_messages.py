@@ -29,20 +29,26 @@ def refused(*args, op=scaled, **kwargs):
 
 
 def test_unknown_device_type():
-    assert_expected_inline(refused("gpu", "lower"), """\
+    assert_expected_inline(
+        refused("gpu", "lower"),
+        """\
 RegistrationError: casts::scaled: the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      'gpu'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_one_device_of_a_type():
-    assert_expected_inline(message(lambda: scaled.register_autocast("cpu:0", torch.bfloat16)), """\
+    assert_expected_inline(
+        message(lambda: scaled.register_autocast("cpu:0", torch.bfloat16)),
+        """\
 RegistrationError: casts::scaled: the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      'cpu:0'
   declared   FILE.py:LINE
-  do         write 'cpu', for every device of that type""")
+  do         write 'cpu', for every device of that type""",
+    )
 
 
 def test_what_is_refused_for_one_device_leaves_the_op_as_it_was():
@@ -56,140 +62,188 @@ def test_what_is_refused_for_one_device_leaves_the_op_as_it_was():
 
 
 def test_unknown_argument():
-    assert_expected_inline(refused("cpu", {"wieght": "lower"}), """\
+    assert_expected_inline(
+        refused("cpu", {"wieght": "lower"}),
+        """\
 RegistrationError: casts::scaled: autocast names 'wieght', which is no name of the op
   expected   'x', 'weight'
   found      'wieght'
   declared   FILE.py:LINE
-  do         did you mean 'weight'?""")
+  do         did you mean 'weight'?""",
+    )
 
 
 def test_argument_that_is_no_tensor():
-    assert_expected_inline(refused("cpu", {"eps": "float32"}), """\
+    assert_expected_inline(
+        refused("cpu", {"eps": "float32"}),
+        """\
 RegistrationError: casts::scaled: autocast names 'eps', which is no tensor argument
   expected   'x', 'weight'
   found      'eps'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_name_that_is_no_string():
-    assert_expected_inline(refused("cpu", {0: "lower"}), """\
+    assert_expected_inline(
+        refused("cpu", {0: "lower"}),
+        """\
 RegistrationError: casts::scaled: autocast names 0, which is no name of the op
   expected   'x', 'weight'
   found      0
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_unknown_word():
-    assert_expected_inline(refused("cpu", "loewr"), """\
+    assert_expected_inline(
+        refused("cpu", "loewr"),
+        """\
 RegistrationError: casts::scaled: autocast casts all arguments to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'loewr'
   declared   FILE.py:LINE
-  do         did you mean 'lower'?""")
+  do         did you mean 'lower'?""",
+    )
 
 
 def test_unknown_word_for_an_argument():
-    assert_expected_inline(refused("cpu", {"x": "half"}), """\
+    assert_expected_inline(
+        refused("cpu", {"x": "half"}),
+        """\
 RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'half'
   declared   FILE.py:LINE
-  do         write torch.half""")
+  do         write torch.half""",
+    )
 
 
 def test_name_of_a_dtype():
-    assert_expected_inline(refused("cpu", {"x": "bfloat16"}), """\
+    assert_expected_inline(
+        refused("cpu", {"x": "bfloat16"}),
+        """\
 RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'bfloat16'
   declared   FILE.py:LINE
-  do         write torch.bfloat16""")
+  do         write torch.bfloat16""",
+    )
 
 
 def test_integer_dtype_for_an_argument():
-    assert_expected_inline(refused("cpu", {"x": torch.int64}), """\
+    assert_expected_inline(
+        refused("cpu", {"x": torch.int64}),
+        """\
 RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      torch.int64
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_no_cast_at_all():
-    assert_expected_inline(refused("cpu", None), """\
+    assert_expected_inline(
+        refused("cpu", None),
+        """\
 RegistrationError: casts::scaled: autocast casts all arguments to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      None
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_input_is_no_word_for_inputs():
-    assert_expected_inline(refused("cpu", {"x": "input"}), """\
+    assert_expected_inline(
+        refused("cpu", {"x": "input"}),
+        """\
 RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'input'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_promote_is_no_word_for_outputs():
-    assert_expected_inline(refused("cpu", "lower", output="promote"), """\
+    assert_expected_inline(
+        refused("cpu", "lower", output="promote"),
+        """\
 RegistrationError: casts::scaled: autocast casts the output to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'input'
   found      'promote'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_unknown_output():
-    assert_expected_inline(refused("cpu", "lower", output={"oot": "input"}), """\
+    assert_expected_inline(
+        refused("cpu", "lower", output={"oot": "input"}),
+        """\
 RegistrationError: casts::scaled: autocast names 'oot', which is no name of the op
   expected   'out'
   found      'oot'
   declared   FILE.py:LINE
-  do         did you mean 'out'?""")
+  do         did you mean 'out'?""",
+    )
 
 
 def test_hidden_output():
-    assert_expected_inline(refused("cpu", "lower", output={"rstd": "float32"}), """\
+    assert_expected_inline(
+        refused("cpu", "lower", output={"rstd": "float32"}),
+        """\
 RegistrationError: casts::scaled: autocast names 'rstd', which is no tensor that the call returns anew
   expected   'out'
   found      'rstd'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_bad_cast_of_an_output():
-    assert_expected_inline(refused("cpu", "lower", output={"out": 3}), """\
+    assert_expected_inline(
+        refused("cpu", "lower", output={"out": 3}),
+        """\
 RegistrationError: casts::scaled: autocast casts output 'out' to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'input'
   found      3
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_written_argument():
-    assert_expected_inline(refused("cpu", {"total": "lower"}, op=write_), """\
+    assert_expected_inline(
+        refused("cpu", {"total": "lower"}, op=write_),
+        """\
 RegistrationError: casts::write_: autocast cannot cast 'total', which the op writes to: it would write to a copy
   expected   'total': 'keep'
   found      'total': 'lower'
   declared   FILE.py:LINE
-  do         leave 'total' out""")
+  do         leave 'total' out""",
+    )
 
 
 def test_viewed_argument():
-    assert_expected_inline(refused("cpu", {"x": "lower"}, op=view), """\
+    assert_expected_inline(
+        refused("cpu", {"x": "lower"}, op=view),
+        """\
 RegistrationError: casts::view: autocast cannot cast 'x', which an output is a view of: it would be a view of a copy
   expected   'x': 'keep'
   found      'x': 'lower'
   declared   FILE.py:LINE
-  do         leave 'x' out""")
+  do         leave 'x' out""",
+    )
 
 
 def test_second_policy():
     scaled.register_autocast("cpu", {"x": "lower"}, output="input", replace=True)
 
-    assert_expected_inline(refused("cpu", torch.float16), """\
+    assert_expected_inline(
+        refused("cpu", torch.float16),
+        """\
 RegistrationError: casts::scaled: the autocast cpu rule is already registered
   found      one at register_autocast('cpu', {'x': 'lower'}, output 'input'), another at register_autocast('cpu', torch.float16)
   declared   FILE.py:LINE
-  do         pass replace=True if that is meant""")
+  do         pass replace=True if that is meant""",
+    )
 
 
 @custom_op("casts::product")
@@ -209,10 +263,13 @@ def backward_within_autocast():
 
 
 def test_a_rule_of_an_op_without_a_policy_under_autocast():
-    assert_expected_inline(message(backward_within_autocast), """\
+    assert_expected_inline(
+        message(backward_within_autocast),
+        """\
 GradientError: casts::product: the gradient of 'x' has the wrong dtype
   expected   torch.float32, the dtype of 'x'
   found      torch.bfloat16
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         convert it: grad.to(torch.float32); or op.register_autocast('cpu', 'keep'), which keeps autocast out of op and rule""")
+  do         convert it: grad.to(torch.float32); or op.register_autocast('cpu', 'keep'), which keeps autocast out of op and rule""",
+    )

@@ -49,210 +49,291 @@ def reduce(x: Tensor, mode: Mode = Mode.SUM, side: Literal["left", "right"] = "l
 
 
 def test_too_many_results():
-    assert_expected_inline(called(lambda x: (x * 1, x * 2, x * 3), schema="(Tensor x) -> (Tensor out, Tensor rstd)"), """\
+    assert_expected_inline(
+        called(lambda x: (x * 1, x * 2, x * 3), schema="(Tensor x) -> (Tensor out, Tensor rstd)"),
+        """\
 KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong number of outputs
   expected   2: 'out', 'rstd'
   found      3
   declared   FILE.py:LINE
-  do         return one value per output of the schema, in order""")
+  do         return one value per output of the schema, in order""",
+    )
 
 
 def test_too_few_results():
-    assert_expected_inline(called(lambda x: x * 1, schema="(Tensor x) -> (Tensor out, Tensor rstd)"), """\
+    assert_expected_inline(
+        called(lambda x: x * 1, schema="(Tensor x) -> (Tensor out, Tensor rstd)"),
+        """\
 KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong number of outputs
   expected   2: 'out', 'rstd'
   found      Tensor
   declared   FILE.py:LINE
-  do         return one value per output of the schema, in order""")
+  do         return one value per output of the schema, in order""",
+    )
 
 
 def test_no_result():
-    assert_expected_inline(called(lambda x: None), """\
+    assert_expected_inline(
+        called(lambda x: None),
+        """\
 KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong type as output 'output'
   expected   Tensor
   found      None
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_result_of_a_wrong_type():
-    assert_expected_inline(called(lambda x: 3, "(Tensor x) -> Tensor"), """\
+    assert_expected_inline(
+        called(lambda x: 3, "(Tensor x) -> Tensor"),
+        """\
 KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong type as output 'output'
   expected   Tensor
   found      int
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_number_of_a_wrong_type():
-    assert_expected_inline(called(lambda x: 0.5, "(Tensor x) -> int"), """\
+    assert_expected_inline(
+        called(lambda x: 0.5, "(Tensor x) -> int"),
+        """\
 KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong type as output 'output'
   expected   int
   found      float
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_no_list_of_results():
-    assert_expected_inline(called(lambda x: x * 1, "(Tensor x) -> Tensor[]"), """\
+    assert_expected_inline(
+        called(lambda x: x * 1, "(Tensor x) -> Tensor[]"),
+        """\
 KernelError: words::called: the default kernel, FILE.py:LINE, returns no list of tensors as output 'output'
   expected   a list of tensors
   found      Tensor
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_result_that_is_an_input():
-    assert_expected_inline(called(lambda x: x), """\
+    assert_expected_inline(
+        called(lambda x: x),
+        """\
 KernelError: words::called: the default kernel, FILE.py:LINE, returns an output 'output' that shares memory with input 'x'
   expected   new memory
   declared   FILE.py:LINE
-  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, schema= with 'Tensor(a) x' and '-> Tensor(a)' for a view of it, or mutates_args for a write""")
+  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, schema= with 'Tensor(a) x' and '-> Tensor(a)' for a view of it, or mutates_args for a write""",
+    )
 
 
 def test_results_that_are_one():
-    assert_expected_inline(called(lambda x: [x * 1] * 2, schema="(Tensor x) -> (Tensor out, Tensor rstd)"), """\
+    assert_expected_inline(
+        called(lambda x: [x * 1] * 2, schema="(Tensor x) -> (Tensor out, Tensor rstd)"),
+        """\
 KernelError: words::called: the default kernel, FILE.py:LINE, returns an output 'rstd' that shares memory with output 'out'
   expected   new memory
   declared   FILE.py:LINE
-  do         return a copy of one of them""")
+  do         return a copy of one of them""",
+    )
 
 
 def test_another_tensor_than_the_written_one():
-    assert_expected_inline(called(lambda x: x * 1, "(Tensor(a!) x) -> Tensor(a!)", mutates_args=("x",)), """\
+    assert_expected_inline(
+        called(lambda x: x * 1, "(Tensor(a!) x) -> Tensor(a!)", mutates_args=("x",)),
+        """\
 KernelError: words::called: the default kernel, FILE.py:LINE, returns something other than 'x' as output 'output'
   expected   the tensor that was given as 'x', or None
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_kernel_that_is_missing():
-    assert_expected_inline(called(lambda x: x, device_types=("cuda", "mps")), """\
+    assert_expected_inline(
+        called(lambda x: x, device_types=("cuda", "mps")),
+        """\
 KernelError: words::called: there is no kernel for device type 'cpu'
   expected   tensors on 'cuda', 'mps'
   found      'cpu'
   declared   FILE.py:LINE
-  do         register one with register_kernel('cpu')""")
+  do         register one with register_kernel('cpu')""",
+    )
 
 
 def test_kernel_that_is_missing_for_a_device_argument():
-    assert_expected_inline(called(lambda n, device=None: n, "(int n, Device? device=None) -> Tensor", (2,), device_types="cuda"), """\
+    assert_expected_inline(
+        called(lambda n, device=None: n, "(int n, Device? device=None) -> Tensor", (2,), device_types="cuda"),
+        """\
 KernelError: words::called: there is no kernel for device type 'cpu'
   expected   tensors on 'cuda'
   found      'cpu'
   declared   FILE.py:LINE
-  do         register one with register_kernel('cpu')""")
+  do         register one with register_kernel('cpu')""",
+    )
 
 
 def test_member_of_no_enumeration():
-    assert_expected_inline(message(lambda: reduce(ONES, "mean")), """\
+    assert_expected_inline(
+        message(lambda: reduce(ONES, "mean")),
+        """\
 KernelError: words::reduce: argument 'mode': expected one of Mode.MEAN, Mode.SUM, found 'mean'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_value_of_no_literal():
-    assert_expected_inline(message(lambda: reduce(ONES, side="top")), """\
+    assert_expected_inline(
+        message(lambda: reduce(ONES, side="top")),
+        """\
 KernelError: words::reduce: argument 'side': expected one of 'left', 'right', found 'top'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_fake_that_is_missing():
-    assert_expected_inline(faked(None), """\
+    assert_expected_inline(
+        faked(None),
+        """\
 KernelError: words::faked: the op meets fake tensors, and no fake is registered
   declared   FILE.py:LINE
-  do         register_fake a function that returns empty tensors of the right shape, dtype and device; torch.compile, export and meta tensors need it""")
+  do         register_fake a function that returns empty tensors of the right shape, dtype and device; torch.compile, export and meta tensors need it""",
+    )
 
 
 def test_fake_with_a_wrong_result():
-    assert_expected_inline(faked(lambda x: None), """\
+    assert_expected_inline(
+        faked(lambda x: None),
+        """\
 KernelError: words::faked: the fake, FILE.py:LINE, returns the wrong type as output 'output'
   expected   Tensor
   found      None
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_fake_with_too_many_results():
-    assert_expected_inline(faked(lambda x: (x, x)), """\
+    assert_expected_inline(
+        faked(lambda x: (x, x)),
+        """\
 KernelError: words::faked: the fake, FILE.py:LINE, returns the wrong number of outputs
   expected   1: 'output'
   found      2
   declared   FILE.py:LINE
-  do         return one value per output of the schema, in order""")
+  do         return one value per output of the schema, in order""",
+    )
 
 
 def test_vmap_rule_without_a_pair():
-    assert_expected_inline(batched(lambda info, in_dims, x: x), """\
+    assert_expected_inline(
+        batched(lambda info, in_dims, x: x),
+        """\
 KernelError: words::batched: the vmap rule returns no pair
   expected   (output, out_dims)
   found      Tensor
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         return the output, and for each output the dimension that is batched, or None""")
+  do         return the output, and for each output the dimension that is batched, or None""",
+    )
 
 
 def test_vmap_rule_with_too_much():
-    assert_expected_inline(batched(lambda info, in_dims, x: (x, 0, 0)), """\
+    assert_expected_inline(
+        batched(lambda info, in_dims, x: (x, 0, 0)),
+        """\
 KernelError: words::batched: the vmap rule returns no pair
   expected   (output, out_dims)
   found      a tuple of 3
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         return the output, and for each output the dimension that is batched, or None""")
+  do         return the output, and for each output the dimension that is batched, or None""",
+    )
 
 
 def test_vmap_rule_with_a_dimension_that_is_not_the_batch():
-    assert_expected_inline(batched(lambda info, in_dims, x: (x * 2, 1), args=(torch.ones(4, 3),)), """\
+    assert_expected_inline(
+        batched(lambda info, in_dims, x: (x * 2, 1), args=(torch.ones(4, 3),)),
+        """\
 KernelError: words::batched: the vmap rule says that output 'output' is batched over dimension 1, and it is not
   expected   4 samples there
   found      shape (4, 3)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         return as out_dims the dimension of each output that has the batch, or None""")
+  do         return as out_dims the dimension of each output that has the batch, or None""",
+    )
 
 
 def test_vmap_rule_with_a_dimension_that_does_not_exist():
-    assert_expected_inline(batched(lambda info, in_dims, x: (x * 2, 5), args=(torch.ones(4, 3),)), """\
+    assert_expected_inline(
+        batched(lambda info, in_dims, x: (x * 2, 5), args=(torch.ones(4, 3),)),
+        """\
 KernelError: words::batched: the vmap rule says that output 'output' is batched over dimension 5, and it is not
   expected   4 samples there
   found      shape (4, 3)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         return as out_dims the dimension of each output that has the batch, or None""")
+  do         return as out_dims the dimension of each output that has the batch, or None""",
+    )
 
 
 def test_vmap_rule_with_a_dimension_that_is_not_the_batch_in_a_list():
     rule = lambda info, in_dims, x: ([x, x * 2], [0, 1])  # noqa: E731
-    assert_expected_inline(batched(rule, "(Tensor x) -> Tensor[]", lambda x: [x, x * 2], (torch.ones(4, 3),)), """\
+    assert_expected_inline(
+        batched(rule, "(Tensor x) -> Tensor[]", lambda x: [x, x * 2], (torch.ones(4, 3),)),
+        """\
 KernelError: words::batched: the vmap rule says that output 'output' is batched over dimension 1, and it is not
   expected   4 samples there
   found      shape (4, 3)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         return as out_dims the dimension of each output that has the batch, or None""")
+  do         return as out_dims the dimension of each output that has the batch, or None""",
+    )
 
 
 def test_vmap_of_numbers_that_differ():
-    assert_expected_inline(batched(kernel=lambda x: int(x[0]), schema="(Tensor x) -> int", args=(torch.arange(4.0).view(2, 2),)), """\
+    assert_expected_inline(
+        batched(kernel=lambda x: int(x[0]), schema="(Tensor x) -> int", args=(torch.arange(4.0).view(2, 2),)),
+        """\
 KernelError: words::batched: the output 'output' is no tensor and differs between the samples of a vmap
   found      0, 2
   declared   FILE.py:LINE
-  do         register_vmap a rule that says what it means""")
+  do         register_vmap a rule that says what it means""",
+    )
 
 
 def test_vmap_of_random_numbers():
-    assert_expected_inline(batched(tags=[torch.Tag.nondeterministic_seeded]), """\
+    assert_expected_inline(
+        batched(tags=[torch.Tag.nondeterministic_seeded]),
+        """\
 KernelError: words::batched: vmap met an op that draws random numbers
   expected   randomness='different' or 'same'
   found      randomness='error'
   declared   FILE.py:LINE
-  do         pass randomness= to torch.vmap""")
+  do         pass randomness= to torch.vmap""",
+    )
 
 
 def test_vmap_that_writes_to_one_tensor():
-    assert_expected_inline(batched(kernel=lambda x, y: None, schema="(Tensor(a!) x, Tensor y) -> ()", args=(torch.ones(2), torch.ones(2, 2)), in_dims=(None, 0), mutates_args=("x",)), """\
+    assert_expected_inline(
+        batched(
+            kernel=lambda x, y: None,
+            schema="(Tensor(a!) x, Tensor y) -> ()",
+            args=(torch.ones(2), torch.ones(2, 2)),
+            in_dims=(None, 0),
+            mutates_args=("x",),
+        ),
+        """\
 KernelError: words::batched: vmap would write one tensor once per sample: 'x' is not batched
   found      'y' batched
   declared   FILE.py:LINE
-  do         batch 'x' as well: expand and clone it before the call""")
+  do         batch 'x' as well: expand and clone it before the call""",
+    )
 
 
 def test_instance_of_the_function():
-    assert_expected_inline(message(reduce.function, TypeError), """TypeError: reduce is not to be instantiated or called: call the op, or reduce.apply(...)""")
+    assert_expected_inline(
+        message(reduce.function, TypeError),
+        """TypeError: reduce is not to be instantiated or called: call the op, or reduce.apply(...)""",
+    )
 
 
 @custom_op("words::convert")
@@ -262,26 +343,35 @@ def convert(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def test_a_number_for_a_dtype():
     """PyTorch takes any integer for one, and reads beyond the end of its table."""
-    assert_expected_inline(message(lambda: convert(torch.zeros(1), 3000)), """\
+    assert_expected_inline(
+        message(lambda: convert(torch.zeros(1), 3000)),
+        """\
 KernelError: words::convert: argument 'dtype': expected a torch.dtype, found 3000
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_tensors_with_data_among_tensors_without():
     op = custom_op("words::two", lambda x, y: x + y, schema="(Tensor x, Tensor y) -> Tensor", replace=True)
     op.register_fake(lambda x, y: torch.empty_like(x))
-    assert_expected_inline(message(lambda: op(ONES, ONES.to("meta"))), """\
+    assert_expected_inline(
+        message(lambda: op(ONES, ONES.to("meta"))),
+        """\
 KernelError: words::two: the op meets tensors on 'meta', which have no data, together with tensors that have
   expected   all tensors on one device
   found      'x' on 'cpu', 'y' on 'meta'
   rule       FILE.py:LINE, fake
   declared   FILE.py:LINE
-  do         move them to one device; a fake makes its outputs on the device of an input""")
+  do         move them to one device; a fake makes its outputs on the device of an input""",
+    )
 
 
 def test_an_input_that_is_written_to_without_being_declared():
     op = custom_op("words::writes", lambda x: x.mul_(1) + 1, schema="(Tensor x) -> Tensor", replace=True)
-    assert_expected_inline(message(lambda: op(torch.ones(2))), """\
+    assert_expected_inline(
+        message(lambda: op(torch.ones(2))),
+        """\
 KernelError: words::writes: the default kernel, FILE.py:LINE, writes to its input 'x'
   declared   FILE.py:LINE
-  do         write to a copy, or declare it: mutates_args=('x',)""")
+  do         write to a copy, or declare it: mutates_args=('x',)""",
+    )

@@ -42,163 +42,214 @@ torch.library.custom_op("words::others", good, mutates_args=())
 
 
 def test_name_without_a_namespace():
-    assert_expected_inline(declare(good, "square"), """\
+    assert_expected_inline(
+        declare(good, "square"),
+        """\
 DeclarationError: square: the name has no namespace
   expected   'namespace::name' or 'namespace::name.overload'
   found      'square'
   declared   FILE.py:LINE
-  do         name it, say, 'mylib::square'""")
+  do         name it, say, 'mylib::square'""",
+    )
 
 
 def test_name_of_the_default_overload():
-    assert_expected_inline(declare(good, "words::square.default"), """\
+    assert_expected_inline(
+        declare(good, "words::square.default"),
+        """\
 DeclarationError: words::square.default: 'default' is the overload of a name without one
   expected   'namespace::name' or 'namespace::name.overload'
   found      'words::square.default'
   declared   FILE.py:LINE
-  do         write 'words::square'""")
+  do         write 'words::square'""",
+    )
 
 
 def test_name_that_is_no_identifier():
-    assert_expected_inline(declare(good, "words::to-square"), """\
+    assert_expected_inline(
+        declare(good, "words::to-square"),
+        """\
 DeclarationError: words::to-square: namespace and name must be Python identifiers
   expected   'namespace::name' or 'namespace::name.overload'
   found      'words::to-square'
   declared   FILE.py:LINE
-  do         use letters, digits and underscores""")
+  do         use letters, digits and underscores""",
+    )
 
 
 def test_name_that_is_a_keyword():
-    assert_expected_inline(declare(good, "words::lambda"), """\
+    assert_expected_inline(
+        declare(good, "words::lambda"),
+        """\
 DeclarationError: words::lambda: namespace and name must be Python identifiers
   expected   'namespace::name' or 'namespace::name.overload'
   found      'words::lambda'
   declared   FILE.py:LINE
-  do         use letters, digits and underscores""")
+  do         use letters, digits and underscores""",
+    )
 
 
 def test_name_in_a_reserved_namespace():
-    assert_expected_inline(declare(good, "aten::square"), """\
+    assert_expected_inline(
+        declare(good, "aten::square"),
+        """\
 DeclarationError: aten::square: the namespace 'aten' is reserved for PyTorch
   expected   'namespace::name' or 'namespace::name.overload'
   found      'aten::square'
   declared   FILE.py:LINE
-  do         use the name of your library; reserved are 'at', 'aten', 'c10d', 'prim', 'prims', 'pytorch', 'quantized', 'torch'""")
+  do         use the name of your library; reserved are 'at', 'aten', 'c10d', 'prim', 'prims', 'pytorch', 'quantized', 'torch'""",
+    )
 
 
 def test_name_that_is_no_string():
-    assert_expected_inline(declare(good, 3), """\
+    assert_expected_inline(
+        declare(good, 3),
+        """\
 DeclarationError: 3: the name of an op is a string
   expected   'namespace::name' or 'namespace::name.overload'
   found      '3'
   declared   FILE.py:LINE
-  do         write custom_op('namespace::name')""")
+  do         write custom_op('namespace::name')""",
+    )
 
 
 def test_name_that_is_taken():
-    assert_expected_inline(declare(pair, "words::taken"), """\
+    assert_expected_inline(
+        declare(pair, "words::taken"),
+        """\
 DeclarationError: words::taken: the op is already declared
   found      one at FILE.py:LINE, another at FILE.py:LINE
-  do         choose another name, or pass replace=True if that is meant""")
+  do         choose another name, or pass replace=True if that is meant""",
+    )
 
 
 def test_name_that_another_library_took():
-    assert_expected_inline(declare(good, "words::others"), """\
+    assert_expected_inline(
+        declare(good, "words::others"),
+        """\
 DeclarationError: words::others: an op of that name exists, and was not declared through custom_autograd
   declared   FILE.py:LINE
-  do         choose another name, or remove the other declaration""")
+  do         choose another name, or remove the other declaration""",
+    )
 
 
 def test_name_that_torch_ops_uses():
-    assert_expected_inline(declare(good, "words::name"), """\
+    assert_expected_inline(
+        declare(good, "words::name"),
+        """\
 DeclarationError: words::name: 'name' cannot be the name of an op: torch.ops.words.name is something else
   declared   FILE.py:LINE
-  do         choose another name""")
+  do         choose another name""",
+    )
 
 
 def test_object_that_cannot_be_called():
-    assert_expected_inline(declare(3), """\
+    assert_expected_inline(
+        declare(3),
+        """\
 DeclarationError: words::op: the declared object is not callable
   found      3
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_object_without_a_signature():
-    assert_expected_inline(declare(max), """\
+    assert_expected_inline(
+        declare(max),
+        """\
 DeclarationError: words::op: the decorated object has no signature
   expected   a Python function, or schema=
   found      <built-in function max>
   declared   builtin_function_or_method max
-  do         pass schema=, or wrap it in a function with annotations""")
+  do         pass schema=, or wrap it in a function with annotations""",
+    )
 
 
 def test_argument_without_an_annotation():
     def f(x, n: int) -> Tensor:
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: argument 'x' has no type annotation
   expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   declared   FILE.py:LINE
-  do         annotate it, or pass schema=; a function or a class takes static=('x',)""")
+  do         annotate it, or pass schema=; a function or a class takes static=('x',)""",
+    )
 
 
 def test_argument_of_an_unsupported_type():
     def f(x: Tensor, table: set[int]) -> Tensor:
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: argument 'table' has an annotation that is not supported
   expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   found      set[int]
   declared   FILE.py:LINE
-  do         change the annotation, or split the argument into ones the dispatcher can hold""")
+  do         change the annotation, or split the argument into ones the dispatcher can hold""",
+    )
 
 
 def test_argument_that_is_a_tuple():
     def f(x: Tensor, size: tuple[int, set[str]]) -> Tensor:
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: 'size[1]' has an annotation that is not supported
   expected   tensors, numbers, strings, dtypes, Enums, and containers of those
   found      set[str]
   declared   FILE.py:LINE
-  do         change the annotation, or leave it out of the container""")
+  do         change the annotation, or leave it out of the container""",
+    )
 
 
 def test_arguments_of_any_name():
     def f(x: Tensor, **options: int) -> Tensor:
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: parameter '**options: int' takes arguments of any name, and a schema names each
   expected   parameters with names of their own
   declared   FILE.py:LINE
-  do         give each argument a name of its own; '*' before them makes them keyword-only""")
+  do         give each argument a name of its own; '*' before them makes them keyword-only""",
+    )
 
 
 def test_annotation_that_nothing_defines():
     def f(x: "Nowhere") -> Tensor:  # noqa: F821 - the point
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: the annotation of 'x' cannot be read
   found      'Nowhere'
   declared   FILE.py:LINE
-  do         import the type at the top of the module: it is not known where the op is declared""")
+  do         import the type at the top of the module: it is not known where the op is declared""",
+    )
 
 
 def test_default_that_does_not_fit_its_type():
     def f(x: Tensor, n: int = "two") -> Tensor:
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: argument 'n' has a default that does not fit its type
   expected   int
   found      'two'
   declared   FILE.py:LINE
-  do         change the default or the annotation; a tensor can have no default but None""")
+  do         change the default or the annotation; a tensor can have no default but None""",
+    )
 
 
 @pytest.mark.parametrize(("kind", "default"), [(str, "a\ud800"), (list[str], ["a\ud800"])], ids=["text", "list"])
@@ -208,266 +259,353 @@ def test_default_with_half_of_a_surrogate_pair(kind, default):
     def f(x: Tensor, s: kind = default) -> Tensor:
         return x
 
-    assert_expected_inline(declare(f).replace(repr(default), "DEFAULT"), """\
+    assert_expected_inline(
+        declare(f).replace(repr(default), "DEFAULT"),
+        """\
 DeclarationError: words::op: argument 's' has a default that the dispatcher cannot hold
   expected   text that UTF-8 can hold
   found      DEFAULT, with half of a surrogate pair
   declared   FILE.py:LINE
-  do         write the character itself (chr(0x1F600)), or take its number as an int""")
+  do         write the character itself (chr(0x1F600)), or take its number as an int""",
+    )
 
 
 def test_schema_with_half_of_a_surrogate_pair():
-    assert_expected_inline(declare(lambda x, s: x, schema='(Tensor x, str s="\ud800") -> Tensor'), """\
+    assert_expected_inline(
+        declare(lambda x, s: x, schema='(Tensor x, str s="\ud800") -> Tensor'),
+        """\
 DeclarationError: words::op: the schema cannot be parsed: it has half of a surrogate pair
   found      '(Tensor x, str s="\\ud800") -> Tensor'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_default_beyond_64_bits():
     def f(x: Tensor, n: int = 2**63) -> Tensor:
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: argument 'n' has a default that does not fit its type
   expected   int
   found      9223372036854775808
   declared   FILE.py:LINE
-  do         change the default or the annotation; a tensor can have no default but None""")
+  do         change the default or the annotation; a tensor can have no default but None""",
+    )
 
 
 def test_default_that_is_a_tensor():
     def f(x: Tensor, y: Tensor = TWO) -> Tensor:
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: argument 'y' has a default that does not fit its type
   expected   torch.Tensor
   found      tensor([1., 1.])
   declared   FILE.py:LINE
-  do         change the default or the annotation; a tensor can have no default but None""")
+  do         change the default or the annotation; a tensor can have no default but None""",
+    )
 
 
 def test_argument_that_is_a_function():
     def f(x: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: argument 'activation' has an annotation that is not supported
   expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   found      Optional[collections.abc.Callable[[torch.Tensor], torch.Tensor]]
   declared   FILE.py:LINE
-  do         pass static=('activation',) to custom_op: it then takes functions and classes that can be imported""")
+  do         pass static=('activation',) to custom_op: it then takes functions and classes that can be imported""",
+    )
 
 
 def test_argument_that_is_a_legacy_tensor():
     def f(x: torch.FloatTensor) -> Tensor:
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: argument 'x' has an annotation that is not supported
   expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   found      torch.FloatTensor
   declared   FILE.py:LINE
-  do         annotate it as Tensor, and check the dtype in the kernel""")
+  do         annotate it as Tensor, and check the dtype in the kernel""",
+    )
 
 
 def test_static_that_names_no_argument():
-    assert_expected_inline(declare(good, static=("m",)), """\
+    assert_expected_inline(
+        declare(good, static=("m",)),
+        """\
 DeclarationError: words::op: static= names 'm', which is no argument
   expected   'x', 'n'
   found      'm'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_static_that_is_no_string_in_the_schema():
-    assert_expected_inline(declare(good, schema="(Tensor x, int n) -> Tensor", static=("n",)), """\
+    assert_expected_inline(
+        declare(good, schema="(Tensor x, int n) -> Tensor", static=("n",)),
+        """\
 DeclarationError: words::op: the static argument 'n' does not travel as a string
   expected   'str n' or 'str? n=None' in the schema
   found      int
   declared   FILE.py:LINE
-  do         its type in a schema is str: the name of what is passed""")
+  do         its type in a schema is str: the name of what is passed""",
+    )
 
 
 def test_class_method_that_is_not_bound():
-    assert_expected_inline(re.sub("0x[0-9a-f]+", "0x...", declare(classmethod(good))), """\
+    assert_expected_inline(
+        re.sub("0x[0-9a-f]+", "0x...", declare(classmethod(good))),
+        """\
 DeclarationError: words::op: the declared object is not callable
   found      <classmethod(<function good at 0x...>)>
   declared   FILE.py:LINE
-  do         declare what Class.method gives""")
+  do         declare what Class.method gives""",
+    )
 
 
 def test_default_of_another_type():
     def f(x: Tensor, n: int = None) -> Tensor:  # noqa: RUF013 - the point
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: argument 'n' has the default None, which its type does not include
   expected   int | None
   found      int
   declared   FILE.py:LINE
-  do         make the annotation optional""")
+  do         make the annotation optional""",
+    )
 
 
 def test_results_without_an_annotation():
     def f(x: Tensor):
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: the return value has no type annotation
   expected   '-> Tensor', '-> tuple[Tensor, Tensor]', '-> None', ...
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_results_that_cannot_be_returned():
     def f(x: Tensor) -> dict[str, Tensor]:
         return {"x": x}
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: the return annotation is not supported
   expected   Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those
   found      dict[str, torch.Tensor]
   declared   FILE.py:LINE
-  do         return a NamedTuple, a dataclass, a TypedDict, or a dict with its keys in outputs=""")
+  do         return a NamedTuple, a dataclass, a TypedDict, or a dict with its keys in outputs=""",
+    )
 
 
 def test_mutates_args_without_such_an_argument():
-    assert_expected_inline(declare(good, mutates_args="y"), """\
+    assert_expected_inline(
+        declare(good, mutates_args="y"),
+        """\
 DeclarationError: words::op: mutates_args names 'y', which is no argument
   expected   'x', 'n'
   found      'y'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_mutates_args_of_a_number():
-    assert_expected_inline(declare(good, mutates_args="n"), """\
+    assert_expected_inline(
+        declare(good, mutates_args="n"),
+        """\
 DeclarationError: words::op: argument 'n' stands in mutates_args but holds no tensor
   expected   a Tensor or a list of Tensors
   found      int
   declared   FILE.py:LINE
-  do         take it out of mutates_args""")
+  do         take it out of mutates_args""",
+    )
 
 
 @pytest.mark.skipif(not hasattr(torch.Tag, "inplace"), reason="this torch has no tag of that name")
 def test_op_tagged_as_writing_that_returns_something_else():
-    assert_expected_inline(declare(two_writes, mutates_args=("x", "y"), tags=[torch.Tag.inplace]), """\
+    assert_expected_inline(
+        declare(two_writes, mutates_args=("x", "y"), tags=[torch.Tag.inplace]),
+        """\
 DeclarationError: words::op: an op tagged inplace or out returns each tensor it writes to, in order
   expected   2: 'x', 'y'
   found      1
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_schema_that_is_none():
-    assert_expected_inline(declare(good, schema="(Tensr x) -> Tensor"), """\
+    assert_expected_inline(
+        declare(good, schema="(Tensr x) -> Tensor"),
+        """\
 DeclarationError: words::op: the schema cannot be parsed: unknown type specifier. Common valid schema types include Tensor, SymInt, int, float, bool, Scalar; for a full list, please see https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/README.md#func :
 op(Tensr x) -> Tensor
    ~~~~~ <--- HERE
   found      (Tensr x) -> Tensor
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_schema_with_a_name():
-    assert_expected_inline(declare(good, schema="op(Tensor x) -> Tensor"), """\
+    assert_expected_inline(
+        declare(good, schema="op(Tensor x) -> Tensor"),
+        """\
 DeclarationError: words::op: the schema does not begin with '('
   expected   (Tensor x, ...) -> Tensor
   found      op(Tensor x) -> Tensor
   declared   FILE.py:LINE
-  do         leave the name of the op out of the schema""")
+  do         leave the name of the op out of the schema""",
+    )
 
 
 def test_schema_that_the_function_does_not_fit():
-    assert_expected_inline(declare(good, schema="(Tensor x, int n, int m) -> Tensor"), """\
+    assert_expected_inline(
+        declare(good, schema="(Tensor x, int n, int m) -> Tensor"),
+        """\
 DeclarationError: words::op: the function cannot be called with the schema's arguments: too many positional arguments
   expected   parameters 'x', 'n', 'm'
   found      (x: torch.Tensor, n: int = 2) -> torch.Tensor
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_schema_that_contradicts_mutates_args():
-    assert_expected_inline(declare(good, schema="(Tensor(a!) x) -> ()"), """\
+    assert_expected_inline(
+        declare(good, schema="(Tensor(a!) x) -> ()"),
+        """\
 DeclarationError: words::op: mutates_args and the schema do not agree on what is written to
   expected   mutates_args=('x',)
   found      mutates_args=()
   declared   FILE.py:LINE
-  do         mark written arguments in the schema as 'Tensor(a!)', and name the same ones""")
+  do         mark written arguments in the schema as 'Tensor(a!)', and name the same ones""",
+    )
 
 
 def test_outputs_of_another_number():
-    assert_expected_inline(declare(pair, outputs=("out",)), """\
+    assert_expected_inline(
+        declare(pair, outputs=("out",)),
+        """\
 DeclarationError: words::op: outputs= does not have one name per output
   expected   2 names
   found      1: 'out'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_output_with_the_name_of_an_input():
-    assert_expected_inline(declare(good, outputs=("x",)), """\
+    assert_expected_inline(
+        declare(good, outputs=("x",)),
+        """\
 DeclarationError: words::op: the name 'x' stands twice among inputs and outputs
   found      'x', 'n', 'x'
   declared   FILE.py:LINE
-  do         give the output another name through outputs=""")
+  do         give the output another name through outputs=""",
+    )
 
 
 def test_output_with_a_name_that_is_none():
-    assert_expected_inline(declare(good, outputs=("the output",)), """\
+    assert_expected_inline(
+        declare(good, outputs=("the output",)),
+        """\
 DeclarationError: words::op: 'the output' cannot be the name of an argument or an output
   expected   Python identifiers that are no keywords
   declared   FILE.py:LINE
-  do         rename it, so that rules can name it""")
+  do         rename it, so that rules can name it""",
+    )
 
 
 def test_hidden_that_is_no_output():
-    assert_expected_inline(declare(pair, outputs=("out", "rstd"), hidden="rst"), """\
+    assert_expected_inline(
+        declare(pair, outputs=("out", "rstd"), hidden="rst"),
+        """\
 DeclarationError: words::op: hidden= names 'rst', which is no output
   expected   'out', 'rstd'
   found      'rst'
   declared   FILE.py:LINE
-  do         did you mean 'rstd'?""")
+  do         did you mean 'rstd'?""",
+    )
 
 
 def test_everything_hidden():
-    assert_expected_inline(declare(pair, outputs=("out", "rstd"), hidden=("out", "rstd")), """\
+    assert_expected_inline(
+        declare(pair, outputs=("out", "rstd"), hidden=("out", "rstd")),
+        """\
 DeclarationError: words::op: every output is hidden
   declared   FILE.py:LINE
-  do         leave at least one output visible""")
+  do         leave at least one output visible""",
+    )
 
 
 def test_non_differentiable_that_is_no_name():
-    assert_expected_inline(declare(good, non_differentiable=("z",)), """\
+    assert_expected_inline(
+        declare(good, non_differentiable=("z",)),
+        """\
 DeclarationError: words::op: non_differentiable= names 'z', which is neither input nor output
   expected   'x', 'n', 'output'
   found      'z'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_device_type_that_torch_does_not_know():
-    assert_expected_inline(declare(good, device_types="gpu"), """\
+    assert_expected_inline(
+        declare(good, device_types="gpu"),
+        """\
 DeclarationError: words::op: the dispatcher refuses the op: Expected one of cpu, cuda, ipu, xpu, mkldnn, opengl, opencl, ideep, hip, ve, fpga, maia, xla, lazy, vulkan, mps, meta, hpu, mtia, privateuseone device type at start of device string: gpu
   found      (Tensor x, SymInt n=2) -> Tensor
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_op_that_is_not_declared_here():
     from custom_autograd.op import _restore
 
-    assert_expected_inline(message(lambda: _restore("words::nowhere", "torch")), """\
+    assert_expected_inline(
+        message(lambda: _restore("words::nowhere", "torch")),
+        """\
 DeclarationError: words::nowhere: the op is not declared in this process
   found      module 'torch' without it
-  do         import the module that declares it before unpickling""")
+  do         import the module that declares it before unpickling""",
+    )
 
 
 def test_default_that_an_enumeration_does_not_have():
     def f(x: Tensor, side: Literal["left", "right"] = "top") -> Tensor:
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: the default of argument 'side' does not fit its type: expected one of 'left', 'right', found 'top'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_annotations_that_cannot_be_read():
     def f(x: "Tensor[") -> Tensor:  # noqa: F722 - the point
         return x
 
-    assert_expected_inline(declare(f), """\
+    assert_expected_inline(
+        declare(f),
+        """\
 DeclarationError: words::op: the annotations cannot be read: Forward reference must be an expression -- got 'Tensor['
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )

@@ -67,320 +67,427 @@ def twice(op):
 
 
 def test_shape_that_was_broadcast():
-    assert_expected_inline(returned(lambda grad, x, weight: {"x": grad @ weight, "weight": (grad.T @ x).expand(7, 3, 4)}), """\
+    assert_expected_inline(
+        returned(lambda grad, x, weight: {"x": grad @ weight, "weight": (grad.T @ x).expand(7, 3, 4)}),
+        """\
 GradientError: words::linear: the gradient of 'weight' has the wrong shape
   expected   (3, 4), the shape of 'weight'
   found      (7, 3, 4)
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         sum over dimension 0: 'weight' was broadcast there""")
+  do         sum over dimension 0: 'weight' was broadcast there""",
+    )
 
 
 def test_shape_that_was_broadcast_twice():
-    assert_expected_inline(returned(lambda grad, x, weight: {"x": None, "weight": (grad.T @ x).expand(6, 7, 3, 4)}), """\
+    assert_expected_inline(
+        returned(lambda grad, x, weight: {"x": None, "weight": (grad.T @ x).expand(6, 7, 3, 4)}),
+        """\
 GradientError: words::linear: the gradient of 'weight' has the wrong shape
   expected   (3, 4), the shape of 'weight'
   found      (6, 7, 3, 4)
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         sum over dimensions 0, 1: 'weight' was broadcast there""")
+  do         sum over dimensions 0, 1: 'weight' was broadcast there""",
+    )
 
 
 def test_shape_that_is_transposed():
-    assert_expected_inline(returned(lambda grad, x, weight: (grad @ weight, x.T @ grad)), """\
+    assert_expected_inline(
+        returned(lambda grad, x, weight: (grad @ weight, x.T @ grad)),
+        """\
 GradientError: words::linear: the gradient of 'weight' has the wrong shape
   expected   (3, 4), the shape of 'weight'
   found      (4, 3)
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         the sizes are right but in another order: a transpose is missing or too many""")
+  do         the sizes are right but in another order: a transpose is missing or too many""",
+    )
 
 
 def test_shape_that_is_flat():
-    assert_expected_inline(returned(lambda grad, x, weight: (grad @ weight, (grad.T @ x).flatten())), """\
+    assert_expected_inline(
+        returned(lambda grad, x, weight: (grad @ weight, (grad.T @ x).flatten())),
+        """\
 GradientError: words::linear: the gradient of 'weight' has the wrong shape
   expected   (3, 4), the shape of 'weight'
   found      (12,)
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         reshape it to the shape of 'weight'""")
+  do         reshape it to the shape of 'weight'""",
+    )
 
 
 def test_shape_that_is_too_small():
-    assert_expected_inline(returned(lambda grad: (grad.sum(), None)), """\
+    assert_expected_inline(
+        returned(lambda grad: (grad.sum(), None)),
+        """\
 GradientError: words::linear: the gradient of 'x' has the wrong shape
   expected   (5, 4), the shape of 'x'
   found      ()
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         make it as large as 'x'""")
+  do         make it as large as 'x'""",
+    )
 
 
 def test_shape_that_is_of_another_size():
-    assert_expected_inline(returned(lambda grad: (grad, None)), """\
+    assert_expected_inline(
+        returned(lambda grad: (grad, None)),
+        """\
 GradientError: words::linear: the gradient of 'x' has the wrong shape
   expected   (5, 4), the shape of 'x'
   found      (5, 3)
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         make it as large as 'x'""")
+  do         make it as large as 'x'""",
+    )
 
 
 def test_dtype():
-    assert_expected_inline(returned(lambda x: (x.float(), None)), """\
+    assert_expected_inline(
+        returned(lambda x: (x.float(), None)),
+        """\
 GradientError: words::linear: the gradient of 'x' has the wrong dtype
   expected   torch.float64, the dtype of 'x'
   found      torch.float32
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         convert it: grad.to(torch.float64)""")
+  do         convert it: grad.to(torch.float64)""",
+    )
 
 
 def test_device():
-    assert_expected_inline(returned(lambda x: (x.to("meta"), None)), """\
+    assert_expected_inline(
+        returned(lambda x: (x.to("meta"), None)),
+        """\
 GradientError: words::linear: the gradient of 'x' is on the wrong device
   expected   cpu, the device of 'x'
   found      meta
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         compute it where the input is""")
+  do         compute it where the input is""",
+    )
 
 
 def test_no_tensor():
-    assert_expected_inline(returned(lambda x: (0.0, None)), """\
+    assert_expected_inline(
+        returned(lambda x: (0.0, None)),
+        """\
 GradientError: words::linear: the gradient of 'x' is no tensor
   expected   a tensor, None, or a callable that returns one
   found      float: 0.0
   rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_missing():
-    assert_expected_inline(returned(lambda x: {"x": x}), """\
+    assert_expected_inline(
+        returned(lambda x: {"x": x}),
+        """\
 GradientError: words::linear: the gradient of 'weight' is missing
   expected   an entry 'weight'
   found      entries 'x'
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one; where it is zero, return 'weight': None""")
+  do         return one; where it is zero, return 'weight': None""",
+    )
 
 
 def test_surplus():
-    assert_expected_inline(returned(lambda x: {"x": x, "weight": None, "n": None}), """\
+    assert_expected_inline(
+        returned(lambda x: {"x": x, "weight": None, "n": None}),
+        """\
 GradientError: words::linear: the backward returns a gradient for 'n', which carries none
   expected   gradients for 'x', 'weight'
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         leave 'n' out of the result""")
+  do         leave 'n' out of the result""",
+    )
 
 
 def test_misnamed():
-    assert_expected_inline(returned(lambda x: {"x": x, "wieght": None}), """\
+    assert_expected_inline(
+        returned(lambda x: {"x": x, "wieght": None}),
+        """\
 GradientError: words::linear: the backward returns a gradient for 'wieght', which is no input
   expected   gradients for 'x', 'weight'
   found      'wieght'
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         did you mean 'weight'?""")
+  do         did you mean 'weight'?""",
+    )
 
 
 def test_wrong_number():
-    assert_expected_inline(returned(lambda x: (x, None, None)), """\
+    assert_expected_inline(
+        returned(lambda x: (x, None, None)),
+        """\
 GradientError: words::linear: the backward returns the wrong number of gradients
   expected   2: 'x', 'weight'
   found      3
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one per differentiable input, in order, or a dict by name""")
+  do         return one per differentiable input, in order, or a dict by name""",
+    )
 
 
 def test_one_for_several():
-    assert_expected_inline(returned(lambda x: x), """\
+    assert_expected_inline(
+        returned(lambda x: x),
+        """\
 GradientError: words::linear: the backward returns one value for several inputs
   expected   a dict or a tuple for 'x', 'weight'
   found      a tensor of shape (5, 4)
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return a dict by input name""")
+  do         return a dict by input name""",
+    )
 
 
 def test_list_that_is_none():
-    assert_expected_inline(returned_list(lambda grad: grad), """\
+    assert_expected_inline(
+        returned_list(lambda grad: grad),
+        """\
 GradientError: words::total: the gradient of the list 'xs' is no list
   expected   a list of 2
   found      a tensor of shape (2,)
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one gradient (or None) per tensor of the list""")
+  do         return one gradient (or None) per tensor of the list""",
+    )
 
 
 def test_list_of_a_wrong_length():
-    assert_expected_inline(returned_list(lambda grad: {"xs": [grad]}), """\
+    assert_expected_inline(
+        returned_list(lambda grad: {"xs": [grad]}),
+        """\
 GradientError: words::total: the gradient of the list 'xs' has the wrong length
   expected   2
   found      1
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one gradient (or None) per tensor of the list""")
+  do         return one gradient (or None) per tensor of the list""",
+    )
 
 
 def test_list_with_a_wrong_shape():
-    assert_expected_inline(returned_list(lambda grad: [grad, grad.sum()]), """\
+    assert_expected_inline(
+        returned_list(lambda grad: [grad, grad.sum()]),
+        """\
 GradientError: words::total: the gradient of 'xs[1]' has the wrong shape
   expected   (2,), the shape of 'xs[1]'
   found      ()
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         make it as large as 'xs[1]'""")
+  do         make it as large as 'xs[1]'""",
+    )
 
 
 def test_list_with_a_number():
-    assert_expected_inline(returned_list(lambda grad: [grad, 1]), """\
+    assert_expected_inline(
+        returned_list(lambda grad: [grad, 1]),
+        """\
 GradientError: words::total: the gradient of 'xs[1]' is no tensor
   expected   a tensor, None, or a callable that returns one
   found      int: 1
   rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_misspelt_needs():
     op = custom_op("words::linear", linear, schema=SCHEMA, replace=True)
     op.register_backward(lambda needs: needs.wieght)
-    assert_expected_inline(message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward(), AttributeError), """AttributeError: there is nothing named 'wieght' here: did you mean 'weight'?""")
+    assert_expected_inline(
+        message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward(), AttributeError),
+        """AttributeError: there is nothing named 'wieght' here: did you mean 'weight'?""",
+    )
 
 
 def test_unknown_meta():
     op = custom_op("words::linear", linear, schema=SCHEMA, replace=True)
     op.register_backward(lambda meta: meta.bias)
-    assert_expected_inline(message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward(), AttributeError), """AttributeError: there is nothing named 'bias' here: there are 'x', 'weight', 'output'""")
+    assert_expected_inline(
+        message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward(), AttributeError),
+        """AttributeError: there is nothing named 'bias' here: there are 'x', 'weight', 'output'""",
+    )
 
 
 def test_no_backward():
     op = custom_op("words::bare", linear, schema=SCHEMA)
-    assert_expected_inline(message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward()), """\
+    assert_expected_inline(
+        message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward()),
+        """\
 GradientUnavailable: words::bare: a gradient is asked for, and no backward is registered
   declared   FILE.py:LINE
-  do         register one with register_backward, register_grad or register_autograd, or a differentiable reference with register_reference""")
+  do         register one with register_backward, register_grad or register_autograd, or a differentiable reference with register_reference""",
+    )
 
 
 def test_no_rule_for_one_input():
     op = custom_op("words::half", linear, schema=SCHEMA)
     op.register_grad("x")(lambda grad, weight: grad @ weight)
-    assert_expected_inline(message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward()), """\
+    assert_expected_inline(
+        message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward()),
+        """\
 GradientUnavailable: words::half: there is no rule for the gradient of 'weight'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         register one with register_backward or register_grad, or a differentiable register_reference""")
+  do         register one with register_backward or register_grad, or a differentiable register_reference""",
+    )
 
 
 def test_reference_with_another_number_of_results():
     op = custom_op("words::referred", both, schema=HIDDEN, hidden="rstd")
     op.register_reference(lambda x: x * 1)
-    assert_expected_inline(message(lambda: op(rand(2)).sum().backward()), """\
+    assert_expected_inline(
+        message(lambda: op(rand(2)).sum().backward()),
+        """\
 GradientError: words::referred: the reference returns the wrong number of results
   expected   2: 'out', 'rstd'
   found      1
   declared   FILE.py:LINE
-  do         return what the kernel returns, hidden outputs included""")
+  do         return what the kernel returns, hidden outputs included""",
+    )
 
 
 def test_write_without_a_rule():
     op = custom_op("words::add_", lambda x: None, schema="(Tensor(a!) x) -> ()", mutates_args="x")
-    assert_expected_inline(message(lambda: op(rand(2) * 1)), """\
+    assert_expected_inline(
+        message(lambda: op(rand(2) * 1)),
+        """\
 GradientUnavailable: words::add_: the op writes to 'x' and has no backward, and 'x' requires a gradient, which would be wrong
   declared   FILE.py:LINE
-  do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""")
+  do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""",
+    )
 
 
 def test_write_without_a_rule_that_two_inputs_need():
     op = custom_op("words::mul_", lambda x, w: None, schema="(Tensor(a!) x, Tensor w) -> ()", mutates_args="x")
-    assert_expected_inline(message(lambda: op(rand(2) * 1, rand(2))), """\
+    assert_expected_inline(
+        message(lambda: op(rand(2) * 1, rand(2))),
+        """\
 GradientUnavailable: words::mul_: the op writes to 'x' and has no backward, and 'x' and 'w' require gradients, which would be wrong
   declared   FILE.py:LINE
-  do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""")
+  do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""",
+    )
 
 
 def test_once_differentiable():
     op = custom_op("words::once", lambda x: x**3, schema="(Tensor x) -> Tensor")
     op.register_backward(lambda grad, x: 3 * grad * x**2, once_differentiable=True)
-    assert_expected_inline(twice(op), """\
+    assert_expected_inline(
+        twice(op),
+        """\
 GradientUnavailable: words::once: the backward is declared once-differentiable, and a second derivative is asked for
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         write the rule in differentiable operations, and leave once_differentiable out""")
+  do         write the rule in differentiable operations, and leave once_differentiable out""",
+    )
 
 
 def test_hidden_output_that_no_rule_names():
     op = custom_op("words::normed", lambda x: (x**3, x**2), schema=HIDDEN, hidden="rstd")
     op.register_backward(lambda grad, rstd: 3 * grad * rstd)
-    assert_expected_inline(twice(op), """\
+    assert_expected_inline(
+        twice(op),
+        """\
 GradientUnavailable: words::normed: a second derivative needs the gradient of the hidden output 'rstd', which no rule names
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         take 'grad_rstd' in the backward rule and add its share, or register a differentiable reference""")
+  do         take 'grad_rstd' in the backward rule and add its share, or register a differentiable reference""",
+    )
 
 
 def test_drop_in_too_many():
-    assert_expected_inline(message(dropped_in(lambda ctx, grad: (grad, None, None, grad))), """\
+    assert_expected_inline(
+        message(dropped_in(lambda ctx, grad: (grad, None, None, grad))),
+        """\
 GradientError: words::dropped_in: the backward returns the wrong number of gradients
   expected   2: 'x', 'n'
   found      4
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one per positional argument and keyword-only tensor, None for what is no tensor""")
+  do         return one per positional argument and keyword-only tensor, None for what is no tensor""",
+    )
 
 
 def test_drop_in_too_few():
-    assert_expected_inline(message(dropped_in(lambda ctx, grad: grad)), """\
+    assert_expected_inline(
+        message(dropped_in(lambda ctx, grad: grad)),
+        """\
 GradientError: words::dropped_in: the backward returns the wrong number of gradients
   expected   2: 'x', 'n'
   found      1
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one per positional argument and keyword-only tensor, None for what is no tensor""")
+  do         return one per positional argument and keyword-only tensor, None for what is no tensor""",
+    )
 
 
 def test_drop_in_for_a_number():
-    assert_expected_inline(message(dropped_in(lambda ctx, grad: (grad, grad))), """\
+    assert_expected_inline(
+        message(dropped_in(lambda ctx, grad: (grad, grad))),
+        """\
 GradientError: words::dropped_in: the backward returns a gradient for 'n', which carries none
   expected   None
   found      Tensor
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return None in its place""")
+  do         return None in its place""",
+    )
 
 
 def test_drop_in_no_tensor():
-    assert_expected_inline(message(dropped_in(lambda ctx, grad: (1.5, None))), """\
+    assert_expected_inline(
+        message(dropped_in(lambda ctx, grad: (1.5, None))),
+        """\
 GradientError: words::dropped_in: the gradient of 'x' is no tensor
   expected   a tensor or None
   found      float: 1.5
   rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_drop_in_list_of_a_wrong_length():
-    assert_expected_inline(message(dropped_in_list(lambda ctx, grad: [grad])), """\
+    assert_expected_inline(
+        message(dropped_in_list(lambda ctx, grad: [grad])),
+        """\
 GradientError: words::dropped_in_list: the gradient of the list 'xs' does not fit it
   expected   a list of 2
   found      1
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one gradient (or None) per tensor of the list""")
+  do         return one gradient (or None) per tensor of the list""",
+    )
 
 
 def test_drop_in_no_list():
-    assert_expected_inline(message(dropped_in_list(lambda ctx, grad: grad)), """\
+    assert_expected_inline(
+        message(dropped_in_list(lambda ctx, grad: grad)),
+        """\
 GradientError: words::dropped_in_list: the gradient of the list 'xs' does not fit it
   expected   a list of 2
   found      Tensor
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one gradient (or None) per tensor of the list""")
+  do         return one gradient (or None) per tensor of the list""",
+    )
 
 
 def test_drop_in_saving_a_number():
-    assert_expected_inline(message(lambda: dropped_in(lambda ctx, grad: grad, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(3)), TypeError), """TypeError: save_for_backward can only save tensors, but argument 0 is of type int: keep other values as attributes of ctx""")
+    assert_expected_inline(
+        message(
+            lambda: dropped_in(
+                lambda ctx, grad: grad, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(3)
+            ),
+            TypeError,
+        ),
+        """TypeError: save_for_backward can only save tensors, but argument 0 is of type int: keep other values as attributes of ctx""",
+    )
 
 
 def test_jvp_that_does_not_name_a_tangent():
@@ -388,105 +495,138 @@ def test_jvp_that_does_not_name_a_tangent():
     op.register_jvp(lambda y, tangent_x: tangent_x * y)
 
     one = torch.ones(2)
-    assert_expected_inline(message(lambda: torch.func.jvp(op, (one, one), (one, one))), """\
+    assert_expected_inline(
+        message(lambda: torch.func.jvp(op, (one, one), (one, one))),
+        """\
 GradientError: words::dropped: 'y' has a tangent, and the jvp does not take it
   expected   a parameter 'tangent_y'
   found      'y', 'tangent_x'
   rule       FILE.py:LINE, jvp
   declared   FILE.py:LINE
-  do         name 'tangent_y'; where 'y' has no derivative, declare it non_differentiable""")
+  do         name 'tangent_y'; where 'y' has no derivative, declare it non_differentiable""",
+    )
 
 
 def test_jvp_of_a_wrong_number():
-    assert_expected_inline(pushed(lambda tangent_x: (tangent_x,)), """\
+    assert_expected_inline(
+        pushed(lambda tangent_x: (tangent_x,)),
+        """\
 GradientError: words::pushed: the jvp returns the wrong number of tangents
   expected   2: 'a', 'b'
   found      1
   rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_jvp_one_for_several():
-    assert_expected_inline(pushed(lambda tangent_x: tangent_x), """\
+    assert_expected_inline(
+        pushed(lambda tangent_x: tangent_x),
+        """\
 GradientError: words::pushed: the jvp returns one tangent for several outputs
   expected   a dict or a tuple for 'a', 'b'
   found      Tensor
   rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_jvp_missing():
-    assert_expected_inline(pushed(lambda tangent_x: {"a": tangent_x}), """\
+    assert_expected_inline(
+        pushed(lambda tangent_x: {"a": tangent_x}),
+        """\
 GradientError: words::pushed: the tangent of 'b' is missing
   expected   an entry 'b'
   found      entries 'a'
   rule       FILE.py:LINE, jvp
   declared   FILE.py:LINE
-  do         where it is zero, return 'b': None""")
+  do         where it is zero, return 'b': None""",
+    )
 
 
 def test_jvp_misnamed():
-    assert_expected_inline(pushed(lambda tangent_x: {"a": tangent_x, "bb": tangent_x}), """\
+    assert_expected_inline(
+        pushed(lambda tangent_x: {"a": tangent_x, "bb": tangent_x}),
+        """\
 GradientError: words::pushed: the jvp returns a tangent for 'bb', which is no differentiable output
   expected   'a', 'b'
   rule       FILE.py:LINE, jvp
   declared   FILE.py:LINE
-  do         did you mean 'b'?""")
+  do         did you mean 'b'?""",
+    )
 
 
 def test_jvp_no_tensor():
-    assert_expected_inline(pushed(lambda tangent_x: (tangent_x, 1)), """\
+    assert_expected_inline(
+        pushed(lambda tangent_x: (tangent_x, 1)),
+        """\
 GradientError: words::pushed: the tangent of 'b' is no tensor
   found      int
   rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_jvp_of_a_wrong_shape():
-    assert_expected_inline(pushed(lambda tangent_x: (tangent_x, tangent_x.sum())), """\
+    assert_expected_inline(
+        pushed(lambda tangent_x: (tangent_x, tangent_x.sum())),
+        """\
 GradientError: words::pushed: the tangent of 'b' does not match the output
   expected   (2,), torch.float32
   found      (), torch.float32
   rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_jvp_of_an_integer():
     def kernel(x):
         return x * 1, x.argmax()
 
-    assert_expected_inline(pushed(lambda tangent_x: {"a": tangent_x, "b": torch.tensor(0)}, kernel=kernel), """\
+    assert_expected_inline(
+        pushed(lambda tangent_x: {"a": tangent_x, "b": torch.tensor(0)}, kernel=kernel),
+        """\
 GradientError: words::pushed: the jvp returns a tangent for 'b', whose dtype cannot have one
   found      an output of torch.int64
   rule       FILE.py:LINE, jvp
   declared   FILE.py:LINE
-  do         leave 'b' out, or return 'b': None""")
+  do         leave 'b' out, or return 'b': None""",
+    )
 
 
 def test_jvp_that_does_not_exist():
-    assert_expected_inline(pushed(None), """\
+    assert_expected_inline(
+        pushed(None),
+        """\
 GradientUnavailable: words::pushed: the op has neither a jvp nor a backward rule, and a tangent is asked for
   declared   FILE.py:LINE
-  do         register one with register_jvp, or a differentiable register_backward""")
+  do         register one with register_jvp, or a differentiable register_backward""",
+    )
 
 
 def test_jvp_of_a_once_differentiable_backward():
     op = custom_op("words::once_forward", lambda x: x**3, schema="(Tensor x) -> Tensor")
     op.register_backward(lambda grad, x: 3 * grad * x**2, once_differentiable=True)
-    assert_expected_inline(message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))), """\
+    assert_expected_inline(
+        message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))),
+        """\
 GradientUnavailable: words::once_forward: the op cannot derive forward mode from a backward that is once-differentiable
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         register_jvp, or write the backward in differentiable operations""")
+  do         register_jvp, or write the backward in differentiable operations""",
+    )
 
 
 def test_jvp_of_a_backward_that_is_not_differentiable():
     op = custom_op("words::constant", lambda x: x**3, schema="(Tensor x) -> Tensor")
     op.register_backward(lambda grad, x: (3 * grad * x**2).detach())
-    assert_expected_inline(message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))), """\
+    assert_expected_inline(
+        message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))),
+        """\
 GradientUnavailable: words::constant: the op cannot derive forward mode: the gradient of 'x' is not differentiable
   declared   FILE.py:LINE
-  do         where it is always zero, return None for 'x'; else register_jvp, or write the backward in differentiable operations""")
+  do         where it is always zero, return None for 'x'; else register_jvp, or write the backward in differentiable operations""",
+    )
 
 
 def test_hidden_tangent_that_is_not_known():
@@ -494,29 +634,38 @@ def test_hidden_tangent_that_is_not_known():
     op.register_backward(lambda grad, rstd: 3 * grad * rstd)
     op.register_jvp(lambda tangent_x, x: 3 * tangent_x * x**2)
     gradient = torch.func.grad(lambda x: op(x).sum())
-    assert_expected_inline(message(lambda: torch.func.jvp(gradient, (torch.ones(2),), (torch.ones(2),))), """\
+    assert_expected_inline(
+        message(lambda: torch.func.jvp(gradient, (torch.ones(2),), (torch.ones(2),))),
+        """\
 GradientUnavailable: words::half_known: the tangent of the hidden output 'rstd' is not known, and a gradient depends on it
   rule       FILE.py:LINE, jvp
   declared   FILE.py:LINE
-  do         return it from the jvp rule by name, take 'grad_rstd' in the backward, or register a differentiable reference""")
+  do         return it from the jvp rule by name, take 'grad_rstd' in the backward, or register a differentiable reference""",
+    )
 
 
 def test_write_to_a_leaf():
     op = custom_op("words::add_to_leaf_", lambda x: None, schema="(Tensor(a!) x) -> ()", mutates_args="x")
     op.register_backward(lambda grad: grad)
-    assert_expected_inline(message(lambda: op(rand(2))), """\
+    assert_expected_inline(
+        message(lambda: op(rand(2))),
+        """\
 GradientError: words::add_to_leaf_: 'x' is a leaf that requires a gradient, or a view of one, and the op writes to it
   declared   FILE.py:LINE
-  do         call it under torch.no_grad(), or on a copy""")
+  do         call it under torch.no_grad(), or on a copy""",
+    )
 
 
 def test_layout():
     op = custom_op("words::sparse", lambda x: x.to_dense(), schema="(Tensor x) -> Tensor")
     op.register_backward(lambda grad: grad)
     x = torch.eye(2, dtype=torch.float64).to_sparse().requires_grad_()
-    assert_expected_inline(message(lambda: op(x).sum().backward()), """\
+    assert_expected_inline(
+        message(lambda: op(x).sum().backward()),
+        """\
 GradientError: words::sparse: the gradient of 'x' has the wrong layout
   expected   torch.sparse_coo
   found      torch.strided
   rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )

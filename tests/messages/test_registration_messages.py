@@ -1,6 +1,6 @@
 """What a registration is answered with when it does not fit."""
 
-# ruff: noqa: E501 - a message is as long as it is
+
 
 import torch
 from expecttest import assert_expected_inline
@@ -49,330 +49,441 @@ filled.register_autocast("cpu", torch.bfloat16)
 
 
 def test_kernel_with_other_parameters():
-    assert_expected_inline(message(lambda: rms_norm.register_kernel("cpu", lambda x, w: x)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_kernel("cpu", lambda x, w: x)),
+        """\
 RegistrationError: words::rms_norm: the cpu kernel does not fit the schema: got an unexpected keyword argument 'eps'
   expected   (x, weight, *, eps)
   found      (x, w)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 def test_kernel_with_parameters_in_another_order():
-    assert_expected_inline(message(lambda: rms_norm.register_kernel("cpu", lambda weight, x, *, eps: x)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_kernel("cpu", lambda weight, x, *, eps: x)),
+        """\
 RegistrationError: words::rms_norm: the cpu kernel takes the op's arguments in another order
   expected   (x, weight)
   found      (weight, x)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         put the parameters in the order of the schema""")
+  do         put the parameters in the order of the schema""",
+    )
 
 
 def test_kernel_for_an_unknown_device_type():
-    assert_expected_inline(message(lambda: rms_norm.register_kernel("gpu", same)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_kernel("gpu", same)),
+        """\
 RegistrationError: words::rms_norm: torch knows no device type 'gpu'
   expected   'cpu', 'cuda', 'mps', 'xpu', ...
   found      'gpu'
   rule       FILE.py:LINE
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_kernel_for_a_device_of_an_op_without_tensors():
-    assert_expected_inline(message(lambda: full.register_kernel("cpu", lambda n: n)), """\
+    assert_expected_inline(
+        message(lambda: full.register_kernel("cpu", lambda n: n)),
+        """\
 RegistrationError: words::full: an op without tensors cannot choose between devices
   expected   an argument 'device: torch.device'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         add one, or declare the op with device_types=None""")
+  do         add one, or declare the op with device_types=None""",
+    )
 
 
 def test_second_kernel():
-    assert_expected_inline(message(lambda: filled.register_kernel("cpu", lambda x: x)), """\
+    assert_expected_inline(
+        message(lambda: filled.register_kernel("cpu", lambda x: x)),
+        """\
 RegistrationError: words::filled: device type 'cpu' already has a kernel
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True to register_kernel if that is meant, or name= to have both""")
+  do         pass replace=True to register_kernel if that is meant, or name= to have both""",
+    )
 
 
 def test_second_default_kernel():
-    assert_expected_inline(message(lambda: filled.register_kernel(None, lambda x: x)), """\
+    assert_expected_inline(
+        message(lambda: filled.register_kernel(None, lambda x: x)),
+        """\
 RegistrationError: words::filled: device type None already has a kernel
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True to register_kernel if that is meant, or name= to have both""")
+  do         pass replace=True to register_kernel if that is meant, or name= to have both""",
+    )
 
 
 def test_fake_with_other_parameters():
-    assert_expected_inline(message(lambda: rms_norm.register_fake(lambda x: x)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_fake(lambda x: x)),
+        """\
 RegistrationError: words::rms_norm: the fake does not fit the schema: too many positional arguments
   expected   (x, weight, *, eps)
   found      (x)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 def test_fake_that_is_no_function():
-    assert_expected_inline(message(lambda: rms_norm.register_fake(3)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_fake(3)),
+        """\
 RegistrationError: words::rms_norm: the fake is not callable
   expected   a function
   found      3
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_second_fake():
-    assert_expected_inline(message(lambda: filled.register_fake(lambda x: x)), """\
+    assert_expected_inline(
+        message(lambda: filled.register_fake(lambda x: x)),
+        """\
 RegistrationError: words::filled: the fake rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True if that is meant""")
+  do         pass replace=True if that is meant""",
+    )
 
 
 def test_reference_with_other_parameters():
-    assert_expected_inline(message(lambda: rms_norm.register_reference(lambda *, x, weight, eps: x)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_reference(lambda *, x, weight, eps: x)),
+        """\
 RegistrationError: words::rms_norm: the reference does not fit the schema: too many positional arguments
   expected   (x, weight, *, eps)
   found      (*, x, weight, eps)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 def test_backward_with_an_unknown_parameter():
-    assert_expected_inline(message(lambda: rms_norm.register_backward(lambda grad, wieght: None)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_backward(lambda grad, wieght: None)),
+        """\
 RegistrationError: words::rms_norm: the backward has a parameter 'wieght' that names nothing
   expected   'x', 'weight', 'eps', 'out', 'rstd', 'needs', 'meta', 'grad', 'grad_out', 'grad_rstd'
   found      'wieght'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         did you mean 'weight'?""")
+  do         did you mean 'weight'?""",
+    )
 
 
 def test_backward_with_a_parameter_like_nothing_else():
-    assert_expected_inline(message(lambda: rms_norm.register_backward(lambda grad, q: None)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_backward(lambda grad, q: None)),
+        """\
 RegistrationError: words::rms_norm: the backward has a parameter 'q' that names nothing
   expected   'x', 'weight', 'eps', 'out', 'rstd', 'needs', 'meta', 'grad', 'grad_out', 'grad_rstd'
   found      'q'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         name an input, an output, or what else is listed""")
+  do         name an input, an output, or what else is listed""",
+    )
 
 
 def test_backward_with_a_ctx():
-    assert_expected_inline(message(lambda: rms_norm.register_backward(lambda ctx, grad: None)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_backward(lambda ctx, grad: None)),
+        """\
 RegistrationError: words::rms_norm: the backward has a parameter 'ctx' that names nothing
   expected   'x', 'weight', 'eps', 'out', 'rstd', 'needs', 'meta', 'grad', 'grad_out', 'grad_rstd'
   found      'ctx'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         rules bound by name take no ctx; for a (ctx, *grads) backward use register_autograd""")
+  do         rules bound by name take no ctx; for a (ctx, *grads) backward use register_autograd""",
+    )
 
 
 def test_backward_with_an_ambiguous_grad():
-    assert_expected_inline(message(lambda: halves.register_backward(lambda grad: None)), """\
+    assert_expected_inline(
+        message(lambda: halves.register_backward(lambda grad: None)),
+        """\
 RegistrationError: words::halves: the backward has a parameter 'grad' that names nothing
   expected   'x', 'output_0', 'output_1', 'needs', 'meta', 'grad_output_0', 'grad_output_1'
   found      'grad'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         the op has several differentiable results: name their gradients, 'grad_output_0', 'grad_output_1'""")
+  do         the op has several differentiable results: name their gradients, 'grad_output_0', 'grad_output_1'""",
+    )
 
 
 def test_backward_with_positional_parameters():
-    assert_expected_inline(message(lambda: halves.register_backward(lambda x, /: None)), """\
+    assert_expected_inline(
+        message(lambda: halves.register_backward(lambda x, /: None)),
+        """\
 RegistrationError: words::halves: the backward has a positional-only parameter 'x'
   expected   parameters that can be given by name
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         remove the '/'""")
+  do         remove the '/'""",
+    )
 
 
 def test_backward_that_is_no_function():
-    assert_expected_inline(message(lambda: halves.register_backward("rule")), """\
+    assert_expected_inline(
+        message(lambda: halves.register_backward("rule")),
+        """\
 RegistrationError: words::halves: the backward is not callable
   expected   a function
   found      'rule'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_second_backward():
-    assert_expected_inline(message(lambda: filled.register_backward(lambda x: x)), """\
+    assert_expected_inline(
+        message(lambda: filled.register_backward(lambda x: x)),
+        """\
 RegistrationError: words::filled: the backward rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True if that is meant""")
+  do         pass replace=True if that is meant""",
+    )
 
 
 def test_grad_beside_a_backward():
-    assert_expected_inline(message(lambda: filled.register_grad("x")(lambda x: x)), """\
+    assert_expected_inline(
+        message(lambda: filled.register_grad("x")(lambda x: x)),
+        """\
 RegistrationError: words::filled: the backward rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True if that is meant""")
+  do         pass replace=True if that is meant""",
+    )
 
 
 def test_grad_of_nothing():
-    assert_expected_inline(message(lambda: rms_norm.register_grad()), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_grad()),
+        """\
 RegistrationError: words::rms_norm: register_grad takes names of inputs
   expected   'x', 'weight'
   found      none
   declared   FILE.py:LINE
-  do         write @op.register_grad('x')""")
+  do         write @op.register_grad('x')""",
+    )
 
 
 def test_grad_of_a_function():
-    assert_expected_inline(message(lambda: rms_norm.register_grad(same)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_grad(same)),
+        """\
 RegistrationError: words::rms_norm: register_grad takes names of inputs
   expected   'x', 'weight'
   found      function
   declared   FILE.py:LINE
-  do         write @op.register_grad('x')""")
+  do         write @op.register_grad('x')""",
+    )
 
 
 def test_grad_of_an_unknown_input():
-    assert_expected_inline(message(lambda: rms_norm.register_grad("weihgt")), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_grad("weihgt")),
+        """\
 RegistrationError: words::rms_norm: register_grad names 'weihgt', which is no differentiable input
   expected   'x', 'weight'
   found      'weihgt'
   declared   FILE.py:LINE
-  do         did you mean 'weight'?""")
+  do         did you mean 'weight'?""",
+    )
 
 
 def test_grad_of_an_input_without_one():
-    assert_expected_inline(message(lambda: rms_norm.register_grad("eps")), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_grad("eps")),
+        """\
 RegistrationError: words::rms_norm: register_grad names 'eps', which is no differentiable input
   expected   'x', 'weight'
   found      'eps'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_jvp_with_an_unknown_parameter():
-    assert_expected_inline(message(lambda: rms_norm.register_jvp(lambda tangent_y: None)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_jvp(lambda tangent_y: None)),
+        """\
 RegistrationError: words::rms_norm: the jvp has a parameter 'tangent_y' that names nothing
   expected   'x', 'weight', 'eps', 'out', 'rstd', 'needs', 'meta', 'tangent_x', 'tangent_weight'
   found      'tangent_y'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         did you mean 'tangent_x'?""")
+  do         did you mean 'tangent_x'?""",
+    )
 
 
 def test_second_jvp():
-    assert_expected_inline(message(lambda: filled.register_jvp(lambda x: x)), """\
+    assert_expected_inline(
+        message(lambda: filled.register_jvp(lambda x: x)),
+        """\
 RegistrationError: words::filled: the jvp rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True if that is meant""")
+  do         pass replace=True if that is meant""",
+    )
 
 
 def test_vmap_with_other_parameters():
-    assert_expected_inline(message(lambda: rms_norm.register_vmap(lambda x: x)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_vmap(lambda x: x)),
+        """\
 RegistrationError: words::rms_norm: the vmap rule does not fit the schema: too many positional arguments
   expected   (info, in_dims, x, weight, *, eps)
   found      (x)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 def test_second_vmap():
-    assert_expected_inline(message(lambda: filled.register_vmap(lambda info, in_dims, x: x)), """\
+    assert_expected_inline(
+        message(lambda: filled.register_vmap(lambda info, in_dims, x: x)),
+        """\
 RegistrationError: words::filled: the vmap rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True if that is meant""")
+  do         pass replace=True if that is meant""",
+    )
 
 
 def test_drop_in_with_other_parameters():
-    assert_expected_inline(message(lambda: halves.register_autograd(lambda ctx, grad: grad)), """\
+    assert_expected_inline(
+        message(lambda: halves.register_autograd(lambda ctx, grad: grad)),
+        """\
 RegistrationError: words::halves: the backward does not fit the schema: too many positional arguments
   expected   (ctx, grad_output_0, grad_output_1)
   found      (ctx, grad)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 def test_drop_in_beside_a_backward():
-    assert_expected_inline(message(lambda: filled.register_autograd(lambda ctx, grad: grad)), """\
+    assert_expected_inline(
+        message(lambda: filled.register_autograd(lambda ctx, grad: grad)),
+        """\
 RegistrationError: words::filled: the backward rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True if that is meant""")
+  do         pass replace=True if that is meant""",
+    )
 
 
 def test_drop_in_for_a_writing_op():
-    assert_expected_inline(message(lambda: write_.register_autograd(lambda ctx: None)), """\
+    assert_expected_inline(
+        message(lambda: write_.register_autograd(lambda ctx: None)),
+        """\
 RegistrationError: words::write_: register_autograd cannot express an op that mutates
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         use register_backward: there, grad_<input> is the gradient after the call""")
+  do         use register_backward: there, grad_<input> is the gradient after the call""",
+    )
 
 
 def test_setup_context_with_other_parameters():
-    assert_expected_inline(message(lambda: halves.register_autograd(lambda ctx, a, b: a, setup_context=lambda ctx: None)), """\
+    assert_expected_inline(
+        message(lambda: halves.register_autograd(lambda ctx, a, b: a, setup_context=lambda ctx: None)),
+        """\
 RegistrationError: words::halves: the setup_context does not fit the schema: too many positional arguments
   expected   (ctx, inputs, output)
   found      (ctx)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 def test_autocast_for_an_unknown_device_type():
-    assert_expected_inline(message(lambda: rms_norm.register_autocast("gpu", torch.bfloat16)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_autocast("gpu", torch.bfloat16)),
+        """\
 RegistrationError: words::rms_norm: the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      'gpu'
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_autocast_to_an_integer():
-    assert_expected_inline(message(lambda: rms_norm.register_autocast("cpu", torch.int32)), """\
+    assert_expected_inline(
+        message(lambda: rms_norm.register_autocast("cpu", torch.int32)),
+        """\
 RegistrationError: words::rms_norm: autocast casts all arguments to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      torch.int32
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_second_autocast():
-    assert_expected_inline(message(lambda: filled.register_autocast("cpu", torch.float16)), """\
+    assert_expected_inline(
+        message(lambda: filled.register_autocast("cpu", torch.float16)),
+        """\
 RegistrationError: words::filled: the autocast cpu rule is already registered
   found      one at register_autocast('cpu', torch.bfloat16), another at register_autocast('cpu', torch.float16)
   declared   FILE.py:LINE
-  do         pass replace=True if that is meant""")
+  do         pass replace=True if that is meant""",
+    )
 
 
 def test_torch_dispatch_for_what_is_no_class():
-    assert_expected_inline(message(lambda: halves.register_torch_dispatch("Tensor", same)), """\
+    assert_expected_inline(
+        message(lambda: halves.register_torch_dispatch("Tensor", same)),
+        """\
 RegistrationError: words::halves: register_torch_dispatch takes a class
   found      'Tensor'
   rule       FILE.py:LINE
-  declared   FILE.py:LINE""")
+  declared   FILE.py:LINE""",
+    )
 
 
 def test_torch_dispatch_with_other_parameters():
-    assert_expected_inline(message(lambda: halves.register_torch_dispatch(Tensor, lambda func: None)), """\
+    assert_expected_inline(
+        message(lambda: halves.register_torch_dispatch(Tensor, lambda func: None)),
+        """\
 RegistrationError: words::halves: the torch_dispatch rule does not fit the schema: too many positional arguments
   expected   (cls, func, types, args, kwargs)
   found      (func)
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 def test_samples_with_other_parameters():
-    assert_expected_inline(message(lambda: halves.register_samples(lambda: None)), """\
+    assert_expected_inline(
+        message(lambda: halves.register_samples(lambda: None)),
+        """\
 RegistrationError: words::halves: the generator of samples does not fit the schema: too many positional arguments
   expected   (make)
   found      ()
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         give it these parameters""")
+  do         give it these parameters""",
+    )
 
 
 def test_second_samples():
-    assert_expected_inline(message(lambda: filled.register_samples(lambda make: None)), """\
+    assert_expected_inline(
+        message(lambda: filled.register_samples(lambda make: None)),
+        """\
 RegistrationError: words::filled: the samples rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE
   declared   FILE.py:LINE
-  do         pass replace=True if that is meant""")
+  do         pass replace=True if that is meant""",
+    )

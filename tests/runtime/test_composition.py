@@ -212,10 +212,13 @@ def test_forward_mode_through_a_rule_is_refused():
         with torch.autograd.forward_ad.dual_level():
             ruled(torch.autograd.forward_ad.make_dual(rand(), rand()), 1)
 
-    assert_expected_inline(message(f, GradientError), """\
+    assert_expected_inline(
+        message(f, GradientError),
+        """\
 views::ruled: the op returns a view and has gradient rules: PyTorch cannot derive forward mode through it
   expected   a view with a reference, and without gradient rules
-  do         declare it with reference=True and no gradient rules, or use torch.func.jvp""")
+  do         declare it with reference=True and no gradient rules, or use torch.func.jvp""",
+    )
 
 
 def test_a_write_to_a_view_reaches_the_tangents_of_both():
@@ -257,11 +260,14 @@ def test_a_derived_tangent_that_is_not_a_view_is_refused():
     def f():
         torch.func.jvp(lambda x: derived(x, 1), (rand(),), (rand(),))
 
-    assert_expected_inline(message(f, GradientError), """\
+    assert_expected_inline(
+        message(f, GradientError),
+        """\
 views::derived: the output 'output' is a view of 'x', and its tangent is not a view of the tangent of 'x'
   expected   the same view, of the tangent of 'x'
   found      a tensor with memory of its own
-  do         register_jvp a rule that returns that view of 'tangent_x', or have a reference and no gradient rules""")
+  do         register_jvp a rule that returns that view of 'tangent_x', or have a reference and no gradient rules""",
+    )
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev], ids=["grad", "jacrev"])
@@ -269,18 +275,24 @@ def test_a_gradient_transform_of_a_view_with_a_rule_is_refused(transform):
     def f():
         transform(lambda x: ruled(x, 1).sum())(rand())
 
-    assert_expected_inline(message(f, GradientError), """\
+    assert_expected_inline(
+        message(f, GradientError),
+        """\
 views::ruled: the op returns a view and has gradient rules: gradients under a transform would miss writes to the view
   expected   a view with a reference, and without gradient rules
-  do         declare it with reference=True and no gradient rules""")
+  do         declare it with reference=True and no gradient rules""",
+    )
 
 
 def test_functionalization_of_a_view_without_a_reference_is_refused():
-    assert_expected_inline(message(lambda: torch.func.functionalize(lambda x: ruled(x, 1))(rand())), """\
+    assert_expected_inline(
+        message(lambda: torch.func.functionalize(lambda x: ruled(x, 1))(rand())),
+        """\
 views::ruled: the op returns a view, and a graph can only hold views that are made of PyTorch's own
   expected   a view with a reference, and without gradient rules
   found      (Tensor(a) x, int n) -> Tensor(a)
-  do         declare it with reference=True and no gradient rules, or return new memory""")
+  do         declare it with reference=True and no gradient rules, or return new memory""",
+    )
 
 
 def test_compilation_of_a_view_without_a_reference_is_refused(fresh_compiler):
@@ -289,10 +301,13 @@ def test_compilation_of_a_view_without_a_reference_is_refused(fresh_compiler):
 
 
 def test_a_batch_of_views_without_a_reference_is_refused():
-    assert_expected_inline(message(lambda: torch.vmap(lambda x: ruled(x, 1))(rand(4, 2, 3))), """\
+    assert_expected_inline(
+        message(lambda: torch.vmap(lambda x: ruled(x, 1))(rand(4, 2, 3))),
+        """\
 views::ruled: vmap met an op that returns a view, and a loop over the batch would return a copy of it
   expected   a reference, or a vmap rule that returns a view
-  do         declare the op with reference=True: PyTorch's own views know how to be batched""")
+  do         declare the op with reference=True: PyTorch's own views know how to be batched""",
+    )
 
 
 def test_a_copy_is_no_view():

@@ -86,19 +86,25 @@ def test_batched_elements_are_written_to_under_vmap(write):
 
 
 def test_the_element_is_named():
-    assert_expected_inline(message(lambda: vmap(in_a_list, (None, 0))(X.clone(), Y.clone())), """\
+    assert_expected_inline(
+        message(lambda: vmap(in_a_list, (None, 0))(X.clone(), Y.clone())),
+        """\
 KernelError: mutated_lists::scale_: vmap would write one tensor once per sample: 'ts[0]' is not batched
   found      'ts[1]', 'x' batched
   declared   FILE.py:LINE
-  do         batch 'ts[0]' as well: expand and clone it before the call""")
+  do         batch 'ts[0]' as well: expand and clone it before the call""",
+    )
 
 
 def test_the_key_of_a_dict_is_named():
-    assert_expected_inline(message(lambda: vmap(in_a_dict, (None, 0))(X.clone(), Y.clone())), """\
+    assert_expected_inline(
+        message(lambda: vmap(in_a_dict, (None, 0))(X.clone(), Y.clone())),
+        """\
 KernelError: mutated_lists::scale_dict_: vmap would write one tensor once per sample: c['a'] is not batched
   found      c['b'], 'x' batched
   declared   FILE.py:LINE
-  do         batch c['a'] as well: expand and clone it before the call""")
+  do         batch c['a'] as well: expand and clone it before the call""",
+    )
 
 
 def test_an_unbatched_list_beside_a_batched_argument_is_named():

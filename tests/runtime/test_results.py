@@ -280,18 +280,24 @@ def declare(name, schema="(Tensor x) -> Tensor", function=lambda x: x, **options
 
 def test_an_input_that_is_not_declared():
     op = declare("undeclared")
-    assert_expected_inline(message(lambda: op(rand()), KernelError), """\
+    assert_expected_inline(
+        message(lambda: op(rand()), KernelError),
+        """\
 aliases::undeclared: the default kernel, FILE:LINE, returns an output 'output' that shares memory with input 'x'
   expected   new memory
-  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, schema= with 'Tensor(a) x' and '-> Tensor(a)' for a view of it, or mutates_args for a write""")
+  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, schema= with 'Tensor(a) x' and '-> Tensor(a)' for a view of it, or mutates_args for a write""",
+    )
 
 
 def test_a_part_of_the_declared_input():
     op = declare("part", function=lambda x: x[1:], aliases={"output": "x"})
-    assert_expected_inline(message(lambda: op(rand()), KernelError), """\
+    assert_expected_inline(
+        message(lambda: op(rand()), KernelError),
+        """\
 aliases::part: the default kernel, FILE:LINE, returns an output 'output' that shares memory with input 'x'
   expected   new memory
-  do         return 'x' itself, which aliases= allows, or a copy (.clone()); a part of it is neither""")
+  do         return 'x' itself, which aliases= allows, or a copy (.clone()); a part of it is neither""",
+    )
 
 
 def test_another_input_than_the_declared_one():
@@ -300,42 +306,57 @@ def test_another_input_than_the_declared_one():
 
 
 def test_an_unknown_output():
-    assert_expected_inline(message(lambda: declare("a", aliases={"outptu": "x"}), DeclarationError), """\
+    assert_expected_inline(
+        message(lambda: declare("a", aliases={"outptu": "x"}), DeclarationError),
+        """\
 aliases::a: aliases= names 'outptu', which is no output
   expected   'output'
   found      'outptu'
-  do         did you mean 'output'?""")
+  do         did you mean 'output'?""",
+    )
 
 
 def test_an_unknown_input():
-    assert_expected_inline(message(lambda: declare("b", aliases={"output": "y"}), DeclarationError), """\
+    assert_expected_inline(
+        message(lambda: declare("b", aliases={"output": "y"}), DeclarationError),
+        """\
 aliases::b: aliases= names 'y', which is no input
   expected   'x'
   found      'y'
-  do         write aliases={'output': 'input'}""")
+  do         write aliases={'output': 'input'}""",
+    )
 
 
 def test_a_list():
     call = lambda: declare("c", "(Tensor[] x) -> Tensor", aliases={"output": "x"})  # noqa: E731 - two names are needed
-    assert_expected_inline(message(call, DeclarationError), """\
+    assert_expected_inline(
+        message(call, DeclarationError),
+        """\
 aliases::c: aliases= says that output 'output' may be 'x', and they are not both one tensor
   expected   Tensor and Tensor
-  found      Tensor and Tensor[]""")
+  found      Tensor and Tensor[]""",
+    )
 
 
 def test_a_written_input():
     call = lambda: declare(  # noqa: E731 - as above
         "d", "(Tensor(a!) x) -> Tensor", aliases={"output": "x"}, mutates_args=("x",)
     )
-    assert_expected_inline(message(call, DeclarationError), """\
+    assert_expected_inline(
+        message(call, DeclarationError),
+        """\
 aliases::d: aliases= says that output 'output' may be 'x', and the schema says more of them
   expected   an output of new memory, and an input that is not written to
   found      (Tensor(a!) x) -> Tensor
-  do         take it out of aliases=: what the schema says holds in every call""")
+  do         take it out of aliases=: what the schema says holds in every call""",
+    )
 
 
 def test_no_names():
-    assert_expected_inline(message(lambda: declare("e", aliases=["x"]), DeclarationError), """\
+    assert_expected_inline(
+        message(lambda: declare("e", aliases=["x"]), DeclarationError),
+        """\
 aliases::e: aliases= takes a name of an input for a name of an output
   expected   {'output': 'x'}
-  found      ['x']""")
+  found      ['x']""",
+    )

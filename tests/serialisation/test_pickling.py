@@ -85,10 +85,13 @@ def test_an_op_that_was_replaced_does_not_pickle_as_its_successor():
     custom_op("stored::replaced", lambda x: x * 2, schema="(Tensor x) -> Tensor", replace=True)
 
     assert copy.deepcopy(old) is old
-    assert_expected_inline(message(lambda: pickle.dumps(old)), """\
+    assert_expected_inline(
+        message(lambda: pickle.dumps(old)),
+        """\
 DeclarationError: stored::replaced: the op was replaced by another one of its name, and so it cannot be pickled: ops pickle by name
   declared   FILE.py:LINE
-  do         pickle the op that has the name now, or declare this one under another""")
+  do         pickle the op that has the name now, or declare this one under another""",
+    )
 
 
 def restored(name, *modules):
@@ -97,24 +100,33 @@ def restored(name, *modules):
 
 
 def test_an_op_of_another_main_program():
-    assert_expected_inline(restored("stored::absent", "__main__"), """\
+    assert_expected_inline(
+        restored("stored::absent", "__main__"),
+        """\
 DeclarationError: stored::absent: the op is not declared in this process
   found      an op that was declared in the program that pickled it, in its '__main__'
-  do         declare it in a module that both programs import; in a script, outside of `if __name__ == '__main__'`""")
+  do         declare it in a module that both programs import; in a script, outside of `if __name__ == '__main__'`""",
+    )
 
 
 def test_an_op_of_a_module_that_is_not_here():
-    assert_expected_inline(restored("stored::absent", "not_installed.ops", "neither.here"), """\
+    assert_expected_inline(
+        restored("stored::absent", "not_installed.ops", "neither.here"),
+        """\
 DeclarationError: stored::absent: the op is not declared in this process
   found      not_installed.ops: No module named 'not_installed'; neither.here: No module named 'neither'
-  do         import the module that declares it before unpickling""")
+  do         import the module that declares it before unpickling""",
+    )
 
 
 def test_an_op_of_a_module_that_no_longer_declares_it():
-    assert_expected_inline(restored("stored::absent", "json"), """\
+    assert_expected_inline(
+        restored("stored::absent", "json"),
+        """\
 DeclarationError: stored::absent: the op is not declared in this process
   found      module 'json' without it
-  do         import the module that declares it before unpickling""")
+  do         import the module that declares it before unpickling""",
+    )
 
 
 # -------------------------------------------------------------------------------------------------- torch.save
@@ -172,11 +184,14 @@ def test_another_process_imports_what_a_saved_module_needs(tmp_path):
     run(save, folder=tmp_path, paths=[tmp_path / "mine"])
 
     assert "2.0 2.0\n" == run(load, folder=tmp_path, paths=[tmp_path / "mine"])
-    assert_expected_inline(run(missing, folder=tmp_path), """\
+    assert_expected_inline(
+        run(missing, folder=tmp_path),
+        """\
 DeclarationError: elsewhere::twice: the op is not declared in this process
   found      declares_elsewhere: No module named 'declares_elsewhere'
   do         import the module that declares it before unpickling
-""")
+""",
+    )
 
 
 # -------------------------------------------------------------------------------------- reports, samples, errors
@@ -184,7 +199,9 @@ DeclarationError: elsewhere::twice: the op is not declared in this process
 
 REPORT = Report(
     (
-        Result("a::b", "gradcheck", "0", "failed", "wrong", 0.5, "G01", "why", 3, "print()", "", {"error, float32": 2.0}),
+        Result(
+            "a::b", "gradcheck", "0", "failed", "wrong", 0.5, "G01", "why", 3, "print()", "", {"error, float32": 2.0}
+        ),
         Result("a::b", "fake", "1", "passed", measures={"x": float("inf"), "y": float("-inf")}),
     ),
     {"a::b": "source"},

@@ -119,9 +119,12 @@ def test_an_op_that_writes_is_missed_before_the_program_is_loaded(name):
             new.writestr(part, content.replace(f"m::{name}".encode(), b"m::missing_"))
     file.seek(0)
 
-    assert_expected_inline(message(lambda: load_program(file)).replace(__name__, "MODULE"), """\
+    assert_expected_inline(
+        message(lambda: load_program(file)).replace(__name__, "MODULE"),
+        """\
 DeclarationError: program::missing_: the exported program in the file calls ops that are not declared in this process
-  do         import MODULE before loading""")
+  do         import MODULE before loading""",
+    )
 
 
 def edited(file, words):
@@ -143,10 +146,13 @@ def absent(file):
 
 
 def test_without_a_note_the_op_is_named(program):
-    assert_expected_inline(message(lambda: load_program(absent(saved(torch.export.save, program)))), """\
+    assert_expected_inline(
+        message(lambda: load_program(absent(saved(torch.export.save, program)))),
+        """\
 DeclarationError: absent::cube: the exported program in the file calls ops that are not declared in this process
   found      no note of the modules that declare 'absent::cube': save_program writes one
-  do         import the module that declares it before loading""")
+  do         import the module that declares it before loading""",
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ bad arguments
@@ -211,12 +217,15 @@ def test_a_program_runs_no_module_that_is_not_imported(imports_of):
     file = saved(save_program, torch.export.export(Applied(), (torch.ones(2),)))
     program = load_program(edited(file, {"torch:relu": "evil:f"})).module()
 
-    assert_expected_inline(re.sub("functions.py:[0-9]+", "FILE.py:LINE", message(lambda: program(torch.ones(2)))), """\
+    assert_expected_inline(
+        re.sub("functions.py:[0-9]+", "FILE.py:LINE", message(lambda: program(torch.ones(2)))),
+        """\
 KernelError: statics::apply: the static argument 'function' names what cannot be found
   expected   'module:name' of a function or class in a module that is imported in this process
   found      'evil:f': its module is not imported in this process
   declared   FILE.py:LINE
-  do         import evil first, if you trust what holds the name: a text does not decide what is imported""")
+  do         import evil first, if you trust what holds the name: a text does not decide what is imported""",
+    )
     assert "evil" not in sys.modules
 
 
@@ -266,7 +275,10 @@ def test_a_process_that_imports_the_module_runs_the_program(folder):
 
 
 def test_a_process_that_does_not_import_it_is_told_what_to_import(folder):
-    assert_expected_inline(run(LOADING + CATCHING, folder=folder), """\
+    assert_expected_inline(
+        run(LOADING + CATCHING, folder=folder),
+        """\
 DeclarationError: far::twice: the exported program in 'program.pt2' calls ops that are not declared in this process
   do         import declares_far before loading
-""")
+""",
+    )

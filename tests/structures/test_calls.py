@@ -25,24 +25,33 @@ def refusal_of(function, *args, **kwargs):
 
 
 def test_a_tuple_for_a_record_is_refused():
-    assert_expected_inline(refusal_of(affine, X, (X, None)), """\
+    assert_expected_inline(
+        refusal_of(affine, X, (X, None)),
+        """\
 containers::affine: argument 'p' is not what was declared
   expected   Affine(weight, bias, times)
   found      a tuple of 2
-  declared   containers.py:81""")
+  declared   containers.py:81""",
+    )
 
 
 def test_a_place_deep_in_a_record_is_named():
-    assert_expected_inline(refusal_of(block, X, Block(3, CURVE, [X])), """\
+    assert_expected_inline(
+        refusal_of(block, X, Block(3, CURVE, [X])),
+        """\
 containers::block: argument 'b.affine' is not what was declared
   expected   Affine(weight, bias, times)
   found      int: 3
-  declared   containers.py:87""")
-    assert_expected_inline(refusal_of(block, X, Block(Affine([X], None), CURVE, [X])), """\
+  declared   containers.py:87""",
+    )
+    assert_expected_inline(
+        refusal_of(block, X, Block(Affine([X], None), CURVE, [X])),
+        """\
 containers::block: argument 'b.affine.weight' is not what was declared
   expected   a tensor
   found      a list of 1
-  declared   containers.py:87""")
+  declared   containers.py:87""",
+    )
 
 
 @dataclass
@@ -74,68 +83,92 @@ def test_an_attribute_beside_the_fields_is_refused():
     odd = Halved(X, 1.0)
     odd.more = 3
 
-    assert_expected_inline(refusal_of(halved, X, odd), """\
+    assert_expected_inline(
+        refusal_of(halved, X, odd),
+        """\
 structured_calls::halved: argument 'h' is not what was declared
   expected   Halved(value, scale)
   found      one with attributes beside its fields: 'more'
-  declared   test_calls.py:62""")
+  declared   test_calls.py:62""",
+    )
 
 
 def test_a_subclass_is_refused():
-    assert_expected_inline(refusal_of(halved, X, Halved(X, 1.0), LargeState(X, X, X)), """\
+    assert_expected_inline(
+        refusal_of(halved, X, Halved(X, 1.0), LargeState(X, X, X)),
+        """\
 structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      LargeState: LargeState(hidden=tensor([[1., 1., 1.],
         [1., 1., 1.]
-  declared   test_calls.py:62""")
+  declared   test_calls.py:62""",
+    )
 
 
 def test_what_may_be_left_out_says_what_else_it_may_be():
-    assert_expected_inline(refusal_of(halved, X, Halved(X, 1.0), 3), """\
+    assert_expected_inline(
+        refusal_of(halved, X, Halved(X, 1.0), 3),
+        """\
 structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      int: 3
-  declared   test_calls.py:62""")
+  declared   test_calls.py:62""",
+    )
 
 
 def test_a_number_of_another_type_is_named():
-    assert_expected_inline(refusal_of(affine, X, Affine(X, None, 1.5)), """\
+    assert_expected_inline(
+        refusal_of(affine, X, Affine(X, None, 1.5)),
+        """\
 containers::affine: argument 'p.times' is not what was declared
   expected   an int
   found      float: 1.5
-  declared   containers.py:81""")
+  declared   containers.py:81""",
+    )
 
 
 def test_a_value_of_another_type_in_a_dict_is_named():
-    assert_expected_inline(refusal_of(weighted, X, {"a": X, "b": 2}), """\
+    assert_expected_inline(
+        refusal_of(weighted, X, {"a": X, "b": 2}),
+        """\
 containers::weighted: argument weights['b'] is not what was declared
   expected   a tensor
   found      int: 2
-  declared   containers.py:95""")
+  declared   containers.py:95""",
+    )
 
 
 def test_a_missing_key_is_named():
-    assert_expected_inline(refusal_of(swapped, {"left": X}), """\
+    assert_expected_inline(
+        refusal_of(swapped, {"left": X}),
+        """\
 containers::swapped: argument 'p' is not what was declared
   expected   a dict with the keys 'left', 'right'
   found      a dict with the keys 'left'
-  declared   containers.py:103""")
+  declared   containers.py:103""",
+    )
 
 
 def test_a_tuple_of_another_length_is_refused():
-    assert_expected_inline(refusal_of(nested, (X, (X, 2, 3))), """\
+    assert_expected_inline(
+        refusal_of(nested, (X, (X, 2, 3))),
+        """\
 containers::nested: argument 'pair[1]' is not what was declared
   expected   a tuple of 2
   found      a tuple of 3
-  declared   containers.py:121""")
+  declared   containers.py:121""",
+    )
 
 
 def test_what_no_schema_can_hold_is_refused():
-    assert_expected_inline(refusal_of(anything, X, {"on": False, "more": [], "set": {1}}), """\
+    assert_expected_inline(
+        refusal_of(anything, X, {"on": False, "more": [], "set": {1}}),
+        """\
 containers::anything: argument table['set'] is not what was declared
   expected   tensors, numbers, strings, dtypes, Enums, and containers of those
   found      set: {1}
-  declared   containers.py:132""")
+  declared   containers.py:132""",
+    )
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="Dynamo of torch 2.11 cannot trace an exception from another")

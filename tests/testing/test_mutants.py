@@ -31,6 +31,8 @@ FAMILIES = """
     gradient dtype; gradient shape; number of gradients; non-differentiable output; not linear;
     variant of an op
 """
+
+
 def samples_of(op, seed=0):
     return [sample for sample in op.samples(TensorFactory(seed=seed)) if sample.error is None]
 

@@ -64,15 +64,25 @@ def transformers():
     grouped = torch.ops.transformers.grouped_mm_fallback
     forward, by_dynamo = grouped(x, weight, offsets), compiled(grouped)(x, weight, offsets)
     experts = SimpleNamespace(
-        num_experts=3, up_proj=drawn(3, 4, 5, seed=2), down_proj=drawn(3, 5, 4, seed=3), act_fn=torch.tanh,
-        has_gate=False, has_bias=False, is_transposed=True, has_post_expert_norm=False, _is_expert_parallel=False,
+        num_experts=3,
+        up_proj=drawn(3, 4, 5, seed=2),
+        down_proj=drawn(3, 5, 4, seed=3),
+        act_fn=torch.tanh,
+        has_gate=False,
+        has_bias=False,
+        is_transposed=True,
+        has_post_expert_norm=False,
+        _is_expert_parallel=False,
     )
     chosen, weights = torch.tensor([[0, 2], [1, 0], [2, 1], [0, 1], [2, 0], [1, 2]]), drawn(6, 2, seed=4)
     layer = compiled(lambda x: moe.grouped_mm_experts_forward(experts, x, chosen, weights))(x)
     return ["transformers::grouped_mm_fallback", "transformers::grouped_mm_fallback_backward"], {
-        "forward": forward, "backward": gradients(forward, x, weight),
-        "compiled": by_dynamo, "compiled_backward": gradients(by_dynamo, x, weight),
-        "layer": layer, "layer_backward": gradients(layer, x, weights, experts.up_proj, experts.down_proj),
+        "forward": forward,
+        "backward": gradients(forward, x, weight),
+        "compiled": by_dynamo,
+        "compiled_backward": gradients(by_dynamo, x, weight),
+        "layer": layer,
+        "layer_backward": gradients(layer, x, weights, experts.up_proj, experts.down_proj),
     }
 
 
@@ -92,8 +102,10 @@ def fms():
     mixed = moe_mm(x, experts, chosen, chosen, chosen, chosen, 2, 16)
     return ["spyre::paged_attn_store", "spyre::paged_attn_compute", "moe::moe_mm"], {
         "stored": paged.paged_attn_store(key, value, *caches, slots),
-        "attended": paged.paged_attn_compute(*attended), "compiled": compiled(paged.paged_attn_compute)(*attended),
-        "mixed": mixed, "backward": gradients(mixed, x),
+        "attended": paged.paged_attn_compute(*attended),
+        "compiled": compiled(paged.paged_attn_compute)(*attended),
+        "mixed": mixed,
+        "backward": gradients(mixed, x),
     }
 
 

@@ -27,9 +27,7 @@ FOUND = {
     "f-CubeGenVmapAutogradFunction": dict.fromkeys(
         ("directional", "gradcheck", "linearity"), "the backward adds 6 dx for the second output, whatever comes in"
     ),
-    "f-ScaleGradGenVmapAutogradFunction": dict.fromkeys(
-        ("directional", "gradcheck"), "it scales gradients on purpose"
-    ),
+    "f-ScaleGradGenVmapAutogradFunction": dict.fromkeys(("directional", "gradcheck"), "it scales gradients on purpose"),
     "f-ZeroGradientsGenVmapAutogradFunction": {
         **dict.fromkeys(("directional", "gradcheck"), "it stops gradients on purpose"),
         "contract": BROADCAST,

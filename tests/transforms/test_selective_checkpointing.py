@@ -119,21 +119,27 @@ def test_a_saved_op_is_right_or_raises(f, kind, saves):
 def test_a_write_that_must_be_saved_raises():
     policy = contexts(lambda op: CheckpointPolicy.MUST_SAVE if is_ours(op) else RECOMPUTE)
 
-    assert_expected_inline(message(lambda: gradient(accumulate, context_fn=policy)), """\
+    assert_expected_inline(
+        message(lambda: gradient(accumulate, context_fn=policy)),
+        """\
 GradientError: checkpointed::add_: a policy of selective checkpointing saves the op, and what it writes to 't' would be lost
   expected   CheckpointPolicy.PREFER_SAVE, PREFER_RECOMPUTE or MUST_RECOMPUTE, which all run the op again
   found      CheckpointPolicy.MUST_SAVE
   declared   FILE.py:LINE
-  do         leave the op out of the policy, or make it return new tensors""")
+  do         leave the op out of the policy, or make it return new tensors""",
+    )
 
 
 def test_a_write_to_a_saved_tensor_raises():
     policy = partial(create_selective_checkpoint_contexts, [torch.ops.aten.zeros_like.default])
 
-    assert_expected_inline(message(lambda: gradient(accumulate, context_fn=policy)), """\
+    assert_expected_inline(
+        message(lambda: gradient(accumulate, context_fn=policy)),
+        """\
 GradientError: checkpointed::add_: the op writes to 't', which selective checkpointing has saved: run again, it would write twice
   declared   FILE.py:LINE
-  do         leave the op that makes 't' out of the policy, or write to a copy of it""")
+  do         leave the op that makes 't' out of the policy, or write to a copy of it""",
+    )
 
 
 class OwnCaching(_CachingTorchDispatchMode):

@@ -290,9 +290,7 @@ def test_an_old_handle_keeps_what_it_was_declared_with():
     old = custom_op("traps::replaced", _plus_one)
     new = custom_op("traps::replaced", _plus_two, replace=True)
 
-    assert [1.0, 2.0, 2.0] == [
-        f(torch.zeros(1)).item() for f in (old, new, torch.ops.traps.replaced)
-    ]
+    assert [1.0, 2.0, 2.0] == [f(torch.zeros(1)).item() for f in (old, new, torch.ops.traps.replaced)]
 
 
 def _plus_one(x: Tensor) -> Tensor:

@@ -520,9 +520,12 @@ def message(call, kind=KernelError):
 
 
 def test_a_leaf():
-    assert_expected_inline(message(lambda: cube.inplace(rand(requires_grad=True), rand()), GradientError), """\
+    assert_expected_inline(
+        message(lambda: cube.inplace(rand(requires_grad=True), rand()), GradientError),
+        """\
 inplace::cube.inplace: 'x' is a leaf that requires a gradient, or a view of one, and is written to
-  do         call it under torch.no_grad(), on a copy, or call the op itself""")
+  do         call it under torch.no_grad(), on a copy, or call the op itself""",
+    )
 
 
 def test_a_view_of_a_leaf():
@@ -532,35 +535,47 @@ def test_a_view_of_a_leaf():
 
 def test_another_shape():
     grown = custom_op("inplace::grown", lambda x, y: x + y, schema="(Tensor x, Tensor y) -> Tensor")
-    assert_expected_inline(message(lambda: grown.inplace(torch.ones(1), torch.ones(3))), """\
+    assert_expected_inline(
+        message(lambda: grown.inplace(torch.ones(1), torch.ones(3))),
+        """\
 inplace::grown.inplace: the result has another shape than 'x', into which it is written
   expected   shape (1,)
   found      shape (3,)
-  do         call the op itself, or give 'x' the shape of the result""")
+  do         call the op itself, or give 'x' the shape of the result""",
+    )
 
 
 def test_another_kind_of_dtype():
     halved = custom_op("inplace::halved", lambda x: x / 2, schema="(Tensor x) -> Tensor")
-    assert_expected_inline(message(lambda: halved.inplace(torch.ones(2, dtype=torch.int64))), """\
+    assert_expected_inline(
+        message(lambda: halved.inplace(torch.ones(2, dtype=torch.int64))),
+        """\
 inplace::halved.inplace: a result of torch.float32 cannot be cast to the dtype of 'x'
   expected   torch.float32, or a dtype that it can be cast to without losing its kind
   found      torch.int64
-  do         give 'x' that dtype""")
+  do         give 'x' that dtype""",
+    )
 
 
 def test_an_expanded_tensor():
-    assert_expected_inline(message(lambda: cube.inplace(torch.ones(1).expand(3), torch.ones(3))), """\
+    assert_expected_inline(
+        message(lambda: cube.inplace(torch.ones(1).expand(3), torch.ones(3))),
+        """\
 inplace::cube.inplace: several elements of 'x' have one place in memory
   expected   a tensor that is not expanded
   found      strides (0,) for shape (3,)
-  do         clone() 'x' before the call""")
+  do         clone() 'x' before the call""",
+    )
 
 
 def test_no_tensor():
-    assert_expected_inline(message(lambda: cube.inplace(2.0, torch.ones(3))), """\
+    assert_expected_inline(
+        message(lambda: cube.inplace(2.0, torch.ones(3))),
+        """\
 inplace::cube.inplace: 'x' is no tensor to write to
   expected   a tensor
-  found      2.0""")
+  found      2.0""",
+    )
 
 
 NONE = {

@@ -352,51 +352,69 @@ def test_another_shape(op, expected):
 
 
 def test_another_shape_says_what_to_do():
-    assert_expected_inline(message(lambda: scaled.out(x(), out=torch.empty(3, 1))), """\
+    assert_expected_inline(
+        message(lambda: scaled.out(x(), out=torch.empty(3, 1))),
+        """\
 out::scaled.out: 'out' has another shape than the result
   expected   shape (3,), or an empty tensor, which is resized
   found      shape (3, 1)
-  do         give 'out' that shape, or resize it to zero elements""")
+  do         give 'out' that shape, or resize it to zero elements""",
+    )
 
 
 def test_a_dtype_of_another_kind():
-    assert_expected_inline(message(lambda: scaled.out(x(), out=torch.empty(3, dtype=torch.int64))), """\
+    assert_expected_inline(
+        message(lambda: scaled.out(x(), out=torch.empty(3, dtype=torch.int64))),
+        """\
 out::scaled.out: a result of torch.float32 cannot be cast to the dtype of 'out'
   expected   torch.float32, or a dtype that it can be cast to without losing its kind
   found      torch.int64
-  do         give 'out' that dtype""")
+  do         give 'out' that dtype""",
+    )
 
 
 def test_another_device():
-    assert_expected_inline(message(lambda: scaled.out(x(), out=torch.empty(3, device="meta"))), """\
+    assert_expected_inline(
+        message(lambda: scaled.out(x(), out=torch.empty(3, device="meta"))),
+        """\
 out::scaled.out: 'out' is on another device than the result
   expected   cpu
   found      meta
-  do         move 'out', or the other arguments, to one device""")
+  do         move 'out', or the other arguments, to one device""",
+    )
 
 
 @pytest.mark.parametrize("which", ["argument", "out"])
 def test_a_tensor_that_requires_a_gradient(which):
     tensors = x().requires_grad_(which == "argument"), torch.empty(3, requires_grad=which == "out")
-    assert_expected_inline(message(lambda: scaled.out(tensors[0], out=tensors[1]), GradientError), """\
+    assert_expected_inline(
+        message(lambda: scaled.out(tensors[0], out=tensors[1]), GradientError),
+        """\
 out::scaled.out: functions with out=... do not support automatic differentiation, and a tensor requires a gradient
-  do         call it under torch.no_grad(), or call the op itself""")
+  do         call it under torch.no_grad(), or call the op itself""",
+    )
 
 
 def test_an_expanded_tensor():
-    assert_expected_inline(message(lambda: scaled.out(x(), out=torch.empty(1).expand(3))), """\
+    assert_expected_inline(
+        message(lambda: scaled.out(x(), out=torch.empty(1).expand(3))),
+        """\
 out::scaled.out: several elements of 'out' have one place in memory
   expected   a tensor that is not expanded
   found      strides (0,) for shape (3,)
-  do         clone() 'out' before the call""")
+  do         clone() 'out' before the call""",
+    )
 
 
 def test_outputs_in_one_memory():
     out = torch.empty(3)
-    assert_expected_inline(message(lambda: split.out(x(), out=(out, out))), """\
+    assert_expected_inline(
+        message(lambda: split.out(x(), out=(out, out))),
+        """\
 out::split.out: 'whole' and 'rest' share memory
   expected   memory of its own for each output
-  do         give each output a tensor of its own""")
+  do         give each output a tensor of its own""",
+    )
 
 
 @pytest.mark.parametrize("size", [0, 3])
@@ -426,33 +444,45 @@ def test_outputs_that_are_one_tensor_are_refused_in_a_graph_too(op, fresh_compil
 
 
 def test_no_place_for_the_result():
-    assert_expected_inline(message(lambda: scaled.out(x())), """\
+    assert_expected_inline(
+        message(lambda: scaled.out(x())),
+        """\
 out::scaled.out: the call does not say where each output is to be written
   expected   out=tensor
-  do         give one tensor per output""")
+  do         give one tensor per output""",
+    )
 
 
 def test_too_few_places():
-    assert_expected_inline(message(lambda: split.out(x(), out=torch.empty(3))), """\
+    assert_expected_inline(
+        message(lambda: split.out(x(), out=torch.empty(3))),
+        """\
 out::split.out: the call does not say where each output is to be written
   expected   out= 2 tensors, or by keyword 'whole', 'rest'
-  do         give one tensor per output""")
+  do         give one tensor per output""",
+    )
 
 
 def test_a_place_that_is_no_tensor():
-    assert_expected_inline(message(lambda: scaled.out(x(), out=3.0)), """\
+    assert_expected_inline(
+        message(lambda: scaled.out(x(), out=3.0)),
+        """\
 out::scaled.out: 'out' is no tensor
   expected   a tensor
-  found      float""")
+  found      float""",
+    )
 
 
 def test_a_kernel_whose_result_nobody_knows():
     op = custom_op("out::unknown", lambda x: x + 1, schema="(Tensor x) -> Tensor")
     op.out.register_kernel("cpu", lambda x, *, out: out)
-    assert_expected_inline(message(lambda: op.out(x(), out=torch.empty(3))), """\
+    assert_expected_inline(
+        message(lambda: op.out(x(), out=torch.empty(3))),
+        """\
 out::unknown: a kernel of a variant runs only where the result fits, and nothing tells the shape of the result
   expected   a fake or a reference of the op
-  do         register_fake for the op""")
+  do         register_fake for the op""",
+    )
 
 
 NONE = {
