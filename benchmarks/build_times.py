@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # builders.py stands beside this
 from builders import BUILDERS
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC2701 - as torch's documentation of fake tensors does
 
-from custom_autograd.measuring.interleaved import Work, measure
-from custom_autograd.measuring.machine import describe_machine
+from custom_autograd.benchmarking.interleaved import Work, measure
+from custom_autograd.benchmarking.machine import describe_machine
 
 # Stands for the compiler in the process that is killed: it says that it runs, and does not end.
 STUCK = '#!/bin/sh\ncase "$*" in *.cpp*|*.o*) touch "{folder}/started"; sleep 1000;; esac\nexec {compiler} "$@"\n'

@@ -25,13 +25,13 @@ import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.testing._internal.optests.generate_tests import OpCheckError  # noqa: PLC2701 - the class has no public name
 
-from custom_autograd.checking import all_checks, check
-from custom_autograd.checks.base import NothingToCheckError, first_line
-from custom_autograd.checks.differentiable import TensorFunction, function_of
-from custom_autograd.checks.targets import Target, target_of
+from custom_autograd.benchmarking.machine import describe_machine
 from custom_autograd.core.samples import Sample, TensorFactory
-from custom_autograd.measuring.machine import describe_machine
 from custom_autograd.testing.mutants import CORRECT, MUTANTS, Honest, Mutant
+from custom_autograd.verification.check import all_checks, check
+from custom_autograd.verification.harness.base import NothingToCheckError, first_line
+from custom_autograd.verification.harness.differentiable import TensorFunction, function_of
+from custom_autograd.verification.harness.targets import Target, target_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "catches.json"

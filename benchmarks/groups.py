@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
-from custom_autograd.measuring.interleaved import Work
+from custom_autograd.benchmarking.interleaved import Work
 
 Cases = dict[str, Work]
 Call = Callable[..., Any]

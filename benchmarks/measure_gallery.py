@@ -33,9 +33,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gallery"))  # w
 from cases import Case
 
 from agreement import backward_of, disagreement, fresh_arguments, leaves
-from custom_autograd.measuring.interleaved import Work, measure
-from custom_autograd.measuring.machine import describe_machine
-from custom_autograd.measuring.memory import peak_memory
+from custom_autograd.benchmarking.interleaved import Work, measure
+from custom_autograd.benchmarking.machine import describe_machine
+from custom_autograd.benchmarking.memory import peak_memory
 
 BENCHMARKS = Path(__file__).parent
 COPIED = 2**28  # bytes: far more than caches hold

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # the modules beside this file
 import overhead_tables
 from groups import CALLS_PER_GRAPH, GROUPS, call_group, compiled_group
 
-from custom_autograd.measuring.interleaved import Timing, measure
-from custom_autograd.measuring.machine import describe_machine
+from custom_autograd.benchmarking.interleaved import Timing, measure
+from custom_autograd.benchmarking.machine import describe_machine
 
 NAMES = ["call", *GROUPS, "compiled"]
 TARGETS = (  # ours, the peer, how their ratio has to compare, with what in which mode

@@ -4,7 +4,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from custom_autograd.checking import check
     from custom_autograd.core.errors import (
         CheckError,
         CustomAutogradError,
@@ -17,9 +16,10 @@ if TYPE_CHECKING:
     from custom_autograd.core.samples import Sample
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.programs import load_program, save_program
-    from custom_autograd.report import Report, Result
     from custom_autograd.runtime.roads import through_dispatcher
     from custom_autograd.runtime.validation import validation
+    from custom_autograd.verification.check import check
+    from custom_autograd.verification.report import Report, Result
 
 __version__ = "0.1.0"
 
@@ -52,10 +52,10 @@ _HOMES = {
     "GradientUnavailable": "core.errors",
     "KernelError": "core.errors",
     "RegistrationError": "core.errors",
-    "Report": "report",
-    "Result": "report",
+    "Report": "verification.report",
+    "Result": "verification.report",
     "Sample": "core.samples",
-    "check": "checking",
+    "check": "verification.check",
     "custom_op": "op",
     "load_program": "programs",
     "save_program": "programs",

@@ -25,7 +25,7 @@ from custom_autograd.variants import InplaceVariant, OutVariant
 
 if TYPE_CHECKING:
     from custom_autograd.core.samples import Sample
-    from custom_autograd.report import Report
+    from custom_autograd.verification.report import Report
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -187,7 +187,7 @@ class CustomOp(OpDef, Generic[P, R]):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: name, schema, coverage, kernels and generated source."""
-        from custom_autograd.report import html  # only a notebook asks for it
+        from custom_autograd.verification.report import html  # only a notebook asks for it
 
         entry = self.entry
         schema, location = entry.declaration.schema.text, entry.declaration.location
@@ -609,7 +609,7 @@ class CustomOp(OpDef, Generic[P, R]):
         Raises:
             CheckError: a check failed, or there are no samples.
         """
-        from custom_autograd import checking  # verification is not loaded before it is asked for
+        from custom_autograd.verification import check as checking  # verification is not loaded before it is asked for
 
         return checking.check(
             self,

@@ -55,11 +55,11 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 def _items(session: pytest.Session, targets: list[str], checks: str | None) -> Iterator[pytest.Item]:
-    from custom_autograd.checking import accepted_failures  # imports torch
-    from custom_autograd.checks import acceptance  # imports torch
-    from custom_autograd.checks.loading import is_whole, load, names_of_all  # imports torch
-    from custom_autograd.checks.targets import target_of  # imports torch
     from custom_autograd.testing import cases_of  # imports torch
+    from custom_autograd.verification.check import accepted_failures  # imports torch
+    from custom_autograd.verification.harness import acceptance  # imports torch
+    from custom_autograd.verification.harness.loading import is_whole, load, names_of_all  # imports torch
+    from custom_autograd.verification.harness.targets import target_of  # imports torch
 
     loaded = [row for text in targets for row in load(text)]
     accepted = accepted_failures()
@@ -78,7 +78,7 @@ class OpItem(pytest.Item):
 
     def __init__(self, *, case: "CheckCase", name: str, parent: pytest.Session, nodeid: str) -> None:
         super().__init__(name, parent, nodeid=nodeid)
-        from custom_autograd.checking import select_checks  # imports torch
+        from custom_autograd.verification.check import select_checks  # imports torch
 
         self.case = case
         (check,) = select_checks([case.check])
@@ -88,7 +88,7 @@ class OpItem(pytest.Item):
 
     def runtest(self) -> None:
         """Runs the check; it skips itself where there is nothing to look at."""
-        from custom_autograd.checks.targets import target_of  # imports torch
+        from custom_autograd.verification.harness.targets import target_of  # imports torch
 
         if target_of(self.case.op).samples is None:
             pytest.skip("no samples are registered (register_samples)")

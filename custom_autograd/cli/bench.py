@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from custom_autograd.checks.runner import Case
+    from custom_autograd.verification.harness.runner import Case
 
 PURPOSE = "measure calls of ops on their samples, beside their reference"
 
@@ -67,8 +67,8 @@ def _compared(text: str | None) -> dict[str, Any]:
     """The callable to compare with, by its name."""
     if text is None:
         return {}
-    from custom_autograd.checks.loading import load  # imports torch
     from custom_autograd.core.errors import CheckError  # imports torch
+    from custom_autograd.verification.harness.loading import load  # imports torch
 
     value = load(text)[0].value if ":" in text else None
     if not callable(value):
@@ -121,8 +121,8 @@ def _measure(
     """Adds the figures of each sample: all callables in all modes, in one run."""
     import torch  # heavy
 
+    from custom_autograd.benchmarking.interleaved import measure  # imports torch
     from custom_autograd.cli.calls import MODES, calls_of, kernel_of  # imports torch
-    from custom_autograd.measuring.interleaved import measure  # imports torch
 
     modes = MODES if arguments.backward else MODES[:1]
     finish = torch.cuda.synchronize if arguments.device.startswith("cuda") else lambda: None
@@ -143,7 +143,7 @@ def _measure(
 
 
 def _write(rows: list[Row], left_out: list[Row], path: Path | None) -> None:
-    from custom_autograd.measuring.machine import describe_machine  # imports torch
+    from custom_autograd.benchmarking.machine import describe_machine  # imports torch
 
     if path is not None:
         document = {"machine": describe_machine(), "rows": rows, "not measured": left_out}

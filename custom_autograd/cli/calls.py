@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.entries import entry_of
-from custom_autograd.checks.targets import Function, Target, call_on
+from custom_autograd.benchmarking.interleaved import Work
 from custom_autograd.cli.list_ops import coverage_of
 from custom_autograd.core.samples import Sample
-from custom_autograd.measuring.interleaved import Work
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.registry import Entry
+from custom_autograd.verification.harness.entries import entry_of
+from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 MODES = ("no grad", "forward", "forward + backward")
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from custom_autograd.cli.options import device_of, dtype_of, names_of, processes_of
 
 if TYPE_CHECKING:
-    from custom_autograd.checks.base import Check
-    from custom_autograd.checks.runner import Case
-    from custom_autograd.report import Report, Result
+    from custom_autograd.verification.harness.base import Check
+    from custom_autograd.verification.harness.runner import Case
+    from custom_autograd.verification.report import Report, Result
 
 PURPOSE = "verify ops on their samples"
 
@@ -43,11 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CheckError: a target, a check, a device or a dtype is unknown, or no op has samples.
     """
-    from custom_autograd.checking import accepted_failures, select_checks  # imports torch
-    from custom_autograd.checks import acceptance  # imports torch
-    from custom_autograd.checks.loading import is_whole, names_of_all  # imports torch
     from custom_autograd.cli.terminal import progress  # imports torch
-    from custom_autograd.report import Report  # imports torch
+    from custom_autograd.verification.check import accepted_failures, select_checks  # imports torch
+    from custom_autograd.verification.harness import acceptance  # imports torch
+    from custom_autograd.verification.harness.loading import is_whole, names_of_all  # imports torch
+    from custom_autograd.verification.report import Report  # imports torch
 
     checks = select_checks(None if arguments.checks is None else names_of(arguments.checks))
     cases, without = cases_of(arguments)
@@ -69,11 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def cases_of(arguments: argparse.Namespace, *, done: str = "checked") -> "tuple[list[Case], list[Result]]":
     """The targets with samples, and a skipped result for each without; `done` is what the command does to them."""
-    from custom_autograd.checking import case_of  # imports torch
-    from custom_autograd.checks.loading import load  # imports torch
-    from custom_autograd.checks.targets import target_of  # imports torch
     from custom_autograd.core.errors import CheckError  # imports torch
-    from custom_autograd.report import Result  # imports torch
+    from custom_autograd.verification.check import case_of  # imports torch
+    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.harness.targets import target_of  # imports torch
+    from custom_autograd.verification.report import Result  # imports torch
 
     device, dtype = device_of(arguments.device), dtype_of(arguments.dtype)
     cases, without = [], []
@@ -100,9 +100,9 @@ def _verify_here(
     advance: "Callable[[Result], None] | None",
 ) -> "tuple[Report, bool]":
     """The report, and whether it is complete."""
-    from custom_autograd.checks import runner  # imports torch
-    from custom_autograd.isolation.running import loud  # imports torch
-    from custom_autograd.report import Report  # imports torch
+    from custom_autograd.verification.harness import runner  # imports torch
+    from custom_autograd.verification.isolation.running import loud  # imports torch
+    from custom_autograd.verification.report import Report  # imports torch
 
     found: list[Result] = []
 
@@ -125,9 +125,9 @@ def _verify_in_processes(
     advance: "Callable[[Result], None] | None",
 ) -> "tuple[Report, bool]":
     """The same, by several processes."""
-    from custom_autograd.checks.loading import load  # imports torch
-    from custom_autograd.checks.targets import target_of  # imports torch
     from custom_autograd.cli.workers import Task, Workers  # imports torch
+    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.harness.targets import target_of  # imports torch
 
     del cases  # tensors and rules do not travel: each process makes its own
     names, how = tuple(check.name for check in checks), (arguments.device, arguments.dtype, arguments.seed)
@@ -159,8 +159,8 @@ def _write(report: "Report", arguments: argparse.Namespace) -> None:
 
 def _print(report: "Report", *, is_quiet: bool) -> None:
     from custom_autograd.cli.terminal import print_report, print_results  # imports rich
-    from custom_autograd.report.headline import format_warnings  # imports torch
-    from custom_autograd.report.text import format_failures  # imports torch
+    from custom_autograd.verification.report.headline import format_warnings  # imports torch
+    from custom_autograd.verification.report.text import format_failures  # imports torch
 
     if not is_quiet:
         print_results(report.results, sys.stdout)

@@ -17,9 +17,9 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CheckError: a target is unknown or declares no ops.
     """
-    from custom_autograd.checks.loading import load  # imports torch
-    from custom_autograd.checks.targets import target_of  # imports torch
-    from custom_autograd.report.text import align  # imports torch
+    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.harness.targets import target_of  # imports torch
+    from custom_autograd.verification.report.text import align  # imports torch
 
     values = [loaded.value for text in arguments.targets for loaded in load(text)]
     coverages = [coverage_of(value) for value in values]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from custom_autograd.mutating.engine import Judge
+    from custom_autograd.verification.mutation.engine import Judge
 
 PURPOSE = "change the rules of ops on purpose, and show which changes the tests notice"
 
@@ -30,10 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
         CheckError: a target, a check or an operator is unknown, an op has nothing to change, or its tests fail as they
             are.
     """
-    from custom_autograd.checks.loading import load  # imports torch
     from custom_autograd.cli.terminal import print_table  # imports torch
-    from custom_autograd.mutating import outcomes as found  # imports torch
-    from custom_autograd.mutating.engine import mutate  # imports torch
+    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.mutation import outcomes as found  # imports torch
+    from custom_autograd.verification.mutation.engine import mutate  # imports torch
 
     ops = [loaded.value for text in arguments.targets for loaded in load(text)]
     judge = _judge(arguments, ops)
@@ -52,9 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _judge(arguments: argparse.Namespace, ops: list[object]) -> "Judge":
-    from custom_autograd.checking import select_checks  # imports torch
-    from custom_autograd.mutating.engine import by_checks, require_passing  # imports torch
-    from custom_autograd.mutating.suites import by_tests, command_for  # imports torch
+    from custom_autograd.verification.check import select_checks  # imports torch
+    from custom_autograd.verification.mutation.engine import by_checks, require_passing  # imports torch
+    from custom_autograd.verification.mutation.suites import by_tests, command_for  # imports torch
 
     if arguments.pytest is not None:
         return by_tests(command_for(arguments.pytest))

@@ -36,8 +36,8 @@ def device_of(name: str) -> "torch.device":
     """
     import torch  # heavy
 
-    from custom_autograd.checks.kernels import has_device  # imports torch
     from custom_autograd.core.errors import CheckError  # imports torch
+    from custom_autograd.verification.checks.kernels import has_device  # imports torch
 
     try:
         device = torch.device(name)

@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CheckError: a target is unknown or declares no ops, or its samples cannot be made.
     """
-    from custom_autograd.checks.loading import load  # imports torch
+    from custom_autograd.verification.harness.loading import load  # imports torch
 
     sections = ["\n".join(_lines(loaded.value)) for text in arguments.targets for loaded in load(text)]
     print("\n\n".join(sections))
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(value: object) -> Iterator[str]:
-    from custom_autograd.checks.targets import target_of  # imports torch
+    from custom_autograd.verification.harness.targets import target_of  # imports torch
 
     target = target_of(value)
     yield target.name
@@ -47,8 +47,8 @@ def _block(title: str, lines: list[str]) -> Iterator[str]:
 
 
 def _schema(value: object) -> list[str]:
-    from custom_autograd.checks.targets import target_of  # imports torch
     from custom_autograd.torch_private.verification import schema_text  # imports torch
+    from custom_autograd.verification.harness.targets import target_of  # imports torch
 
     entry, overload = getattr(value, "entry", None), target_of(value).overload
     if entry is not None:
@@ -62,8 +62,8 @@ def _kernels(value: object) -> list[str]:
 
 
 def _samples(value: object) -> list[str]:
-    from custom_autograd.checking import case_of  # imports torch
-    from custom_autograd.checks.targets import target_of  # imports torch
+    from custom_autograd.verification.check import case_of  # imports torch
+    from custom_autograd.verification.harness.targets import target_of  # imports torch
 
     if target_of(value).samples is None:
         return ["none are registered (register_samples)"]

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
-from custom_autograd.report import Result
-from custom_autograd.report.text import format_details, format_report, table_rows
+from custom_autograd.verification.report import Result
+from custom_autograd.verification.report.text import format_details, format_report, table_rows
 
 STYLES = {"passed": "green", "failed": "bold red", "FAILED": "bold red", "error": "bold yellow", "ERROR": "bold yellow"}
 

@@ -19,8 +19,8 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import TypeAlias
 
-from custom_autograd.isolation.crashes import Crash, Heard, Place
-from custom_autograd.report import Report, Result
+from custom_autograd.verification.isolation.crashes import Crash, Heard, Place
+from custom_autograd.verification.report import Report, Result
 
 Told: TypeAlias = tuple[str, object]
 """What a process sends: ("told", what `Heard` takes in), ("end", None) after an op, or ("failure", a text)."""
@@ -211,11 +211,11 @@ def work(pipe: Connection, processes: int, trace: str) -> None:
 
 def _perform(task: Task, pipe: Connection) -> Told:
     """Check one op; what it finds is told at once, so that it survives the process."""
-    from custom_autograd.checking import case_of, select_checks  # imports torch
-    from custom_autograd.checks.loading import load  # imports torch
     from custom_autograd.cli.options import dtype_of  # imports torch
     from custom_autograd.core.errors import CheckError  # imports torch
-    from custom_autograd.isolation.running import perform  # imports torch
+    from custom_autograd.verification.check import case_of, select_checks  # imports torch
+    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.isolation.running import perform  # imports torch
 
     lock = threading.Lock()
 

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from custom_autograd.checking import accepted_failures, all_checks, case_of, check, select_checks
-from custom_autograd.checks.base import Check
-from custom_autograd.checks.targets import target_of
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.groups import group_or_other
-from custom_autograd.report import Report
+from custom_autograd.verification.check import accepted_failures, all_checks, case_of, check, select_checks
+from custom_autograd.verification.harness.base import Check
+from custom_autograd.verification.harness.targets import target_of
+from custom_autograd.verification.report import Report
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 """A test function, which the decorator gives back parametrized."""

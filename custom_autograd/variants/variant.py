@@ -30,7 +30,7 @@ from custom_autograd.torch_private.tags import HANDED_BACK
 from custom_autograd.variants.expected import Expected
 
 if TYPE_CHECKING:
-    from custom_autograd.report import Report
+    from custom_autograd.verification.report import Report
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -166,7 +166,7 @@ class Variant:
         Raises:
             CheckError: they do not.
         """
-        from custom_autograd import checking  # verification is not loaded before it is asked for
+        from custom_autograd.verification import check as checking  # verification is not loaded before it is asked for
 
         return checking.check(self.op, checks=["parity"], seed=seed, raise_on_failure=raise_on_failure)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from custom_autograd import Report, Result
-from custom_autograd.report.results import summarise
+from custom_autograd.verification.report.results import summarise
 from generate.markup import cell, escape, folded, table
 
 BADGES = {"passed": "passed", "failed": "FAILED", "error": "ERROR", "skipped": "skipped", "accepted": "known"}

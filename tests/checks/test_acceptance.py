@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from custom_autograd import CheckError, Sample, check
-from custom_autograd.checks.acceptance import accept, find_accepted, require_known
 from custom_autograd.cli import main
-from custom_autograd.report import Report, Result
+from custom_autograd.verification.harness.acceptance import accept, find_accepted, require_known
+from custom_autograd.verification.report import Report, Result
 
 TABLE = '[tool.custom_autograd.xfail]\n"{op}" = {{ {check} = "a known kink" }}\n'
 

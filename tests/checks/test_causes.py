@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from custom_autograd.checks.causes import find_cause
+from custom_autograd.verification.harness.causes import find_cause
 
 TRUTH = torch.tensor([[1.0, -2.0, 3.5], [0.5, 4.0, -1.5], [2.5, -0.25, 6.0]], dtype=torch.float64)
 COMPLEX = torch.complex(TRUTH, TRUTH.flip(0))

@@ -2,7 +2,7 @@
 
 import torch
 
-from custom_autograd.checks.comparison import find_difference, format_pair
+from custom_autograd.verification.harness.comparison import find_difference, format_pair
 
 
 def of(found, expected, dtype=torch.float64):

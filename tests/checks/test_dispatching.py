@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from custom_autograd import Sample, custom_op
-from custom_autograd.checks.dispatching import has_generator, repeatable, to_dispatcher
+from custom_autograd.verification.harness.dispatching import has_generator, repeatable, to_dispatcher
 
 
 class Side(enum.Enum):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from custom_autograd.checks.loading import load
 from custom_autograd.core.errors import CheckError
+from custom_autograd.verification.harness.loading import load
 
 OP = """
 import torch

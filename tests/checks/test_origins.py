@@ -5,9 +5,9 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from custom_autograd import GradientError, Sample, check, custom_op
-from custom_autograd.checks.base import REFUSALS, find_refusal
-from custom_autograd.checks.origins import is_authors, origin_of, place_of
 from custom_autograd.core.errors import GradientUnavailable
+from custom_autograd.verification.harness.base import REFUSALS, find_refusal
+from custom_autograd.verification.harness.origins import is_authors, origin_of, place_of
 
 MISLEADING = "the gradient of 'x' is not differentiable: no rule, once-differentiable, cannot derive, no backward"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from custom_autograd.checks import CHECKS
+from custom_autograd.verification.checks import CHECKS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "checks.md"
 

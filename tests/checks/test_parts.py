@@ -5,11 +5,11 @@ import torch
 from torch.autograd import Function
 
 from custom_autograd import Sample, check
-from custom_autograd.checks import CHECKS
-from custom_autograd.checks.forward_mode import ForwardMode
-from custom_autograd.checks.gradcheck import Gradcheck
-from custom_autograd.checks.second_order import SecondOrder
-from custom_autograd.checks.targets import target_of
+from custom_autograd.verification.checks import CHECKS
+from custom_autograd.verification.checks.forward_mode import ForwardMode
+from custom_autograd.verification.checks.gradcheck import Gradcheck
+from custom_autograd.verification.checks.second_order import SecondOrder
+from custom_autograd.verification.harness.targets import target_of
 
 WITH_PARTS = (Gradcheck(), SecondOrder(), ForwardMode())
 

@@ -9,13 +9,15 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 
-from custom_autograd import checking, custom_op
-from custom_autograd.checking import check
-from custom_autograd.checks import CHECKS, runner
-from custom_autograd.checks.base import PASSED, Check, failed, skipped
-from custom_autograd.checks.targets import target_of
+from custom_autograd import custom_op
 from custom_autograd.core.errors import CheckError, KernelWarning
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification import check as checking
+from custom_autograd.verification.check import check
+from custom_autograd.verification.checks import CHECKS
+from custom_autograd.verification.harness import runner
+from custom_autograd.verification.harness.base import PASSED, Check, failed, skipped
+from custom_autograd.verification.harness.targets import target_of
 
 
 def identity(x):
@@ -162,7 +164,7 @@ def test_unknown_check_is_refused_with_the_nearest_name():
         str(caught.value),
         """\
 check: there is no check called 'gradient'
-  do         did you mean 'adjoint'? custom_autograd.checks.CHECKS has all of them""",
+  do         did you mean 'adjoint'? custom_autograd.verification.checks.CHECKS has all of them""",
     )
 
 

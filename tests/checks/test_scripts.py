@@ -5,8 +5,8 @@ from arguments.functions import Cubes, square
 from arguments.leaf_ops import Access, Padding, Side
 
 from custom_autograd import Sample
-from custom_autograd.checks.scripts import script_of
-from custom_autograd.checks.targets import target_of
+from custom_autograd.verification.harness.scripts import script_of
+from custom_autograd.verification.harness.targets import target_of
 
 
 def arguments_of(*values):

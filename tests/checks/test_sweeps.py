@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from custom_autograd.checks.sweeps import (
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.sweeps import (
     expanded,
     free_sizes,
     growths,
@@ -15,7 +16,6 @@ from custom_autograd.checks.sweeps import (
     subsets,
     transposed,
 )
-from custom_autograd.core.samples import Sample
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3)
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
-from custom_autograd.checks.targets import target_of
 from custom_autograd.cli.calls import MODES, calls_of, kernel_of
+from custom_autograd.verification.harness.targets import target_of
 
 
 @custom_op("test_calls::halved", outputs=("half", "square"), hidden=("square",), reference=True)

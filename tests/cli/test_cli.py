@@ -11,13 +11,13 @@ import pytest
 import custom_autograd
 from custom_autograd.cli import main
 from custom_autograd.cli.terminal import print_report, print_results
-from custom_autograd.report import Result
+from custom_autograd.verification.report import Result
 
 OPS = """
 import torch
 from torch import Tensor
 
-from custom_autograd.checks.targets import Target, TargetArgument
+from custom_autograd.verification.harness.targets import Target, TargetArgument
 from custom_autograd.core.samples import Sample
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from custom_autograd.checks import CHECKS
 from custom_autograd.core.groups import GROUPS
+from custom_autograd.verification.checks import CHECKS
 
 ROOT = Path(__file__).parents[2]
 OPS = """
-from custom_autograd.checks.targets import Target, TargetArgument
+from custom_autograd.verification.harness.targets import Target, TargetArgument
 from custom_autograd.core.samples import Sample
 
 

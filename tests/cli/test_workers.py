@@ -12,14 +12,14 @@ from expecttest import assert_expected_inline
 
 from custom_autograd.cli import main
 from custom_autograd.cli.workers import Task, Workers, _command
-from custom_autograd.isolation.crashes import Place
+from custom_autograd.verification.isolation.crashes import Place
 
 OPS = """
 import ctypes
 import os
 import signal
 
-from custom_autograd.checks.targets import Target, TargetArgument
+from custom_autograd.verification.harness.targets import Target, TargetArgument
 from custom_autograd.core.samples import Sample
 
 

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from custom_autograd import custom_op
-from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.compiler import COMPILES_RULES_OF_FUNCTIONS
+from custom_autograd.verification.check import check
 
 
 def result_of(op):

@@ -6,8 +6,8 @@ import random
 import torch
 from torch import Tensor
 
-from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import check
 
 COUNTER = itertools.count()
 BUFFER = torch.zeros(4)

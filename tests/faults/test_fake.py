@@ -6,8 +6,8 @@ from expecttest import assert_expected_inline
 from torch import Tensor
 
 from custom_autograd import custom_op
-from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import check
 
 
 def declare(name, fake):

@@ -4,8 +4,8 @@ import torch
 from torch.autograd import Function
 
 from custom_autograd import custom_op
-from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import check
 
 
 def result_of(op):

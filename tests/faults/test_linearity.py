@@ -3,8 +3,8 @@
 import pytest
 from torch.autograd import Function
 
-from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import check
 
 
 def result_of(op, name="linearity"):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import check
 
 
 @torch.library.custom_op("faults_opcheck::honest", mutates_args=())

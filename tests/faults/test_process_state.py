@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import check
 
 
 def result_of(op):

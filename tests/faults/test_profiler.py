@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from custom_autograd import custom_op
-from custom_autograd.checking import check
-from custom_autograd.checks.targets import target_of
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.dispatch import has_python_dispatch
+from custom_autograd.verification.check import check
+from custom_autograd.verification.harness.targets import target_of
 
 
 def result_of(op):

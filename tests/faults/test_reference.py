@@ -5,9 +5,9 @@ import dataclasses
 import torch
 from torch.autograd import Function
 
-from custom_autograd.checking import check
-from custom_autograd.checks.targets import Target, TargetArgument
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import check
+from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 
 def reference(x):

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from custom_autograd.checking import check
 from custom_autograd.core.samples import Sample
 from custom_autograd.op import custom_op
+from custom_autograd.verification.check import check
 
 LIBRARY = torch.library.Library("faults_schema", "DEF")
 BUFFER = torch.zeros(4, 3)

@@ -2,9 +2,9 @@
 
 import torch
 
-from custom_autograd.checking import check
-from custom_autograd.checks.targets import Target, TargetArgument
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import check
+from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 
 def result_of(call):

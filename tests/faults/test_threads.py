@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from custom_autograd.checking import check
-from custom_autograd.checks import threads
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import check
+from custom_autograd.verification.checks import threads
 
 
 def result_of(op, seed=0, *, isolated=True):

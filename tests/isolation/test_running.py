@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd import Sample, check, custom_op
-from custom_autograd.isolation import running
-from custom_autograd.isolation.forking import CannotForkError
+from custom_autograd.verification.isolation import running
+from custom_autograd.verification.isolation.forking import CannotForkError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 

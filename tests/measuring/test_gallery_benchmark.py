@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from custom_autograd.measuring.memory import peak_memory
+from custom_autograd.benchmarking.memory import peak_memory
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "measure_gallery.py"
 
@@ -120,7 +120,7 @@ def test_a_case_that_is_not_there_is_named():
 def test_peak_memory_is_that_of_the_tensors_alive_at_once():
     script = """
 import torch
-from custom_autograd.measuring.memory import peak_memory
+from custom_autograd.benchmarking.memory import peak_memory
 
 def work():
     first = torch.ones(2**23)      # 32 MiB
@@ -139,7 +139,7 @@ print(found)
 
 
 def test_a_system_that_tells_no_peak_raises(tmp_path, monkeypatch):
-    monkeypatch.setattr("custom_autograd.measuring.memory._STATUS_RESET", tmp_path / "no" / "file")
+    monkeypatch.setattr("custom_autograd.benchmarking.memory._STATUS_RESET", tmp_path / "no" / "file")
 
     with pytest.raises(OSError, match="No such file"):
         peak_memory(lambda: None)

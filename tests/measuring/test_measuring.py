@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from custom_autograd.measuring.interleaved import measure
-from custom_autograd.measuring.machine import describe_machine
+from custom_autograd.benchmarking.interleaved import measure
+from custom_autograd.benchmarking.machine import describe_machine
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "overhead.py"
 MODES = ("no grad", "forward", "forward + backward")

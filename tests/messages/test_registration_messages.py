@@ -1,7 +1,5 @@
 """What a registration is answered with when it does not fit."""
 
-
-
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message

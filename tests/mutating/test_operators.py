@@ -5,8 +5,8 @@ import torch
 from mutating.mutated_ops import Inherited, Square, library, scale, sum_rows
 
 from custom_autograd import KernelError
-from custom_autograd.mutating.operators import OPERATORS, mutants_of
-from custom_autograd.mutating.sites import find_sites, sites_of
+from custom_autograd.verification.mutation.operators import OPERATORS, mutants_of
+from custom_autograd.verification.mutation.sites import find_sites, sites_of
 
 
 def site_of(op, rule):

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 from expecttest import assert_expected_inline
 
-from custom_autograd.report import Report, Result
+from custom_autograd.verification.report import Report, Result
 
 PASSED = Result("ns::f", "fake", "small", "passed", "", 0.5, "C01", seed=7, group="fake", measures={"bytes saved": 320})
 FAILED = Result("ns::f", "gradcheck", "small", "failed", "4 < 5\nso", 0.25, "G03", "a factor", script="check(f)")

@@ -5,7 +5,7 @@ import re
 from torch import Tensor
 
 from custom_autograd import custom_op
-from custom_autograd.report import Report, Result
+from custom_autograd.verification.report import Report, Result
 
 FAILED = Result("ns::f", "fake", "<i>small</i>", "failed", "says <b>(4,)</b>", cause="a & b", script="check('<u>')")
 PASSED = Result("ns::f", "vmap", "small", "passed")

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from browser import CHROMIUM, DRIVER, OPTIONS, needs_browser
-from custom_autograd.report import Report, Result
+from custom_autograd.verification.report import Report, Result
 
 pytestmark = needs_browser
 

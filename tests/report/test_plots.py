@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from custom_autograd.report import Result
-from custom_autograd.report.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, make_plots
+from custom_autograd.verification.report import Result
+from custom_autograd.verification.report.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, make_plots
 
 
 def measured(check="low_precision", **measures):

@@ -9,7 +9,7 @@ import pytest
 from expecttest import assert_expected_inline
 
 from custom_autograd.core.errors import CheckError
-from custom_autograd.report import Report, Result
+from custom_autograd.verification.report import Report, Result
 
 PASSED = Result("ns::f", "gradcheck", "sample 0", "passed", "", 0.5)
 FAILED = Result("ns::f", "fake", "sample 1", "failed", "says shape (3,)\nnot <b>(4,)</b> | {{ 7 * 7 }}")

@@ -6,7 +6,7 @@ from expecttest import assert_expected_inline
 from torch import Tensor
 
 from custom_autograd import GradientError, custom_op
-from custom_autograd.checks.base import find_refusal
+from custom_autograd.verification.harness.base import find_refusal
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -5,7 +5,7 @@ import torch
 from containers import ROWS
 from torch.autograd import gradcheck, gradgradcheck
 
-from custom_autograd.checking import check
+from custom_autograd.verification.check import check
 
 rows = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from custom_autograd import GradientError, KernelError, RegistrationError, Sample, custom_op
-from custom_autograd.checking import check
+from custom_autograd.verification.check import check
 
 
 class Affine(NamedTuple):

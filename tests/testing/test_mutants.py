@@ -6,10 +6,10 @@ import sys
 import pytest
 import torch
 
-from custom_autograd.checking import check
-from custom_autograd.checks.targets import call_on, target_of
 from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.testing.mutants import CORRECT, MUTANTS
+from custom_autograd.verification.check import check
+from custom_autograd.verification.harness.targets import call_on, target_of
 
 CHECKS = """
     schema reference kernels determinism special_values uninitialised bounds layouts sizes cotangents contract

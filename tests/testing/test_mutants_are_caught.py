@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from custom_autograd.checking import case_of, select_checks
-from custom_autograd.checks import runner
 from custom_autograd.testing.mutants import MUTANTS
+from custom_autograd.verification.check import case_of, select_checks
+from custom_autograd.verification.harness import runner
 
 MESSAGES = Path(__file__).with_name("mutant_messages.txt")
 IS_ACCEPTING = bool(os.environ.get("ACCEPT_MUTANT_MESSAGES"))

@@ -9,8 +9,8 @@ import torch
 import torch.utils.checkpoint
 from torch.func import grad, jacrev, jvp, vmap
 
-from custom_autograd.checks.targets import target_of
 from custom_autograd.testing.mutants import CORRECT, MUTANTS
+from custom_autograd.verification.harness.targets import target_of
 
 OPS = {row.name: row for row in (*MUTANTS, *CORRECT)}
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.5, 0.3, -2.0])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from custom_autograd.checking import all_checks, check
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import all_checks, check
 
 LEFT_OUT = {"compile", "compiled_autograd", "compiled_transforms", "export", "recompilation", "threads"}
 CHECKS = [row.name for row in all_checks() if row.name not in LEFT_OUT]

@@ -5,8 +5,8 @@ import torch
 from torch.testing._internal.autograd_function_db import autograd_function_db
 from torch.testing._internal.custom_op_db import custom_op_db
 
-from custom_autograd.checking import all_checks, check
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import all_checks, check
 
 COMPILED = {"compile", "compiled_autograd", "compiled_transforms", "export", "recompilation"}
 CHECKS = [row.name for row in all_checks() if row.name not in COMPILED]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from custom_autograd.checking import all_checks, check
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.check import all_checks, check
 
 entmax = pytest.importorskip("entmax", reason="entmax is not installed")
 

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, cast
 import torch
 from typing_extensions import Self
 
-from custom_autograd.checks.targets import SamplesRule
 from custom_autograd.op import custom_op
+from custom_autograd.verification.harness.targets import SamplesRule
 
 NAMESPACE = "mutants"
 

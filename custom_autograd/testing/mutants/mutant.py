@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from custom_autograd.checks.targets import SamplesRule
 from custom_autograd.testing.mutants.forms import Form
+from custom_autograd.verification.harness.targets import SamplesRule
 
 
 @dataclass(frozen=True, slots=True)

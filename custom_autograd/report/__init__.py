@@ -1,6 +1,0 @@
-"""What a verification found: results as data, and the documents made of them."""
-
-from custom_autograd.report.report import Report
-from custom_autograd.report.results import Result, Status
-
-__all__ = ["Report", "Result", "Status"]

@@ -1,0 +1,220 @@
+"""`check`: everything there is to verify about an op, or about any callable on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import torch
+
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.messages import format_message, suggest
+from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.verification.checks import CHECKS
+from custom_autograd.verification.harness import acceptance, runner
+from custom_autograd.verification.harness.base import Check
+from custom_autograd.verification.harness.targets import SamplesRule, Target, target_of
+from custom_autograd.verification.isolation import running
+from custom_autograd.verification.report import Report
+
+ENTRY_POINTS = "custom_autograd.checks"
+
+
+def check(
+    target: object,
+    samples: Iterable[Sample] | SamplesRule | None = None,
+    *,
+    checks: Sequence[str | Check] | str | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+    raise_on_failure: bool = False,
+    isolated: bool = True,
+) -> Report:
+    """Verifies a target on samples.
+
+    Args:
+        target: a `CustomOp`, a torch.library `CustomOpDef`, an `OpOverload`, a `torch.autograd.Function` subclass, or
+            any callable on tensors.
+        samples: the calls to verify it on, or a generator of them as `register_samples` takes; by default the
+            registered ones.
+        checks: which checks to run, by name, code or group; "quick" for those that take a moment; all by default. A
+            part of a check (`Check.parts`) is given itself.
+        device: where samples live; the CPU by default.
+        dtype: the dtype of samples that do not say; torch's default dtype by default.
+        seed: equal seeds give equal samples and equal random numbers in checks.
+        raise_on_failure: raise instead of returning a report with findings.
+        isolated: run the checks in a forked process where that is sound (Linux, no accelerator in use, no other thread
+            at work), so that a crash in a kernel is a finding. Changes that the op makes to Python objects are then
+            lost with that process. False runs them in this process, where a crash ends the program.
+
+    Returns:
+        What each check found on each sample.
+
+    Raises:
+        CheckError: there are no samples, a name of a check is unknown, or, if asked for, something failed.
+
+    Example:
+        >>> def double(x): return 2 * x
+        >>> check(double, [Sample(torch.ones(3))], checks=["gradcheck"]).ok
+        True
+    """
+    case = case_of(target, samples, device=device, dtype=dtype, seed=seed)
+    chosen = select_checks(checks)
+    found = running.run(case, chosen, seed=seed) if isolated else runner.run([case], chosen, seed=seed)
+    report = acceptance.accept(found, accepted_failures())
+    if raise_on_failure:
+        report.raise_for_failures()
+    return report
+
+
+def all_checks() -> tuple[Check, ...]:
+    """The built-in checks, then those that other packages bring as entry points of the group custom_autograd.checks.
+
+    Raises:
+        CheckError: a package brings something that is no check.
+    """
+    return CHECKS + tuple(_loaded(row.name, row.load()) for row in entry_points(group=ENTRY_POINTS))
+
+
+def accepted_failures() -> acceptance.Accepted:
+    """What the pyproject.toml of the current folder accepts, or the nearest one above it: op -> check -> reason.
+
+    Raises:
+        CheckError: it cannot be read, or names an unknown check.
+    """
+    return acceptance.find_accepted(Path.cwd(), [check.name for check in all_checks()])
+
+
+def select_checks(names: Sequence[str | Check] | str | None) -> tuple[Check, ...]:
+    """The checks of these names, codes or groups, in the order in which they run, then parts of checks; all for None.
+
+    Raises:
+        CheckError: a name is unknown, or no name is given.
+    """
+    available = all_checks()
+    if names is None:
+        return available
+    given = [names] if isinstance(names, str) else list(names)
+    wanted = [row for row in given if isinstance(row, str)]
+    parts = tuple(row for row in given if isinstance(row, Check))
+    known = {word for check in available for word in _words(check)}
+    unknown = [name for name in wanted if name not in known]
+    if unknown or not given:
+        raise CheckError(_unknown(unknown[0] if unknown else "", known))
+    return (*(check for check in available if _words(check) & set(wanted)), *parts)
+
+
+def _words(check: Check) -> set[str]:
+    """What `checks=` may call a check."""
+    return {check.name, check.code, check.group} | ({"quick"} if check.is_quick else set())
+
+
+def case_of(
+    target: object,
+    samples: Iterable[Sample] | SamplesRule | None = None,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+) -> runner.Case:
+    """A target with its samples, made.
+
+    Raises:
+        CheckError: there are no samples, or making them raises.
+    """
+    seen = target_of(target)
+    made = _given(samples, device, dtype, seed) if samples is not None else _registered(seen, device, dtype, seed)
+    for sample in made:
+        if not isinstance(sample, Sample):
+            raise CheckError(_no_sample(seen, sample))
+    if not made:
+        raise CheckError(_no_samples(seen))
+    names = [check.name for check in all_checks()]
+    unknown = [name for sample in made for name in sample.accepted if name not in names]
+    if unknown:
+        raise CheckError(_unknown(unknown[0], names))
+    return runner.Case(seen, made)
+
+
+def _given(
+    samples: Iterable[Sample] | SamplesRule, device: torch.device | str | None, dtype: torch.dtype | None, seed: int
+) -> tuple[Sample, ...]:
+    """Samples a caller gave: moved to what is asked for, or made there."""
+    if callable(samples):
+        return tuple(samples(_factory(device, dtype, seed)))
+    return tuple(_moved(sample, device, dtype) if isinstance(sample, Sample) else sample for sample in samples)
+
+
+def _registered(
+    target: Target, device: torch.device | str | None, dtype: torch.dtype | None, seed: int
+) -> tuple[Sample, ...]:
+    if target.samples is None:
+        return ()
+    try:
+        with runner.isolated_randomness(seed):
+            return tuple(target.samples(_factory(device, dtype, seed)))
+    except CheckError:
+        raise
+    except Exception as error:
+        problem = f"its samples cannot be made: {type(error).__name__}: {error}"
+        raise CheckError(format_message(target.name, problem, declared=target.location)) from error
+
+
+def _factory(device: torch.device | str | None, dtype: torch.dtype | None, seed: int) -> TensorFactory:
+    return TensorFactory(device=device or "cpu", dtype=dtype or torch.get_default_dtype(), seed=seed)
+
+
+def _moved(sample: Sample, device: torch.device | str | None, dtype: torch.dtype | None) -> Sample:
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        is_cast = dtype is not None and tensor.is_floating_point() and dtype.is_floating_point
+        moved = tensor.detach().to(device=device or tensor.device, dtype=dtype if is_cast else tensor.dtype)
+        return moved.requires_grad_(tensor.requires_grad)
+
+    return sample if device is None and dtype is None else sample.map(move)
+
+
+def _loaded(name: str, value: object) -> Check:
+    check = value() if isinstance(value, type) else value
+    if isinstance(check, Check):
+        return check
+    raise CheckError(
+        format_message(
+            f"entry point '{name}'",
+            f"what the group {ENTRY_POINTS} brings is no check",
+            expected="a subclass of custom_autograd.verification.harness.base.Check, or an instance",
+            found=repr(value)[:80],
+            do="correct the entry point of the package that brings it, or uninstall that package",
+        )
+    )
+
+
+def _unknown(name: str, available: Iterable[str]) -> str:
+    names = list(available)
+    problem = f"there is no check called '{name}'" if name else "no check is named"
+    where = "custom_autograd.verification.checks.CHECKS has all of them"
+    advice = suggest(name, names)
+    return format_message("check", problem, do=f"{advice} {where}" if advice else where)
+
+
+def _no_samples(target: Target) -> str:
+    return format_message(
+        target.name,
+        "there is nothing to check it on",
+        expected="at least one sample",
+        found="none",
+        declared=target.location,
+        do="register samples (register_samples), or give them: check(op, [Sample(...)])",
+    )
+
+
+def _no_sample(target: Target, value: object) -> str:
+    return format_message(
+        target.name,
+        "its samples are not all samples",
+        expected="Sample(...)",
+        found=f"a {type(value).__name__}",
+        declared=target.location,
+        do="wrap the arguments of one call: Sample(x, weight, eps=1e-3)",
+    )

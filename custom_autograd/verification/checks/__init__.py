@@ -1,0 +1,102 @@
+"""CHECKS, in the order in which they run: cheap first; a new check is one file and one line here."""
+
+from custom_autograd.verification.checks.adjoint import Adjoint
+from custom_autograd.verification.checks.autocast import Autocast
+from custom_autograd.verification.checks.bounds import Bounds
+from custom_autograd.verification.checks.cache import Cache
+from custom_autograd.verification.checks.compile import Compile
+from custom_autograd.verification.checks.compiled_autograd import CompiledAutograd
+from custom_autograd.verification.checks.compiled_transforms import CompiledTransforms
+from custom_autograd.verification.checks.complex import Complex
+from custom_autograd.verification.checks.contract import Contract
+from custom_autograd.verification.checks.cotangents import Cotangents
+from custom_autograd.verification.checks.determinism import Determinism
+from custom_autograd.verification.checks.directional import Directional
+from custom_autograd.verification.checks.errors import Errors
+from custom_autograd.verification.checks.export import Export
+from custom_autograd.verification.checks.fake import Fake
+from custom_autograd.verification.checks.forward_mode import ForwardMode
+from custom_autograd.verification.checks.forward_over_reverse import ForwardOverReverse
+from custom_autograd.verification.checks.gradcheck import Gradcheck
+from custom_autograd.verification.checks.kernels import Kernels
+from custom_autograd.verification.checks.layouts import Layouts
+from custom_autograd.verification.checks.leaks import Leaks
+from custom_autograd.verification.checks.linearity import Linearity
+from custom_autograd.verification.checks.low_precision import LowPrecision
+from custom_autograd.verification.checks.needs import Needs
+from custom_autograd.verification.checks.nesting import Nesting
+from custom_autograd.verification.checks.non_differentiable import NonDifferentiable
+from custom_autograd.verification.checks.opcheck import Opcheck
+from custom_autograd.verification.checks.parity import Parity
+from custom_autograd.verification.checks.process_state import ProcessState
+from custom_autograd.verification.checks.profiler import Profiler
+from custom_autograd.verification.checks.recompilation import Recompilation
+from custom_autograd.verification.checks.reference import Reference
+from custom_autograd.verification.checks.reference_gradients import ReferenceGradients
+from custom_autograd.verification.checks.reuse import Reuse
+from custom_autograd.verification.checks.saved import Saved
+from custom_autograd.verification.checks.saved_hooks import SavedHooks
+from custom_autograd.verification.checks.schema import Schema
+from custom_autograd.verification.checks.second_order import SecondOrder
+from custom_autograd.verification.checks.shared_inputs import SharedInputs
+from custom_autograd.verification.checks.sizes import Sizes
+from custom_autograd.verification.checks.special_values import SpecialValues
+from custom_autograd.verification.checks.streams import Streams
+from custom_autograd.verification.checks.subclasses import Subclasses
+from custom_autograd.verification.checks.symbolic import Symbolic
+from custom_autograd.verification.checks.threads import Threads
+from custom_autograd.verification.checks.uninitialised import Uninitialised
+from custom_autograd.verification.checks.vmap import Vmap
+from custom_autograd.verification.harness.base import Check
+
+__all__ = ["CHECKS"]
+
+CHECKS: tuple[Check, ...] = (
+    Schema(),
+    Errors(),
+    Reference(),
+    Kernels(),
+    Parity(),
+    Determinism(),
+    ProcessState(),
+    SpecialValues(),
+    Uninitialised(),
+    Bounds(),
+    SharedInputs(),
+    Layouts(),
+    Sizes(),
+    Fake(),
+    Contract(),
+    NonDifferentiable(),
+    Directional(),
+    Symbolic(),
+    Cache(),
+    Gradcheck(),
+    ReferenceGradients(),
+    Linearity(),
+    Cotangents(),
+    Complex(),
+    LowPrecision(),
+    Reuse(),
+    Needs(),
+    Leaks(),
+    Saved(),
+    SavedHooks(),
+    Autocast(),
+    Subclasses(),
+    Threads(),
+    Profiler(),
+    Streams(),
+    SecondOrder(),
+    ForwardMode(),
+    Adjoint(),
+    ForwardOverReverse(),
+    Vmap(),
+    Nesting(),
+    Opcheck(),
+    Compile(),
+    Export(),
+    Recompilation(),
+    CompiledAutograd(),
+    CompiledTransforms(),
+)

@@ -1,0 +1,246 @@
+"""Under autocast, and for inputs of two dtypes, the fake says what the kernel gives, and the op's own policy holds.
+
+policy       `register_autocast` was called: the call is that without autocast, inputs and outputs cast as it says
+no policy    the call is that without autocast, up to the dtypes in which the ops inside the kernel then run
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.casting import Cast, CastPolicy
+from custom_autograd.core.samples import Sample
+from custom_autograd.core.schema import Schema
+from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.bind import gather
+from custom_autograd.structures.forms import Form
+from custom_autograd.torch_private import verification
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    skipped,
+)
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import without_refused_gradients
+from custom_autograd.verification.harness.passes import entry_of, same_randomness, why_not_own_op
+from custom_autograd.verification.harness.targets import Function, Target, call_on
+
+LOW = torch.bfloat16
+
+ADVICE = "no sample mixes dtypes, so this is advice"
+
+
+class Autocast(Check):
+    """torch.autocast("cpu", bfloat16), and float32 beside bfloat16 without it."""
+
+    name = "autocast"
+    code = "T04"
+    group = "system"
+    needs = ("fake",)
+    most_samples = 2
+    purpose = "under autocast and for mixed dtypes the fake tells the dtypes, and the op keeps to its policy"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Ops that somebody registered; what a composition does under autocast is up to its parts."""
+        return why_not_own_op(target)
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Dtypes against the fake, values and gradients against the policy, then mixed dtypes."""
+        single = _in_single(sample)
+        try:
+            plain = _run(target, single)
+        except Exception as error:
+            if find_refusal(error) is not None:
+                raise
+            raise NothingToCheckError(f"the op does not take float32: {first_line(error)}") from error
+        with torch.autocast("cpu", LOW):
+            outputs = _run(target, single.map(Tensor.detach)).outputs
+        finding = _against_fake(target, single, outputs, "under autocast", is_autocast=True)
+        yield finding
+        if finding.status == "failed":
+            return
+        with torch.autocast("cpu", LOW):
+            found = _run(target, single)
+        yield from _against_policy(target, single, plain, found)
+        for finding in _mixed(target, single):
+            yield skipped(f"{ADVICE}: {finding.message}") if finding.status == "failed" else finding
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The outputs of one call, and the gradients by the name of their input."""
+
+    outputs: tuple[Tensor, ...]
+    grads: tuple[tuple[str, Tensor], ...]
+
+
+def _in_single(sample: Sample) -> Sample:
+    """The sample in float32; float64, which autocast leaves alone, becomes float32 as well."""
+    return sample.map(
+        lambda x: x.detach().to(torch.float32 if x.is_floating_point() else x.dtype).requires_grad_(x.requires_grad)
+    )
+
+
+def _run(target: Target, sample: Sample) -> Results:
+    """One call on copies, and its backward for an incoming gradient of 1.5, where one is asked."""
+    with same_randomness(), torch.autocast("cpu", enabled=False):
+        sample, _ = without_refused_gradients(target, sample)
+    leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
+    places = target.written_places(sample)
+    values = [x.clone() if place in places else x for place, x in enumerate(leaves)]
+    with same_randomness():
+        outputs = call_on(target.call, sample.with_tensors(values))
+    outputs += tuple(x for place, x in enumerate(values) if place in places)
+    able = [y for y in outputs if y.requires_grad]
+    wanted = [(target.name_of(leaf), x) for leaf, x in zip(sample.leaves(), leaves, strict=True) if x.requires_grad]
+    if not able or not wanted:
+        return Results(tuple(y.detach() for y in outputs), ())
+    with same_randomness(), torch.autocast("cpu", enabled=False):
+        grads = torch.autograd.grad(
+            able, [x for _, x in wanted], [torch.full_like(y, 1.5) for y in able], allow_unused=True
+        )
+    named = [(name, g) for (name, _), g in zip(wanted, grads, strict=True) if g is not None]
+    return Results(tuple(y.detach() for y in outputs), tuple(named))
+
+
+def _against_fake(
+    target: Target, sample: Sample, outputs: Sequence[Tensor], label: str, *, is_autocast: bool
+) -> Finding:
+    """The dtypes of the fake's outputs against those of the kernel's."""
+    try:
+        with verification.fake_mode() as to_fake, torch.no_grad(), torch.autocast("cpu", LOW, enabled=is_autocast):
+            said = call_on(target.call, sample.map(lambda tensor: to_fake(tensor.detach())))
+    except Exception as error:  # noqa: BLE001 - whatever a fake raises where the kernel does not is what there is to report
+        refusal = find_refusal(error)
+        if refusal is not None:
+            return skipped(refusal)
+        message = f"{label} the fake raises {first_line(error)}, and the kernel does not"
+        return failed(message, cause=CAUSE) if is_autocast else skipped(message)
+    for position, (one, other) in enumerate(zip(said, outputs, strict=False)):
+        if one.dtype != other.dtype:
+            message = f"{label} the fake says {one.dtype} for output {position}, the kernel returns {other.dtype}"
+            return failed(message, cause=CAUSE)
+    return PASSED
+
+
+def _against_policy(target: Target, sample: Sample, plain: Results, found: Results) -> Iterator[Finding]:
+    entry = entry_of(target)
+    rule = None if entry is None else entry.find("autocast cpu")
+    if entry is None or rule is None:
+        yield _roughly(found.outputs, plain.outputs)
+        return
+    policy: CastPolicy = rule.extra["policy"]
+    expected = _run(replace(target, call=_cast_by_hand(target, entry, policy)), sample)
+    label = f"under autocast, not what casts by hand give, as the policy {policy.text} says"
+    difference = find_difference(found.outputs, expected.outputs) or find_difference(
+        [g for _, g in found.grads],
+        [g for _, g in expected.grads],
+        names=[f"the gradient of '{name}'" for name, _ in expected.grads],
+    )
+    yield PASSED if difference is None else failed(f"{label}: {difference}", cause="the policy is not applied")
+
+
+def _cast_by_hand(target: Target, entry: Entry, policy: CastPolicy) -> Function:
+    """The call without autocast, between the casts that autocast should make; written without dispatch keys."""
+    schema, form = entry.declaration.schema, entry.declaration.form
+    outputs = [output.name for output in schema.visible_outputs]
+
+    def call(*args: object, **kwargs: object) -> object:
+        if form is None:
+            given = {**dict(gather(schema, args)), **kwargs}
+        else:
+            positional, keywords = form.flat_call(*args, **kwargs)
+            given = {**dict(zip(schema.argument_names, positional, strict=False)), **keywords}
+        first = [x.dtype for name in schema.argument_names for x in _floating(given.get(name))]
+        promoting = [
+            x for name in given for x in Sample(given[name]).tensors() if policy.arguments.get(name) == "promote"
+        ]
+        widest = policy.promoted(x.dtype for x in promoting if policy.is_castable(x))
+        values = {name: _to(given[name], policy, policy.arguments.get(name, "keep"), widest) for name in given}
+        if form is None:
+            places = [one for name, _ in gather(schema, args) for one in _spread(schema, name, values[name])]
+            result = target.call(*places, **{name: values[name] for name in kwargs})
+        else:
+            inside, named = form.arguments(values)
+            result = target.call(*inside, **named)
+        before = next(iter(first), None)
+        return [
+            _to(value, policy, policy.outputs.get(name, "keep"), before)
+            for name, value in zip(outputs, _flat_results(form, result, len(outputs)), strict=True)
+        ]
+
+    return call
+
+
+def _spread(schema: Schema, name: str, value: object) -> Sequence[object]:
+    return cast(Sequence[object], value) if schema.argument(name).is_variadic else [value]
+
+
+def _floating(value: object) -> list[Tensor]:
+    return [x for x in Sample(value).tensors() if x.is_floating_point()]
+
+
+def _flat_results(form: Form | None, result: object, count: int) -> Sequence[object]:
+    """One value per visible output of the schema, from what a call returned."""
+    results = None if form is None else form.results
+    if results is None:
+        found = result
+    elif not results.hidden:
+        found = results.take(result)
+    else:
+        items = (result,) if len(results.visible) == 1 else cast(Sequence[object], result)
+        taken = [one for node, item in zip(results.visible, items, strict=True) for one in node.take(item)]
+        found = taken if len(taken) != 1 else taken[0]
+    return [found] if count == 1 else cast(Sequence[object], found or ())
+
+
+def _to(value: object, policy: CastPolicy, wanted: Cast, other: torch.dtype | None) -> object:
+    """A tensor, or all in a container, cast as one entry of a policy says."""
+    dtype = policy.dtype_of(wanted, other)
+    return Sample(value).map(lambda x: x if dtype is None or not policy.is_castable(x) else x.to(dtype)).args[0]
+
+
+def _roughly(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
+    """Fails where most numbers are off and by much, which neither rounding nor one jump at a threshold explains."""
+    for position, (one, other) in enumerate(zip(found, expected, strict=False)):
+        if one.shape != other.shape or not other.is_floating_point() or other.numel() == 0:
+            continue
+        error, size = (one.double() - other.double()).nan_to_num(), other.double().nan_to_num()
+        is_large = float(error.norm()) > 0.3 * float(size.norm())
+        if is_large and float((error.abs() > 0.05 * size.abs()).double().mean()) > 0.5:
+            difference = find_difference([one.to(other.dtype)], [other], names=[f"output {position}"])
+            return failed(
+                f"under autocast most of the values change: {difference} without",
+                cause="what is registered for autocast computes something else",
+            )
+    return PASSED
+
+
+def _mixed(target: Target, sample: Sample) -> Iterator[Finding]:
+    """Floating tensors in float32 and bfloat16 by turns; what the op refuses is not looked at."""
+    places = [place for place, x in enumerate(sample.tensors()) if x.is_floating_point()]
+    if len(places) < 2:
+        return
+    for label, low in (("first", places[::2]), ("second", places[1::2])):
+        values = [x.detach().to(LOW) if i in low else x.detach() for i, x in enumerate(sample.tensors())]
+        mixed = sample.with_tensors(values)
+        try:
+            with torch.no_grad():
+                outputs = call_on(target.call, mixed.map(Tensor.clone))
+        except Exception as error:  # noqa: BLE001 - an op may refuse mixed dtypes in any words
+            yield skipped(f"the op does not take float32 beside bfloat16: {first_line(error)}")
+            return
+        yield _against_fake(
+            target, mixed, outputs, f"with bfloat16 for the {label} of every two tensors,", is_autocast=False
+        )
+
+
+CAUSE = "ops inside the kernel cast what the fake does not: register_autocast, or promote the dtypes in the fake"

@@ -1,0 +1,155 @@
+"""A kernel stays inside its memory: what it is given and what it makes lie between guards, which it leaves alone."""
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.modes import DispatchMode
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.entries import unless_replaced
+from custom_autograd.verification.harness.known_kernels import device_of_kernel, label_of_kernel
+from custom_autograd.verification.harness.targets import Function, Target, call_on
+
+GUARD = 64  # elements on each side
+MARKS = (3, -5)
+"""What guards are filled with, once each: a result that changes with it was read from there."""
+
+
+class Bounds(Check):
+    """Each kernel twice, with guards of different content around every tensor."""
+
+    name = "bounds"
+    code = "F12"
+    group = "values"
+    is_quick = True
+    purpose = "no kernel writes or reads outside its memory"
+
+    def applies_to(self, target: Target) -> str | None:
+        """The kernels have to be known, or the function itself has to be one."""
+        is_opaque = target.overload is not None and not target.kernels
+        return "its kernels are not known: a dispatcher's op shows nothing of its memory" if is_opaque else None
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per kernel that runs where the sample lives; none of a fallback that stands in for one."""
+        devices = {"", *(tensor.device.type for tensor in sample.tensors())}
+        kernels = {key: row for key, row in target.kernels.items() if device_of_kernel(key) in devices}
+        for key, kernel in kernels.items() or [("", target.full)]:
+            finding = _check_if_available(kernel, target, sample, label_of_kernel(key) if kernels else "it")
+            yield unless_replaced(finding, target, key)
+
+
+def _check_if_available(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:
+    try:
+        return _check(kernel, target, sample, name)
+    except KernelUnavailable as error:
+        return skipped(first_line(error))
+
+
+def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:
+    results: list[Sequence[Tensor]] = []
+    call = sample if kernel is target.full else target.complete(sample)
+    state = torch.get_rng_state()
+    for mark in MARKS:
+        torch.set_rng_state(state)
+        inputs = [_guarded(tensor.detach(), mark) for tensor in sample.tensors()]
+        with torch.no_grad(), _Guarding(mark) as made:
+            outputs = call_on(kernel, call.with_tensors([row.tensor for row in inputs]))
+        for leaf, row in zip(sample.leaves(), inputs, strict=True):
+            if (text := row.find_write()) is not None:
+                return failed(f"{name} writes {text} '{target.name_of(leaf)}'", cause=CAUSE)
+        for row in made.rows:
+            if (text := row.find_write()) is not None:
+                return failed(f"{name} writes {text} {_what(row, outputs)}", cause=CAUSE)
+        results.append([output.clone() for output in outputs])
+    difference = find_difference(results[1], results[0])
+    if difference is None:
+        return PASSED
+    return failed(f"{name} reads outside its memory: with other numbers there, {difference}", cause=CAUSE)
+
+
+class _Guarded:
+    """A tensor in the middle of larger memory."""
+
+    def __init__(self, memory: Tensor, tensor: Tensor, mark: int) -> None:
+        self.memory, self.tensor, self.mark = memory, tensor, mark
+
+    def find_write(self) -> str | None:
+        """Where a guard was written to: "1 element past the end of", or None."""
+        before = (self.memory[:GUARD] != self.mark).nonzero().flatten()
+        after = (self.memory[-GUARD:] != self.mark).nonzero().flatten()
+        if len(after):
+            return f"{_elements(int(after[-1]) + 1)} past the end of"
+        return f"{_elements(GUARD - int(before[0]))} before the beginning of" if len(before) else None
+
+
+def _guarded(tensor: Tensor, mark: int, *, is_new: bool = False) -> _Guarded:
+    """A copy with the same strides between two guards."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype == torch.bool or tensor.numel() == 0:
+        return _Guarded(torch.full((2 * GUARD,), mark), tensor.clone(), mark)
+    dense = torch.empty_like(tensor)
+    extent = sum((size - 1) * stride for size, stride in zip(dense.shape, dense.stride(), strict=True)) + 1
+    memory = torch.full((extent + 2 * GUARD,), mark, dtype=tensor.dtype, device=tensor.device)
+    is_own = is_new and memory.device.type == "cpu"
+    middle = _own_storage(memory, extent) if is_own else memory[GUARD : GUARD + extent]
+    inner = middle.as_strided(dense.shape, dense.stride())
+    return _Guarded(memory, inner.copy_(tensor), mark)
+
+
+def _own_storage(memory: Tensor, extent: int) -> Tensor:
+    """Return what lies between the guards with a storage offset of 0: a kernel may count on that of a tensor it makes.
+
+    Only memory of the CPU can be seen so; elsewhere the tensor is a view.
+    """
+    buffer: Any = (ctypes.c_char * memory.nbytes).from_address(memory.data_ptr())  # Any: for the attribute
+    buffer.memory = memory  # kept alive by the tensor, which holds the buffer
+    return torch.frombuffer(buffer, dtype=memory.dtype, count=extent, offset=GUARD * memory.element_size())
+
+
+class _Guarding(DispatchMode):
+    """Gives every new tensor guards."""
+
+    def __init__(self, mark: int) -> None:
+        super().__init__()
+        self.mark = mark
+        self.rows: list[_Guarded] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,  # Any: torch's own signature
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if str(func).split(".")[1] not in FACTORIES or not isinstance(result, Tensor) or result.device.type == "meta":
+            return result
+        if str(func).split(".")[1] in ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"):
+            result.zero_()
+        row = _guarded(result, self.mark, is_new=True)
+        self.rows.append(row)
+        return row.tensor
+
+
+def _what(row: _Guarded, outputs: Sequence[Tensor]) -> str:
+    for position, output in enumerate(outputs):
+        if output.untyped_storage().data_ptr() == row.tensor.untyped_storage().data_ptr():
+            return f"output {position}"
+    return f"a tensor of shape {tuple(row.tensor.shape)} that it makes"
+
+
+def _elements(number: int) -> str:
+    return f"{number} element{'s' if number > 1 else ''}"
+
+
+CAUSE = "an index is off by one, or a tail is not masked"
+
+FACTORIES = frozenset({
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+    "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "full", "full_like", "clone",
+})  # fmt: skip

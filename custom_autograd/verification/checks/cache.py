@@ -1,0 +1,129 @@
+"""What a rule does and reads is part of the key of torch's compile caches, so that no graph outlives a change of it.
+
+AOTAutograd and FX graph caches know the graph, in which an op is a name: what its rules did to it is in the cached
+result only. Each rule is changed here, and so is each value that it reads; the op's fingerprint, which is in the key,
+has to change with it.
+"""
+
+import copy
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from custom_autograd.core.locations import unwrap
+from custom_autograd.core.samples import Sample
+from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.rules import Rule
+from custom_autograd.runtime.fingerprint import fingerprint, is_plain
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, skipped
+from custom_autograd.verification.harness.targets import Target
+
+CHANGE = "changed by the check cache"
+
+
+class Cache(Check):
+    """The fingerprint of the op, against those of the op with one thing changed."""
+
+    name = "cache"
+    code = "C09"
+    group = "compiler"
+    is_quick = True
+    most_samples = 1
+    purpose = "a change of a rule, or of a value that it reads, changes the key of compile caches"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Torch's own ops are known by its version; of other ops its caches know the name only."""
+        if _entry_of(target) is not None:
+            return None
+        if target.overload is None:
+            return "torch.compile traces through it, so that the graph itself is in the key of compile caches"
+        return "the fingerprint in the key of compile caches is of ops declared with custom_op only"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per rule, and per value that a rule reads."""
+        del sample
+        entry = _entry_of(target)
+        if entry is None or not entry.rules:
+            yield skipped("no rule is registered")
+            return
+        before = fingerprint(entry)
+        if before != fingerprint(entry):
+            yield failed("the fingerprint of the rules changes from call to call, so that compile caches never hit")
+            return
+        for slot, rule in entry.rules.items():
+            for what, changed in _changes(rule.function):
+                is_seen = fingerprint(_with(entry, slot, replace(rule, function=changed))) != before
+                yield PASSED if is_seen else _unseen(slot, rule, what)
+
+
+def _entry_of(target: Target) -> Entry | None:
+    found = getattr(target.subject, "entry", target.subject)
+    return found if isinstance(found, Entry) else None
+
+
+def _with(entry: Entry, slot: str, rule: Rule) -> Entry:
+    """A copy of what is known of an op with one rule replaced; nothing is registered."""
+    changed = copy.copy(entry)
+    changed.rules = {**entry.rules, slot: rule}
+    return changed
+
+
+def _unseen(slot: str, rule: Rule, what: str) -> Finding:
+    text = f"the rule '{slot}' ({rule.location}) depends on {what}, whose change is not in the key of compile caches"
+    return failed(text, cause="a graph that was compiled before the change is served after it")
+
+
+def _changes(function: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]]:  # Any: a user's function
+    """What a function depends on, in words, each with a function in which that is another."""
+    plain = unwrap(function)
+    if not isinstance(plain, types.FunctionType):  # written in C++: torch's version, which is in the key, says which
+        return
+    code = plain.__code__
+    yield "its source", _rebuilt(plain, code=code.replace(co_consts=(*code.co_consts, CHANGE)))
+    for place, (name, cell) in enumerate(zip(code.co_freevars, plain.__closure__ or (), strict=True)):
+        for what, value in _other_values(name, cell.cell_contents, code.co_names):
+            cells = [types.CellType(value) if i == place else old for i, old in enumerate(plain.__closure__ or ())]
+            yield what, _rebuilt(plain, closure=tuple(cells))
+    for name in code.co_names:
+        if name in plain.__globals__:
+            for what, value in _other_values(name, plain.__globals__[name], code.co_names):
+                yield what, _rebuilt(plain, scope={**plain.__globals__, name: value})
+
+
+def _other_values(name: str, value: object, read: Iterable[str]) -> Iterator[tuple[str, object]]:
+    """Another value for a name: for a number, text or container of such; or for an object with such attributes."""
+    if is_plain(value):
+        yield f"'{name}', {_shown(value)}", [value, CHANGE]
+    elif not isinstance(value, (type, types.ModuleType)) and not callable(value):
+        for attribute in read:
+            old = getattr(value, "__dict__", {}).get(attribute)
+            if old is not None and is_plain(old):
+                changed = copy.copy(value)
+                changed.__dict__[attribute] = [old, CHANGE]
+                yield f"'{name}.{attribute}', {_shown(old)}", changed
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _rebuilt(
+    function: types.FunctionType,
+    *,
+    code: types.CodeType | None = None,
+    closure: tuple[types.CellType, ...] | None = None,
+    scope: dict[str, object] | None = None,
+) -> types.FunctionType:
+    """The function with one part replaced."""
+    made = types.FunctionType(
+        code or function.__code__,
+        function.__globals__ if scope is None else scope,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__ if closure is None else closure,
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__module__ = function.__module__
+    return made

@@ -1,0 +1,140 @@
+"""What a backward returns fits its inputs as it is, before the engine sums, casts or drops it in silence."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample, TensorLeaf
+from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private import verification
+from custom_autograd.verification.harness.agreement import to_double
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
+from custom_autograd.verification.harness.causes import find_cause
+from custom_autograd.verification.harness.comparison import widened
+from custom_autograd.verification.harness.differentiable import (
+    can_have_gradient,
+    differentiable_positions,
+    gradients_of,
+)
+from custom_autograd.verification.harness.origins import is_authors, place_of
+from custom_autograd.verification.harness.targets import Target, call_on
+
+
+class Contract(Check):
+    """Gradients as the backward returns them; those of ops declared here are validated whenever a backward runs."""
+
+    name = "contract"
+    code = "G01"
+    group = "derivatives"
+    is_quick = True
+    purpose = "a backward takes the samples; each gradient has the shape, dtype, device and layout of its input"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding for their number, and one per tensor: all inputs together, each alone, in float64."""
+        is_ours = isinstance(getattr(target.subject, "entry", None), Entry)
+        try:
+            gradients_of(target, sample)
+        except Exception as error:
+            if is_authors(error):
+                yield failed(f"forward and backward raise {first_line(error)} ({place_of(error)})", cause=RAISES)
+                return
+            if is_ours:
+                raise  # a GradientError of this package is the finding; a refusal is none
+        if is_ours:
+            yield PASSED
+            return
+        for variant in _variants(target, sample):
+            yield from _check(target, variant)
+
+
+RAISES = "what is registered takes every sample of its op: correct the rule, or take it away, and the op says so"
+
+
+def _variants(target: Target, sample: Sample) -> Iterator[Sample]:
+    """The sample with every gradient, with one at a time, and in float64 as far as the op takes it."""
+    places = differentiable_positions(target, sample)
+    for chosen in [places, *((place,) for place in places if len(places) > 1)]:
+        tensors = [x.detach().requires_grad_(place in chosen) for place, x in enumerate(sample.tensors())]
+        yield sample.with_tensors(tensors)
+    wide = sample.map(lambda x: to_double(x.detach()).requires_grad_(x.requires_grad))
+    with contextlib.suppress(Exception):
+        call_on(target.call, wide.map(Tensor.detach))
+        yield wide
+
+
+def _check(target: Target, sample: Sample) -> Iterator[Finding]:
+    values = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
+    outputs = call_on(target.call, sample.with_tensors(values))
+    nodes = [y.grad_fn for y in outputs if y.grad_fn is not None]
+    if not nodes:
+        raise NothingToCheckError("no output carries a gradient")
+    with verification.watched_backward(target.subject, nodes[0]) as (is_watched, seen):
+        if not is_watched:
+            raise NothingToCheckError("its backward cannot be watched: it is not one of Python's")
+        try:
+            gradients_of(target, sample)
+        except RuntimeError as error:
+            if not seen:
+                raise
+            count = _count(seen[0])
+            yield count if count.status == "failed" else _refused(error)
+            return
+    for returned in seen[:1]:
+        yield _count(returned)
+        for leaf in sample.leaves():
+            yield from _judge_leaf(target, leaf, returned)
+
+
+def _refused(error: RuntimeError) -> Finding:
+    return failed(f"the engine refuses what the backward returns: {first_line(error)}")
+
+
+def _count(returned: verification.Returned) -> Finding:
+    """More gradients than arguments are dropped in silence up to torch 2.13, if they are None."""
+    found, expected = len(returned.grads), returned.arguments
+    if found == expected:
+        return PASSED
+    text = f"the backward returns {found} gradient{'s' * (found != 1)} for {expected} argument{'s' * (expected != 1)}"
+    cause = "a gradient is missing" if found < expected else "an argument was removed, and its gradient was not"
+    return failed(text, cause=cause)
+
+
+def _judge_leaf(target: Target, leaf: TensorLeaf, returned: verification.Returned) -> Iterator[Finding]:
+    names = [argument.name for argument in target.arguments]
+    place = leaf.argument if isinstance(leaf.argument, int) else names.index(leaf.argument)
+    grad = returned.grads[place] if place < len(returned.grads) else None
+    if leaf.path and not isinstance(grad, (list, tuple)):
+        return  # a node takes the tensors of a list one by one, and its gradients have other places
+    if isinstance(grad, (list, tuple)):
+        index = int(leaf.path.strip("[]"))
+        grad = grad[index] if index < len(grad) else None
+    if not isinstance(grad, Tensor):
+        return
+    if not can_have_gradient(leaf.tensor):
+        text = f"the backward returns a gradient of '{target.name_of(leaf)}', which holds {leaf.tensor.dtype}"
+        yield failed(f"{text}: the engine drops it", cause="integers and bools have no gradient: return None")
+    elif leaf.tensor.requires_grad:
+        yield _judge(target.name_of(leaf), leaf.tensor, grad)
+
+
+def _judge(name: str, leaf: Tensor, grad: Tensor) -> Finding:
+    for what, found, expected in (
+        ("shape", tuple(grad.shape), tuple(leaf.shape)),
+        ("dtype", grad.dtype, leaf.dtype),
+        ("device", grad.device, leaf.device),
+        ("layout", grad.layout, leaf.layout),
+    ):
+        if found != expected:
+            message = f"the backward returns a gradient of '{name}' with {what} {found}, expected {expected}"
+            return failed(f"{message}: the engine repairs it, or fails", cause=_cause(what, grad, leaf))
+    return PASSED
+
+
+def _cause(what: str, grad: Tensor, leaf: Tensor) -> str:
+    if what == "dtype":
+        return f"it is computed in {grad.dtype}; cast it to the dtype of its input"
+    if what == "shape" and grad.layout == torch.strided and grad.dim() > leaf.dim():
+        return find_cause(widened(grad), widened(grad.sum_to_size(leaf.shape))) or "it is not reduced"
+    return ""

@@ -1,0 +1,150 @@
+"""The backward agrees with finite differences along random directions, for larger numbers, zeros and ties too."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    first_line,
+    skipped,
+)
+from custom_autograd.verification.harness.causes import find_cause
+from custom_autograd.verification.harness.comparison import format_pair
+from custom_autograd.verification.harness.differentiable import (
+    TensorFunction,
+    copies,
+    cotangents_like,
+    function_of,
+    reference_of,
+    vector_jacobian,
+)
+from custom_autograd.verification.harness.numerical import Estimate, along, gradient, inner
+from custom_autograd.verification.harness.precision import FLOAT64, Precision, precision_of
+from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.variants import scalars, small_values, tile_sizes, values
+
+LARGEST_EXPLAINED = 128
+"""Elements of an input whose whole gradient is computed from values, to say why the backward's is another."""
+
+
+class Directional(Check):
+    """Two directions per input and variant, each a few calls, whatever the sizes; kinks are left out."""
+
+    name = "directional"
+    code = "G02"
+    group = "derivatives"
+    is_quick = True
+    purpose = "the backward agrees with finite differences along random directions, whatever the numbers"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per input and variant."""
+        yield from _check(function_of(target, sample), "")
+        others = () if target.reference is not None else _for_want_of_a_reference(target, sample)
+        for label, variant in itertools.chain(values(sample), others):
+            function = _find_function(target, variant)
+            if function is not None:
+                yield from _check(function, f"{label}: ")
+
+
+def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """Yield the scalars, small numbers and sizes at which gradients are else compared with those of the reference."""
+    yield from scalars(sample, target.arguments)
+    yield next(iter(small_values(sample)))
+    if all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
+        yield from tile_sizes(sample, (256,))
+
+
+def _find_function(target: Target, sample: Sample) -> TensorFunction | None:
+    try:
+        return function_of(target, sample)
+    except Exception:  # noqa: BLE001 - whatever the op raises, it was not made for these numbers
+        return None
+
+
+def _check(function: TensorFunction, label: str) -> Iterator[Finding]:
+    inputs = tuple(x.detach() for x in function.inputs)
+    outputs = function(*function.inputs)
+    if not any(output.requires_grad for output in outputs):
+        raise NothingToCheckError("no output carries a gradient")
+    if not all(bool(torch.isfinite(output).all()) for output in outputs):
+        return
+    cotangents = cotangents_like(outputs)
+    grads = vector_jacobian(function, inputs, copies(cotangents))
+    try:
+        precision = precision_of(function, inputs)
+        if label and precision != FLOAT64:
+            return  # far out, a kernel that computes in float32 has no finite difference to compare with
+        for place, name in enumerate(function.names):
+            yield _compare(function, inputs, place, name, cotangents, grads[place], precision, label)
+    except Exception as error:  # noqa: BLE001 - at the edge of what the op takes, a step leads out
+        yield skipped(f"{label}the op refuses a value nearby ({first_line(error)})")
+
+
+def _compare(
+    function: TensorFunction,
+    inputs: Sequence[Tensor],
+    place: int,
+    name: str,
+    cotangents: Sequence[Tensor],
+    grad: Tensor,
+    precision: Precision,
+    label: str,
+) -> Finding:
+    for direction in (torch.randn_like(inputs[place]), torch.ones_like(inputs[place])):
+        directions = [direction if i == place else None for i in range(len(inputs))]
+        estimate = along(function, inputs, directions, cotangents, precision)
+        if bool(grad.isnan().any()):
+            return _judge_nan(function, place, cotangents, estimate, f"{label}the gradient of '{name}' is nan")
+        found = inner([grad], [direction])
+        size = float(grad.norm() * direction.norm())
+        is_right = _is_within(found, estimate, precision, size)
+        is_vertical = not math.isfinite(estimate.value) or (estimate.is_steep and precision == FLOAT64)
+        if estimate.is_kink or is_vertical or is_right:
+            continue
+        text = f" ± {estimate.error:.1g} by finite differences"
+        pair = format_pair(found, estimate.value, text=text)
+        message = f"{label}the gradient of '{name}' along a direction is {pair}"
+        return failed(message, cause=_cause(function, inputs, place, cotangents, grad, precision))
+    return PASSED
+
+
+def _judge_nan(
+    function: TensorFunction, place: int, cotangents: Sequence[Tensor], estimate: Estimate, problem: str
+) -> Finding:
+    """A gradient that is nan is wrong, but at a pole, or where the reference's is nan too."""
+    if estimate.is_steep:
+        return skipped(f"{problem}, where the slope is not finite")
+    if function.target.reference is not None:
+        reference = reference_of(function)
+        if bool(vector_jacobian(reference, reference.inputs, cotangents)[place].isnan().any()):
+            return skipped(f"{problem}, as is the reference's")
+    return failed(f"{problem}, where every output and its slope are finite", cause="0 / 0, or inf - inf")
+
+
+def _is_within(found: float, estimate: Estimate, precision: Precision, size: float) -> bool:
+    bound = 10 * estimate.error + precision.absolute + precision.relative * max(abs(estimate.value), 0.1 * size)
+    return abs(found - estimate.value) <= bound
+
+
+def _cause(
+    function: TensorFunction,
+    inputs: Sequence[Tensor],
+    place: int,
+    cotangents: Sequence[Tensor],
+    grad: Tensor,
+    precision: Precision,
+) -> str:
+    if inputs[place].numel() > LARGEST_EXPLAINED or inputs[place].is_complex():
+        return ""
+    expected, kinks = gradient(function, inputs, place, cotangents, precision)
+    keep = torch.where(kinks, grad, expected)
+    return find_cause(grad, keep, relative=max(100 * precision.relative, 1e-5))

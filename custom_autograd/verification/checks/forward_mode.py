@@ -1,0 +1,140 @@
+"""Forward-mode tangents agree with finite differences, or the op says that it has none."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, push_forward, signed_like
+from custom_autograd.verification.harness.origins import is_authors, place_of
+from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
+from custom_autograd.verification.harness.precision import Precision, precision_of
+from custom_autograd.verification.harness.targets import Target
+
+
+class ForwardMode(Check):
+    """J v against a central difference, for every subset of the inputs."""
+
+    name = "forward_mode"
+    code = "T03"
+    group = "derivatives"
+    needs = ("gradcheck", "linearity")
+    purpose = "forward-mode tangents are right and linear, or the op says that it has none"
+
+    def __init__(self, only: tuple[str, ...] | None = None) -> None:
+        self.only = only
+
+    def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
+        """One for each subset of the inputs."""
+        found = parts_by_inputs(target, samples)
+        return {label: ForwardMode(names) for label, names in found.items()} or {"": self}
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per subset of the inputs."""
+        function = function_of(target, sample)
+        precision = precision_of(function, function.inputs)
+        for chosen in chosen_subsets(function, self.only):
+            part = function.restricted_to(chosen)
+            v = signed_like(part.inputs)
+            try:
+                tangents = push_forward(part, v)
+            except Exception as error:  # noqa: BLE001 - told apart there, and raised again where it is unknown
+                yield _raised(error)
+                return
+            finding = _compare(part, v, tangents, precision)
+            yield finding
+            if finding.status == "failed":
+                return
+            if len(chosen) == len(function.positions):
+                yield _check_linear(part, v, tangents)
+
+
+def _check_linear(function: TensorFunction, v: Sequence[Tensor], of_v: Sequence[Tensor]) -> Finding:
+    """J (0.7 v - 1.9 w) = 0.7 J v - 1.9 J w, J 0 = 0, and J (a v) = a J v for large and small a."""
+    w = signed_like(function.inputs)
+    of_w = push_forward(function, w)
+    mixed = [0.7 * one - 1.9 * other for one, other in zip(v, w, strict=True)]
+    expected = [0.7 * one - 1.9 * other for one, other in zip(of_v, of_w, strict=True)]
+    rows: list[tuple[str, Sequence[Tensor], Sequence[Tensor]]]
+    rows = [("J (0.7 v - 1.9 w)", push_forward(function, mixed), expected)]
+    rows.append(("J 0", push_forward(function, [x * 0 for x in v]), [x * 0 for x in of_v]))
+    for scale in (1e4, 1e-4):
+        scaled = [x / scale for x in push_forward(function, [scale * x for x in v])]
+        rows.append((f"J ({scale:g} v) / {scale:g}", scaled, list(of_v)))
+    names = [f"tangent of output {place}" for place in range(len(of_v))]
+    for identity, found, right in rows:
+        if not all(bool(torch.isfinite(x).all()) for x in right):
+            continue
+        difference = find_difference(found, right, names=names, factor=10.0)
+        if difference is not None:
+            return failed(f"forward mode is not linear in the tangent: {identity}: {difference}", cause=NOT_LINEAR)
+    return PASSED
+
+
+NOT_LINEAR = "the jvp clamps, takes a norm, or has a branch on the size of a tangent"
+
+
+def _raised(error: Exception) -> Finding:
+    """An op may have no forward mode; a jvp rule that does not fit its op is wrong."""
+    refusal = find_refusal(error)
+    if refusal is not None:
+        return skipped(f"the op has no forward mode and says so: {refusal}")
+    if is_authors(error):
+        text = f"forward mode raises {first_line(error)} ({place_of(error)})"
+        return failed(text, cause="a jvp rule that is registered takes the samples of its op, or it is taken away")
+    if isinstance(error, GradientError):
+        return failed(f"the op raises {first_line(error)}", cause="the jvp rule does not fit the op")
+    raise error
+
+
+def _compare(
+    function: TensorFunction, v: Sequence[Tensor], tangents: Sequence[Tensor], precision: Precision
+) -> Finding:
+    names = ", ".join(f"'{name}'" for name in function.names)
+    for position, (found, expected) in enumerate(zip(tangents, _differences(function, v, precision.step), strict=True)):
+        if found.shape != expected.shape:
+            return failed(
+                f"the tangent of output {position} has shape {tuple(found.shape)}, not {tuple(expected.shape)}"
+            )
+        bound = precision.absolute + precision.relative * expected.abs().max() if expected.numel() else 0.0
+        if expected.numel() == 0 or not bool(((found - expected).abs() > bound).any()):
+            continue
+        if _is_kink(function, v, position, precision.step, float(bound)):
+            return skipped(f"output {position} has no derivative along {names} here: the slopes on both sides differ")
+        if not bool(found.any()):
+            return failed(f"the tangent of output {position} along {names} is silently zero")
+        return failed(f"the tangent of output {position} along {names} is wrong: {_worst(found, expected)}")
+    return PASSED
+
+
+def _is_kink(function: TensorFunction, v: Sequence[Tensor], position: int, step: float, bound: float) -> bool:
+    """Whether the one-sided slopes of an output keep their distance as the step halves, or there are none."""
+    inputs = function.inputs
+
+    def at(factor: float) -> Tensor:
+        with torch.no_grad():
+            return function(*(x.detach() + factor * step * t for x, t in zip(inputs, v, strict=True)))[position]
+
+    middle = at(0.0)
+    wide, narrow = (((at(s) - middle) - (middle - at(-s))).abs() / (s * step) for s in (1.0, 0.5))
+    if not bool(torch.isfinite(wide).all() and torch.isfinite(narrow).all()):
+        return True
+    return bool((narrow > (0.75 * wide).clamp(min=2 * bound)).any())
+
+
+def _worst(found: Tensor, expected: Tensor) -> str:
+    index = int((found - expected).abs().argmax())
+    one, other = found.flatten()[index].item(), expected.flatten()[index].item()
+    return f"element {index} = {one:.6g}, expected {other:.6g} by finite differences"
+
+
+def _differences(function: TensorFunction, v: Sequence[Tensor], step: float) -> tuple[Tensor, ...]:
+    inputs = function.inputs
+    with torch.no_grad():
+        above = function(*(value.detach() + step * t for value, t in zip(inputs, v, strict=True)))
+        below = function(*(value.detach() - step * t for value, t in zip(inputs, v, strict=True)))
+    return tuple((high - low) / (2 * step) for high, low in zip(above, below, strict=True))

@@ -1,0 +1,243 @@
+"""The backward agrees with finite differences, whichever inputs need a gradient."""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.autograd.gradcheck import GradcheckError
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    skipped,
+)
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import (
+    TensorFunction,
+    copies,
+    find_written_gradient,
+    function_of,
+    signed_like,
+    vector_jacobian,
+)
+from custom_autograd.verification.harness.growth import find_growth
+from custom_autograd.verification.harness.jacobians import find_worst_entry
+from custom_autograd.verification.harness.numerical import call_nearby
+from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
+from custom_autograd.verification.harness.precision import FLOAT64, Precision, hidden_noise, precision_of
+from custom_autograd.verification.harness.sweeps import subsets
+from custom_autograd.verification.harness.targets import Target
+
+MOST_EXPLAINED = 1000
+"""Elements of all inputs up to which every element is looked at, to say what is wrong."""
+
+
+class Gradcheck(Check):
+    """First derivatives: torch.autograd.gradcheck for all inputs together, the same gradients for every subset."""
+
+    name = "gradcheck"
+    code = "G03"
+    group = "derivatives"
+    is_quick = True
+    purpose = "the backward agrees with finite differences, whichever inputs need a gradient"
+
+    def __init__(self, only: tuple[str, ...] | None = None) -> None:
+        self.only = only
+
+    def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
+        """One for each subset of the inputs."""
+        found = parts_by_inputs(target, samples)
+        return {label: Gradcheck(names) for label, names in found.items()} or {"": self}
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Visible outputs first; hidden ones, where a gradient through them is defined at all."""
+        yield from _check(self._narrowed(function_of(target, sample)), has_subsets=self.only is None)
+        if target.hidden:
+            function = self._narrowed(function_of(target, sample, is_full=True))
+            yield from _check_hidden(function, has_subsets=self.only is None)
+
+    def _narrowed(self, function: TensorFunction) -> TensorFunction:
+        return function.restricted_to(next(chosen_subsets(function, self.only)))
+
+
+def _check(function: TensorFunction, *, has_subsets: bool) -> Iterator[Finding]:
+    inputs = function.inputs
+    disconnected = find_disconnected(function, inputs)
+    if disconnected is not None:
+        yield failed(disconnected)
+        return
+    if not _is_finite_nearby(function, inputs):
+        raise NothingToCheckError("a result here or nearby is not finite")
+    try:
+        precision = precision_of(function, inputs)
+    except NothingToCheckError:
+        yield from _check_noise(function, inputs)
+        raise
+    if precision != FLOAT64:
+        yield from _check_noise(function, inputs)
+    finding = _compare_with_differences(function, inputs, precision)
+    yield finding
+    if finding is PASSED:
+        yield from _check_subsets(function) if has_subsets else ()
+        yield _check_batched(function, inputs, precision)
+
+
+def _is_finite_nearby(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
+    with torch.no_grad():
+        here = function(*(x.detach() for x in inputs))
+    moved = [here, *(call_nearby(function, functools.partial(torch.full_like, fill_value=sign)) for sign in (-1, 1))]
+    return all(bool(torch.isfinite(y).all()) for outputs in moved for y in outputs)
+
+
+def _check_hidden(function: TensorFunction, *, has_subsets: bool) -> Iterator[Finding]:
+    try:
+        yield from _check(function, has_subsets=has_subsets)
+    except RuntimeError as error:
+        refusal = find_refusal(error)
+        if refusal is None:
+            raise
+        yield skipped(f"no gradient through hidden outputs: {refusal}")
+
+
+def find_disconnected(function: TensorFunction, inputs: Sequence[Tensor]) -> str | None:
+    """The first output that changes with the inputs but carries no gradient: a derivative that is silently zero."""
+    outputs = function(*inputs)
+    if all(output.requires_grad for output in outputs):
+        return None
+    moved = call_nearby(function, torch.randn_like)
+    for position, (before, after) in enumerate(zip(outputs, moved, strict=True)):
+        if not before.requires_grad and find_difference([before], [after]) is not None:
+            names = ", ".join(f"'{name}'" for name in function.names)
+            return f"output {position} depends on {names} but carries no gradient: it is silently zero"
+    if not any(output.requires_grad for output in outputs):
+        raise NothingToCheckError("no output depends on the inputs that can have a gradient")
+    return None
+
+
+def _compare_with_differences(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Finding:
+    try:
+        gradcheck(
+            lambda *tensors: tuple(y for y in function(*tensors) if y.requires_grad),
+            tuple(inputs),
+            eps=precision.step,
+            atol=precision.absolute,
+            rtol=precision.relative,
+            check_undefined_grad=False,  # cotangents.py looks at these, with a message of its own
+            fast_mode=is_large(function, inputs),
+        )
+    except GradcheckError as error:
+        return _explained(error, function, inputs, precision)
+    except Exception:
+        refusal = _find_refused_step(function, inputs, precision)
+        if refusal is None:
+            raise
+        return skipped(f"the op refuses a value within a step of {precision.step:.1g} ({refusal})")
+    return PASSED
+
+
+def _check_noise(function: TensorFunction, inputs: Sequence[Tensor]) -> Iterator[Finding]:
+    """A float64 result that is only good to float32 is one that gradcheck itself rejects, at its own tolerances."""
+    noise = hidden_noise(function, inputs)
+    if noise and not _passes_by_default(function, inputs):
+        yield failed(
+            f"its results are float64 and only good to {noise:.1g}, which torch.autograd.gradcheck rejects",
+            cause="a step of the kernel is in a narrower dtype; compute in that of the input, or refuse float64",
+        )
+
+
+def _passes_by_default(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
+    return gradcheck(
+        lambda *tensors: tuple(y for y in function(*tensors) if y.requires_grad),
+        tuple(inputs),
+        check_undefined_grad=False,
+        fast_mode=is_large(function, inputs),
+        raise_exception=False,
+    )
+
+
+def _find_refused_step(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> str | None:
+    """Return why the function refuses to be moved by a step of a finite difference; None if it does not."""
+    try:
+        with torch.no_grad():
+            for sign in (-1, 1):
+                function(*(x.detach() + sign * precision.step for x in inputs))
+    except Exception as error:  # noqa: BLE001 - it takes the sample, so that it refuses these numbers
+        return first_line(error)
+    return None
+
+
+def is_large(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
+    """Whether a full Jacobian takes more than a few hundred calls; then one random projection stands for it."""
+    return sum(value.numel() for value in (*inputs, *function(*inputs))) > 256
+
+
+def _explained(
+    error: GradcheckError, function: TensorFunction, inputs: Sequence[Tensor], precision: Precision
+) -> Finding:
+    text = str(error).strip().splitlines()[0]
+    written = find_written_gradient(function)
+    before = "" if written is None else f"the backward {written} its incoming gradient, which belongs to the engine; "
+    if "mismatch" not in text and "expected to be zero" not in text:
+        return failed(f"{before}gradcheck: {text}", cause="two equal backwards differ" if "reentrant" in text else "")
+    is_small = sum(x.numel() for x in inputs) <= MOST_EXPLAINED
+    if not is_small or any(value.is_complex() for value in (*inputs, *function(*inputs))):
+        return failed(f"{before}the backward disagrees with finite differences: {text}")
+    growth = find_growth(function, inputs, precision)
+    if growth.is_harmless and written is None:
+        return skipped(growth.text)
+    entry = find_worst_entry(function, inputs, precision.step)
+    problem = f"{before}the backward disagrees with finite differences: {entry or text}; {growth.text}"
+    return failed(problem, cause=growth.cause)
+
+
+def _check_subsets(function: TensorFunction) -> Iterator[Finding]:
+    """The gradients of each subset of the inputs against those that all of them together have.
+
+    gradcheck has shown the latter right for these values, so equality shows the same of each subset.
+    """
+    cotangents = signed_like(function(*function.inputs))
+    expected = vector_jacobian(function, function.inputs, copies(cotangents))
+    for chosen in list(subsets(len(function.positions)))[1:]:
+        part = function.restricted_to(chosen)
+        found = vector_jacobian(part, part.inputs, copies(cotangents))
+        names = [f"gradient of '{name}'" for name in part.names]
+        difference = find_difference(found, [expected[i] for i in chosen], names=names)
+        only = ", ".join(f"'{name}'" for name in part.names)
+        yield PASSED if difference is None else difference.failed(f"where only {only} needs a gradient: {difference}")
+
+
+def _check_batched(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Finding:
+    """The backward under vmap, as torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) call it."""
+    leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
+    outputs = [output for output in function(*leaves) if output.requires_grad]
+    batches = [torch.stack(signed_like([output, output])) for output in outputs]
+    kept = [batch.clone() for batch in batches]
+    looped = [_grads(outputs, leaves, [batch[i] for batch in batches]) for i in range(2)]
+    if find_difference(batches, kept) is not None:  # torch's vmap segfaults on such a backward (found in torch 2.13)
+        return skipped("its backward cannot be batched: it writes to its incoming gradient")
+    expected = [torch.stack(pair) for pair in zip(*looped, strict=True)]
+    try:
+        found = _grads(outputs, leaves, batches, is_batched=True)
+    except (RuntimeError, TypeError, ValueError) as error:
+        return skipped(f"its backward cannot be batched: {find_refusal(error) or first_line(error)}")
+    names = [f"batched gradient of '{name}'" for name in function.names]
+    difference = find_difference(found, expected, names=names, factor=max(1.0, precision.relative / 1e-5))
+    return PASSED if difference is None else difference.failed(f"is_grads_batched=True: {difference}")
+
+
+def _grads(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor], *, is_batched: bool = False
+) -> list[Tensor]:
+    grads = torch.autograd.grad(
+        outputs, inputs, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=is_batched
+    )
+    batch = (len(cotangents[0]),) if is_batched else ()
+    return [x.new_zeros((*batch, *x.shape)) if g is None else g for x, g in zip(inputs, grads, strict=True)]

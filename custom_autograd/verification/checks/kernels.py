@@ -1,0 +1,91 @@
+"""Every kernel agrees with the default kernel and with every other, on its own device and in every memory layout."""
+
+import itertools
+import operator
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+
+from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.agreement import compare_values
+from custom_autograd.verification.harness.base import Check, Finding, first_line, skipped
+from custom_autograd.verification.harness.dispatching import completing
+from custom_autograd.verification.harness.entries import unless_replaced
+from custom_autograd.verification.harness.known_kernels import device_of_kernel, label_of_kernel
+from custom_autograd.verification.harness.sweeps import layouts
+from custom_autograd.verification.harness.targets import Function, Target
+
+
+class Kernels(Check):
+    """Values of each device's kernel against the default kernel on the same device, and against other devices'."""
+
+    name = "kernels"
+    code = "F14"
+    group = "values"
+    is_quick = True
+    purpose = "all kernels of an op compute the same"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Two kernels are needed."""
+        if len(target.kernels) > 1:
+            return None
+        return "the op has no kernel besides the default one" if "" in target.kernels else "the op has no two kernels"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per kernel and layout, and one per pair of kernels; a device that is not here is skipped."""
+        keys = [key for key in target.kernels if device_of_kernel(key)]
+        for key in keys:
+            if not has_device(device_of_kernel(key)):
+                yield skipped(f"there is no {device_of_kernel(key)} device here")
+            elif "" in target.kernels:
+                yield from _against_default(target, key, sample)
+        present = [key for key in keys if has_device(device_of_kernel(key))]
+        for one, other in itertools.combinations(present, 2):
+            device, home = device_of_kernel(other), device_of_kernel(one)
+            if device == home and "" in target.kernels:
+                continue  # both were compared with the default kernel
+            moved = sample.map(operator.methodcaller("to", home))
+            elsewhere = _on(completing(target.complete, target.kernels[other]), device=device, home=home)
+            finding = _compare(_with(target, one), elsewhere, moved, label_of_kernel(one)[4:], label_of_kernel(other))
+            yield unless_replaced(unless_replaced(finding, target, one), target, other)
+
+
+def _against_default(target: Target, key: str, sample: Sample) -> Iterable[Finding]:
+    moved = sample.map(operator.methodcaller("to", device_of_kernel(key)))
+    for label, variant in layouts(moved, written=target.written_places(sample)):
+        place = f"{label_of_kernel(key)[4:]}, {label}"
+        finding = _compare(_with(target, key), target.kernels[""], variant, place, "the default kernel")
+        yield unless_replaced(finding, target, key)
+
+
+def _compare(target: Target, other: Function, sample: Sample, label: str, name: str) -> Finding:
+    try:
+        return compare_values(target, other, sample, label, name)
+    except KernelUnavailable as error:
+        return skipped(first_line(error))
+
+
+def _with(target: Target, key: str) -> Target:
+    """The target with that kernel of several on its device; the only one is reached as callers reach it."""
+    its = [other for other in target.kernels if device_of_kernel(other) == device_of_kernel(key)]
+    return target if len(its) == 1 else replace(target, full=completing(target.complete, target.kernels[key]))
+
+
+def _on(kernel: Function, *, device: str, home: str) -> Function:
+    """The kernel of one device for tensors of another; its results come home."""
+
+    def call(*args: object, **kwargs: object) -> object:
+        moved = Sample(*args, **kwargs).map(lambda tensor: tensor.to(device))
+        return Sample(kernel(*moved.args, **moved.kwargs)).map(lambda tensor: tensor.to(home)).args[0]
+
+    return call
+
+
+def has_device(device: str) -> bool:
+    """Whether a tensor can be made on a device of this type here."""
+    if device == "cpu":
+        return True
+    module = getattr(torch, device, None)
+    return bool(module is not None and hasattr(module, "is_available") and module.is_available())

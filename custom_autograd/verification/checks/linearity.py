@@ -1,0 +1,83 @@
+"""The backward is linear in the incoming gradient, for both signs and any size: gradcheck cannot see if it is not."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import copies, function_of, signed_like, vector_jacobian
+from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.tolerances import tolerance_of
+
+CAUSE = "the backward is not linear in the incoming gradient; abs(), clamp(), a norm or a lower precision does that"
+
+
+class Linearity(Check):
+    """vjp(a u + b v) = a vjp(u) + b vjp(v), vjp(0) = 0, vjp(1e4 u) = 1e4 vjp(u), with u and v of both signs."""
+
+    name = "linearity"
+    code = "G04"
+    group = "derivatives"
+    is_quick = True
+    purpose = "the backward is linear in the incoming gradient"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Three identities that every linear map satisfies."""
+        function = function_of(target, sample)
+        outputs = function(*function.inputs)
+        if not any(output.requires_grad for output in outputs):
+            raise NothingToCheckError("no output carries a gradient")
+        names = [f"gradient of '{name}'" for name in function.names]
+
+        probe = _probe_of(outputs)
+
+        def vjp(cotangents: Iterable[Tensor]) -> tuple[Tensor, ...]:
+            return vector_jacobian(function, function.inputs, copies(tuple(cotangents)))
+
+        def compare(identity: str, found: Iterable[Tensor], expected: Iterable[Tensor]) -> Finding:
+            difference = find_difference(tuple(found), tuple(expected), names=names, factor=probe.factor)
+            return PASSED if difference is None else difference.failed(f"{CAUSE}: {identity}: {difference}")
+
+        u, v = probe.u, probe.v
+        of_u, of_v = vjp(u), vjp(v)
+        if not all(bool(torch.isfinite(grad).all()) for grad in (*of_u, *of_v)):
+            raise NothingToCheckError("a gradient is not finite here")
+        mixed = vjp(probe.mix(one, other) for one, other in zip(u, v, strict=True))
+        expected = tuple(probe.mix(one, other) for one, other in zip(of_u, of_v, strict=True))
+        yield compare(f"vjp({probe.a:g} u - {probe.b:g} v)", mixed, expected)
+        yield compare("vjp(0)", vjp(torch.zeros_like(one) for one in u), (torch.zeros_like(one) for one in of_u))
+        for scale in probe.scales:
+            scaled = (one / scale for one in vjp(scale * one for one in u))
+            yield compare(f"vjp({scale:g} u) / {scale:g}", scaled, of_u)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Cotangents u and v, the a and b of a u - b v, the scales of u, and what widens the tolerance."""
+
+    u: tuple[Tensor, ...]
+    v: tuple[Tensor, ...]
+    a: float = 0.7
+    b: float = 1.9
+    scales: tuple[float, ...] = (1e4, 1e8, 1e-8)
+    factor: float = 10.0
+
+    def mix(self, one: Tensor, other: Tensor) -> Tensor:
+        """Return a u - b v."""
+        return self.a * one - self.b * other
+
+
+def _probe_of(outputs: Sequence[Tensor]) -> Probe:
+    """Return random numbers; where an output is coarser than float32, such as it holds exactly, sums and all."""
+    coarsest = max((torch.finfo(output.dtype) for output in outputs), key=lambda row: row.eps)
+    if coarsest.eps <= torch.finfo(torch.float32).eps:
+        return Probe(signed_like(outputs), signed_like(outputs))
+    u, v = (tuple(torch.randint_like(y, -8, 9) / 4 for y in outputs) for _ in range(2))
+    least, most = coarsest.tiny * 4, coarsest.max / 2  # u lies between 1 / 4 and 2
+    scales = tuple(2.0**n for n in (13, 27, -27, -10) if least < 2.0**n < most)
+    relative = tolerance_of(getattr(torch, coarsest.dtype)).relative
+    return Probe(u, v, 0.5, 2.0, scales, relative / tolerance_of(torch.float64).relative)

@@ -1,0 +1,214 @@
+"""In float32, float16 and bfloat16, values and gradients are as near to float64 as the dtype allows, for long sums too.
+
+The truth is the op itself in float64 on the same numbers, which other checks hold right; where nothing has a gradient,
+the reference in float64, if there is one. What a dtype allows follows
+from its rounding, and from how far the truth moves where the inputs move by half a unit in their last place.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.agreement import refused, to_double, values_of
+from custom_autograd.verification.harness.base import (
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    measured,
+    skipped,
+)
+from custom_autograd.verification.harness.comparison import widened
+from custom_autograd.verification.harness.differentiable import gradients_for
+from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.variants import long_sizes
+
+LONG = 4099
+"""Terms of a sum: bfloat16 counts to 256 and then stays there."""
+
+BUDGETS = {torch.float32: 2e-4, torch.float16: 1.2e-2, torch.bfloat16: 6e-2}
+"""Largest error relative to the largest element: a dozen roundings in half precision, some hundred in float32."""
+
+MakeCotangents: TypeAlias = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""One cotangent for each output."""
+
+SHARE = 0.02
+"""Of the elements, that may be off by more: near a tie, rounding sends the gradient elsewhere."""
+
+LONGEST = 2.0  # s of CPU time; of one sample, after which longer ones are left out
+
+WIDEST = 2**20
+"""Elements in the results of a variant: a size that makes the results long makes no sum long."""
+
+FLOOR = 1e-2
+"""A result this much smaller than the inputs is what cancelled: rounding of the inputs is then most of it."""
+
+CONDITION = 8.0
+"""How often the truth's own movement is allowed on top."""
+
+
+class LowPrecision(Check):
+    """Values and gradients for cotangents of ones and of both signs, for the sample and with one size made long."""
+
+    name = "low_precision"
+    code = "F10"
+    group = "derivatives"
+    needs = ("gradcheck",)
+    most_samples = 1
+    purpose = "values and gradients in float32, float16 and bfloat16 are within a budget of float64"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per dtype and size."""
+        if _is_random(target, sample):
+            raise NothingToCheckError("it draws other random numbers in every dtype")
+        start = time.process_time()
+        for label, variant in _variants(sample):
+            if time.process_time() - start > LONGEST:
+                yield skipped(f"{label}: left out, because smaller ones took {LONGEST:g} s")
+                continue
+            if label and _is_wide(target, variant):
+                yield skipped(f"{label}: left out, because its results have more than {WIDEST} elements")
+                continue
+            for dtype, budget in BUDGETS.items():
+                yield from _check(target, variant, dtype, budget, label)
+
+
+def _is_random(target: Target, sample: Sample) -> bool:
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        values_of(target, target.full, sample)
+    is_drawing = not torch.equal(before, torch.get_rng_state())
+    torch.set_rng_state(before)
+    return is_drawing or has_generator(sample)
+
+
+def _results(
+    target: Target, sample: Sample, make_cotangents: MakeCotangents, *, is_truth: bool = False
+) -> tuple[Sequence[str], Sequence[Tensor]]:
+    """Return outputs and gradients by name; where nothing has a gradient, floating results and what is written to.
+
+    Raises:
+        NothingToCheckError: there is neither.
+    """
+    try:
+        return gradients_for(target, sample, make_cotangents)
+    except Exception as error:
+        if find_refusal(error) is None and not isinstance(error, NothingToCheckError):
+            raise
+    function = target.reference if is_truth and target.reference is not None else target.full
+    with torch.no_grad():
+        found = values_of(target, function, sample)
+    rows = [(f"output {i}", y) for i, y in enumerate(found) if y.is_floating_point() or y.is_complex()]
+    if not rows:
+        raise NothingToCheckError("no result is floating or complex")
+    return [name for name, _ in rows], [y for _, y in rows]
+
+
+def _variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
+    yield "", sample
+    if all(tensor.is_floating_point() or tensor.is_complex() for tensor in sample.tensors()):
+        yield from long_sizes(sample, LONG)  # what an integer tensor points at stays as large as it is
+
+
+def _is_wide(target: Target, sample: Sample) -> bool:
+    """Whether the results are larger than a long sum makes them; not where the op refuses the sample."""
+    with torch.no_grad(), contextlib.suppress(Exception):
+        return sum(tensor.numel() for tensor in values_of(target, target.call, sample)) > WIDEST
+    return False
+
+
+def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, label: str) -> Iterator[Finding]:
+    low = sample.map(lambda x: x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x)
+    place = f"{str(dtype).removeprefix('torch.')}{', ' + label if label else ''}"
+    scales: list[float] = []
+    for make_cotangents in (_coarse_like, _ones_like):
+        state = torch.get_rng_state()
+        try:
+            names, found = _results(target, low, make_cotangents)
+        except NothingToCheckError:
+            return
+        except Exception as error:  # noqa: BLE001 - an op may refuse a dtype or a size in any words
+            yield refused(error, target, low, place)
+            return
+        truths = [_truth(target, _moved(low, amount), make_cotangents, state) for amount in (0.0, 1.0, 1.0)]
+        if any(truth is None for truth in truths):
+            return
+        scales = scales or [_size(tensor) for tensor in truths[0] or ()]
+        least = FLOOR * max(map(_size, low.tensors()), default=0.0)
+        finding = _compare(names, found, truths, [max(scale, least) for scale in scales], dtype, budget, place)
+        yield finding
+        if finding.status == "failed":
+            return
+
+
+def _size(tensor: Tensor) -> float:
+    return float(widened(tensor).abs().max()) if tensor.numel() else 0.0
+
+
+def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What sum() sends."""
+    return [torch.ones_like(tensor) for tensor in tensors]
+
+
+def _coarse_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers of both signs that every dtype holds exactly: multiples of 1/16 up to 2."""
+    steps = [torch.randint(-32, 33, tensor.shape, generator=torch.Generator().manual_seed(0)) for tensor in tensors]
+    return [(step / 16).to(tensor.device, tensor.dtype) for step, tensor in zip(steps, tensors, strict=True)]
+
+
+def _truth(target: Target, sample: Sample, make_cotangents: MakeCotangents, state: Tensor) -> Sequence[Tensor] | None:
+    """Outputs and gradients in float64; None where the op does not take it."""
+    torch.set_rng_state(state)
+    try:
+        return _results(target, sample, make_cotangents, is_truth=True)[1]
+    except (NothingToCheckError, RuntimeError, TypeError, ValueError):
+        return None
+
+
+def _moved(sample: Sample, amount: float) -> Sample:
+    """The sample in float64, each number moved by up to half a unit in the last place of its dtype."""
+
+    def move(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        wide = to_double(tensor.detach())
+        noise = (torch.randint(0, 2, wide.shape) * 2 - 1) * amount * torch.finfo(tensor.dtype).eps / 2
+        return (wide * (1 + noise)).requires_grad_(tensor.requires_grad)
+
+    return sample.map(move)
+
+
+def _compare(
+    names: Sequence[str],
+    found: Sequence[Tensor],
+    truths: Sequence[Sequence[Tensor] | None],
+    scales: Sequence[float],
+    dtype: torch.dtype,
+    budget: float,
+    place: str,
+) -> Finding:
+    truth, *moved = [row for row in truths if row is not None]
+    worst = 0.0
+    for position, (name, low, wide) in enumerate(zip(names, found, truth, strict=True)):
+        one, other = widened(low), widened(wide)
+        scale = max(_size(other), scales[position])  # for ones, what is added may cancel to nothing
+        if one.shape != other.shape or not other.numel() or not 0 < scale < torch.finfo(dtype).max / 2:
+            continue
+        errors = (one - other).abs().nan_to_num(nan=torch.inf) / scale
+        error = float(errors.max())
+        movement = max(float((widened(row[position]) - other).abs().max()) for row in moved) / scale
+        worst = max(worst, error)
+        share = float((errors > budget + CONDITION * movement).double().mean())
+        if share > SHARE:
+            return failed(
+                f"{place}: {name} has a relative error of {error:.2g} against float64, more than {budget:.2g}",
+                cause="a sum is accumulated in low precision; accumulate in float32",
+            )
+    return measured(**{f"error, {place}": worst})

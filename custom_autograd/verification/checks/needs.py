@@ -1,0 +1,149 @@
+"""Gradients that nobody needs are not computed, and leaving them out does not change the others.
+
+An op that runs in the backward is wasted if no needed gradient depends on it. A fused kernel that computes every
+gradient at once is read by the needed one, so it is none. Waste is a failure where the backward names `needs`, or is
+registered per input, which promises better; elsewhere it is a number in the report.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.observers import Watch
+from custom_autograd.torch_private.verification import Overload, arguments_of_overload, name_of_overload
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, measured
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import TensorFunction, function_of
+from custom_autograd.verification.harness.passes import cotangents_of, entry_of, forward, repeatable_gradients
+from custom_autograd.verification.harness.targets import Target
+
+
+class Needs(Check):
+    """Each input alone against all of them: equal gradients, and no op that only another gradient would read."""
+
+    name = "needs"
+    code = "G06"
+    group = "saving"
+    is_quick = True
+    needs = ("gradcheck",)
+    purpose = "a gradient that nobody needs is not computed, and does not change the others"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Two findings per input: the value of its gradient, and what ran for nothing."""
+        function = function_of(target, sample)
+        if len(function.positions) < 2:
+            raise NothingToCheckError("only one input can have a gradient")
+        cotangents = cotangents_of(function, function.inputs)
+        expected = repeatable_gradients(function, function.inputs, cotangents)
+        everything = _record(function, cotangents)
+        for position, name in enumerate(function.names):
+            part = function.restricted_to([position])
+            try:
+                alone = _record(part, cotangents)
+            except NothingToCheckError:
+                continue  # no output depends on this input
+            label = f"the gradient of '{name}' where only it is needed"
+            difference = find_difference(alone.grads, [expected[position]], names=[label])
+            yield (
+                PASSED
+                if difference is None
+                else failed(
+                    f"{difference} where all are needed", cause="a gradient is returned in the place of another"
+                )
+            )
+            yield _waste(target, function, position, everything, alone)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One op that ran: what it is, which memory it read and wrote, and whether it computes or only views."""
+
+    name: str
+    reads: frozenset[int]
+    writes: frozenset[int]
+    shapes: tuple[tuple[int, ...], ...]
+    is_view: bool
+
+    def __str__(self) -> str:
+        """The op and the shapes of its results."""
+        return f"{self.name} of shape {', '.join(map(str, self.shapes))}"
+
+
+@dataclass(slots=True)
+class Backward:
+    """What ran in a backward, in order, and the gradients; tensors are kept, so that memory is not given out twice."""
+
+    grads: tuple[Tensor, ...] = ()
+    steps: list[Step] = field(default_factory=list)
+    kept: list[object] = field(default_factory=list)
+
+    def add(self, overload: Overload, args: Sequence[object], kwargs: Mapping[str, object], found: object) -> None:
+        """Takes down one op."""
+        read, made = Sample(*args, **kwargs).tensors(), Sample(found).tensors()
+        self.kept += [read, made]
+        written = _memory(Sample(*_written(overload, args, kwargs)).tensors())
+        reads, results = _memory(read), _memory(made)
+        shapes = tuple(tuple(tensor.shape) for tensor in made)
+        is_view = not written and results <= reads
+        self.steps.append(Step(name_of_overload(overload), reads, results | written, shapes, is_view))
+
+    def wasted(self) -> list[Step]:
+        """The ops on which no gradient depends."""
+        live, wasted = set(_memory(self.grads)), []
+        for step in reversed(self.steps):
+            if step.writes & live:
+                live |= step.reads
+            elif not step.is_view:
+                wasted.append(step)
+        return wasted[::-1]
+
+    def last_for(self, position: int) -> Step | None:
+        """The op that gave a gradient its values."""
+        memory = _memory(self.grads[position : position + 1])
+        makers = [step for step in self.steps if step.writes & memory and not step.is_view]
+        return makers[-1] if makers else None
+
+
+def _record(function: TensorFunction, cotangents: Sequence[Tensor]) -> Backward:
+    called, found = forward(function, function.inputs), Backward()
+    if len(called.outputs) != len(cotangents):
+        raise NothingToCheckError("which outputs carry a gradient depends on which inputs need one")
+    with Watch(found.add):
+        found.grads = called.backward(cotangents)
+    return found
+
+
+def _written(overload: Overload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
+    """The arguments that the op writes to."""
+    rows = arguments_of_overload(overload)
+    values = {**{row.name: value for row, value in zip(rows, args, strict=False)}, **kwargs}
+    return [values[row.name] for row in rows if row.is_mutated and row.name in values]
+
+
+def _memory(tensors: Sequence[Tensor]) -> frozenset[int]:
+    """The addresses of the memory of tensors; 0 is that of empty ones, and stands for none."""
+    return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors) - {0}
+
+
+def _waste(target: Target, function: TensorFunction, position: int, everything: Backward, alone: Backward) -> Finding:
+    wasted = alone.wasted()
+    names = {str(step) for step in wasted}
+    name = function.names[position]
+    for other, other_name in enumerate(function.names):
+        maker = everything.last_for(other)
+        if other == position or maker is None or str(maker) not in names or not _is_promised(target, other_name):
+            continue
+        return failed(
+            f"the gradient of '{other_name}' is computed ({maker}) although only '{name}' needs one",
+            cause=f"the rule does not ask needs.{other_name}",
+        )
+    return measured(**{f"operations wasted for '{name}' alone": float(len(wasted))})
+
+
+def _is_promised(target: Target, name: str) -> bool:
+    """Whether a rule of the op says that it knows what is needed."""
+    entry = entry_of(target)
+    rules = () if entry is None else entry.gradient_rules()
+    return any("needs" in rule.names or rule.slot == f"grad {name}" for rule in rules)

@@ -1,0 +1,100 @@
+"""A profile shows an op under its own name, and its backward under one that tells whose it is."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+
+from torch.profiler import ProfilerActivity, profile
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.dispatch import has_python_dispatch
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
+from custom_autograd.verification.harness.differentiable import function_of
+from custom_autograd.verification.harness.passes import cotangents_of, entry_of, forward, own_node, why_not_own_op
+from custom_autograd.verification.harness.sweeps import copy
+from custom_autograd.verification.harness.targets import Target, call_on
+
+
+class Profiler(Check):
+    """The names that torch.profiler records of one forward and one backward."""
+
+    name = "profiler"
+    code = "Y02"
+    group = "system"
+    most_samples = 1
+    purpose = "a profile shows the op under its own name, and its backward under a name that tells whose it is"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Apply to registered ops; nothing else has a name to show."""
+        if target.overload is not None and has_python_dispatch(target.overload):
+            return "PyObject dispatch of PyTorch, which is on for this op, hides it from profilers"
+        return why_not_own_op(target)
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding for the call, one for the backward."""
+        name = target.name.rsplit(".", 1)[0] if "." in target.name.split("::")[-1] else target.name
+        recorded = _names_of_call(target, sample)
+        if name in recorded:
+            yield PASSED
+        else:
+            yield failed(
+                f"a profile of a call does not show '{name}', only {_shown(recorded)}",
+                cause="the call goes round the dispatcher while a profiler is on",
+            )
+        yield _backward(target, sample, name)
+
+
+def _names_of_call(target: Target, sample: Sample) -> list[str]:
+    values = copy(sample)
+    with _recording() as recorded:
+        call_on(target.call, values)
+    return recorded
+
+
+def _backward(target: Target, sample: Sample, name: str) -> Finding:
+    function = function_of(target, sample)
+    cotangents = cotangents_of(function, function.inputs)
+    called = forward(function, function.inputs)
+    node = called.outputs[0].grad_fn
+    if node is None or own_node(called.outputs) is None:
+        raise NothingToCheckError("its backward is made of several nodes, or of one of torch's own")
+    node_name = node.name()
+    with _recording() as recorded:
+        called.backward(cotangents)
+    if not any(node_name in row for row in recorded):
+        return failed(f"a profile of the backward does not show '{node_name}', only {_shown(recorded)}")
+    if entry_of(target) is not None and name.split("::")[-1] not in node_name:
+        return failed(f"a profile shows the backward of '{name}' as '{node_name}', which does not tell whose it is")
+    return PASSED
+
+
+def _shown(recorded: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in dict.fromkeys(recorded)) or "nothing"
+
+
+@contextlib.contextmanager
+def _recording() -> Iterator[list[str]]:
+    """Names of what runs within; filled at the end."""
+    names: list[str] = []
+    profiler = profile(activities=[ProfilerActivity.CPU], acc_events=False)
+    with _without_native_log():
+        profiler.start()
+    try:
+        yield names
+    finally:
+        with _without_native_log():
+            profiler.stop()
+    names += [str(event.name) for event in profiler.events() or ()]
+
+
+@contextlib.contextmanager
+def _without_native_log() -> Iterator[None]:
+    """Kineto writes lines of its own to the error stream when it starts and stops, below Python's."""
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)

@@ -1,0 +1,214 @@
+"""torch.compile compiles an op twice for all sizes, static and dynamic, and never again for a call it has seen."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.compilation import GraphCounter
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, root_cause, skipped
+from custom_autograd.verification.harness.comparison import Difference
+from custom_autograd.verification.harness.compilation import eager_results, find_change, fresh, refusal_of, run, takes
+from custom_autograd.verification.harness.differentiable import without_refused_gradients
+from custom_autograd.verification.harness.sweeps import growths, resized, sizes_of
+from custom_autograd.verification.harness.targets import Function, Target
+
+FACTORS = (2, 3)
+"""The sizes of the second and third call, in those of the sample. Multiples keep what divides a size."""
+
+MORE_FACTORS = (4, 5)
+"""Two calls more, where three compiled three graphs: a branch on a size ends there, a size made a number does not."""
+
+MOST_NUMBERS = 2
+"""How many numbers among the arguments are varied, one by one: each costs two or three compilations."""
+
+
+class Recompilation(Check):
+    """Graphs are counted over calls that differ in sizes, and over calls that differ in a number."""
+
+    name = "recompilation"
+    code = "C05"
+    group = "compiler"
+    most_samples = 1
+    needs = ("compile", "symbolic")
+    purpose = "torch.compile compiles nothing anew for another size, nor for a call that it has seen"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding for sizes, and one for each number among the arguments."""
+        sample, _ = without_refused_gradients(target, sample)
+        eager_results(target, sample)
+        try:
+            yield _check_sizes(target, sample)
+            for name, value, calls in _varied_numbers(target, sample):
+                yield _check_number(target, name, value, calls)
+        except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what there is to report
+            refusal = refusal_of(target, error)
+            text = f"compiling for a call of another size or number raises {first_line(root_cause(error))}"
+            yield failed(text) if refusal is None else skipped(f"compiling raises {refusal}")
+
+
+class Trial:
+    """A function compiled for itself, with a count of its graphs.
+
+    Args:
+        target: what is compared with eager.
+        function: what is compiled, such as the target's call.
+    """
+
+    def __init__(self, target: Target, function: Function) -> None:
+        self._target = target
+        self._counter = GraphCounter()
+        self._call = function
+        self._function = torch.compile(fresh(function), backend=self._counter, fullgraph=True)
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs were compiled."""
+        return self._counter.graphs
+
+    def run(self, call: Sample) -> Difference | None:
+        """The first difference from eager, or None."""
+        expected, cotangents = run(self._target, call, self._target.call)
+        found, _ = run(self._target, call, self._function, cotangents)
+        difference = find_change(found, expected)
+        if difference is None:
+            return None
+        moved, _ = run(self._target, call.map(_rounded_otherwise), self._target.call, cotangents)
+        return difference if find_change(moved, expected) is None else None
+
+    def find_guard(self, call: Sample) -> str | None:
+        """The condition that fails for a call, if it needs another graph."""
+        with torch.compiler.set_stance("fail_on_recompile"):
+            try:
+                self.run(call)
+            except RuntimeError as error:
+                return _guard_in(str(error), [row.name for row in self._target.arguments])
+        return None
+
+
+def _rounded_otherwise(tensor: Tensor) -> Tensor:
+    """Return the numbers moved by a few roundings: where the results change with that, there is nothing to compare."""
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided:
+        return tensor
+    noise = torch.randn_like(tensor.detach())
+    moved = tensor.detach() * (1 + 4 * torch.finfo(tensor.dtype).eps * noise)
+    return moved.requires_grad_(tensor.requires_grad)
+
+
+def _guard_in(text: str, names: Sequence[str]) -> str:
+    """The guard in what torch says, such as "x.size()[0] == 4"."""
+    rows = [line.strip().removeprefix("- ") for line in text.splitlines() if line.strip().startswith("- ")]
+    guard = rows[0].split("  #")[0].partition(": ")[2].strip() if rows else "one that torch does not name"
+    for place, name in enumerate(names):
+        guard = guard.replace(f"args[{place}]", name)
+    return guard
+
+
+def _check_sizes(target: Target, sample: Sample) -> Finding:
+    calls = _larger(target, sample, FACTORS)
+    if not calls:
+        return skipped("the op takes no sizes but those of the sample")
+    trial = Trial(target, target.call)
+    for call in [sample, *calls]:
+        difference = trial.run(call)
+        if difference is not None:
+            return difference.failed(f"compiled for several sizes, on {call}: {difference} in eager")
+    again = _check_again(trial, [sample, *calls])
+    if trial.graphs <= 2 or again is not PASSED:
+        return again
+    more, before = _larger(target, sample, MORE_FACTORS), trial.graphs
+    for call in more:
+        trial.run(call)
+    if len(more) < len(MORE_FACTORS) or trial.graphs < before + len(more):
+        return PASSED
+    return _every_size(target, trial.graphs, _guard_for(trial, target, sample))
+
+
+def _guard_for(trial: Trial, target: Target, sample: Sample) -> str:
+    """The condition that fails for a size that has not been seen."""
+    unseen = _larger(target, sample, (7,))
+    return (trial.find_guard(unseen[0]) if unseen else None) or "one that torch does not name"
+
+
+def _every_size(target: Target, count: int, guard: str) -> Finding:
+    text = f"{count} sizes compile {count} graphs instead of a static and a dynamic one; the guard that fails: {guard}"
+    if target.overload is None:
+        return skipped(f"{text}; a Python function may look at sizes")
+    return failed(text, cause="the fake kernel or a rule makes a number of a size")
+
+
+def _larger(target: Target, sample: Sample, factors: Sequence[int]) -> list[Sample]:
+    """The sample grown by each factor, in all its sizes or else in one; none if the op takes them in no way."""
+    ways = zip(*(growths(sample, factor) for factor in factors), strict=True)
+    for way in ways:
+        calls = [resized(sample, sizes) for sizes in way]
+        if all(takes(target, call, sample) for call in calls):
+            return calls
+    return []
+
+
+def _varied_numbers(target: Target, sample: Sample) -> Iterator[tuple[str, object, list[Sample]]]:
+    """The first numbers among the arguments by name, each with three calls that differ in it."""
+    names = [row.name for row in target.arguments]
+    rows: list[tuple[str, int | str, object]] = [
+        (names[i] if i < len(names) else f"args[{i}]", i, value) for i, value in enumerate(sample.args)
+    ]
+    rows += [(name, name, value) for name, value in sample.kwargs.items()]
+    found, kept = 0, sizes_of(sample)  # another number would no longer be the size of what it counts
+    for name, key, value in rows:
+        is_size = isinstance(value, int) and value in kept
+        calls = [] if is_size else [_with(sample, key, other) for other in _values(value)]
+        if calls and found < MOST_NUMBERS and all(takes(target, call, sample) for call in calls):
+            found += 1
+            yield name, value, calls
+
+
+def _values(value: object) -> list[int | float]:
+    """Three values of a number: 0 and 1, which torch.compile never varies, come at most once."""
+    if isinstance(value, float):
+        return [value, 0.75 * value, 0.5 * value] if value else []
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value, max(value, 1) + 1, max(value, 1) + 2]
+    return []
+
+
+def _with(sample: Sample, key: int | str, value: object) -> Sample:
+    args = [value if place == key else old for place, old in enumerate(sample.args)]
+    return sample.with_arguments(args, {name: value if name == key else old for name, old in sample.kwargs.items()})
+
+
+def _check_number(target: Target, name: str, value: object, calls: Sequence[Sample]) -> Finding:
+    trial = Trial(target, target.call)
+    for call in calls:
+        difference = trial.run(call)
+        if difference is not None:
+            return failed(f"compiled for several values of '{name}', on {call}: {difference} in eager")
+    due = None if isinstance(value, float) else _due(target, calls)
+    if due is not None and trial.graphs > due:
+        text = f"{len(calls)} values of '{name}' compile {trial.graphs} graphs, where the reference needs {due}"
+        return failed(text, cause=f"the fake kernel or a rule makes a constant of '{name}'")
+    return _check_again(trial, calls)
+
+
+def _due(target: Target, calls: Sequence[Sample]) -> int | None:
+    """How many graphs are due for integers: those of the reference; None without one, because a dimension needs each.
+
+    For floats nobody knows: torch.compile itself makes a constant of each that an op of the dispatcher takes.
+    """
+    if target.reference is None:
+        return None
+    trial = Trial(target, target.reference)
+    for call in calls:
+        trial.run(call)
+    return max(2, trial.graphs)
+
+
+def _check_again(trial: Trial, calls: Sequence[Sample]) -> Finding:
+    """Calls that were compiled before are not compiled again."""
+    for call in calls:
+        guard = trial.find_guard(call)
+        if guard is not None:
+            text = f"{call} was compiled before and would be compiled again; the guard that fails: {guard}"
+            return failed(text, cause="a value outside the arguments changes from call to call")
+    return PASSED

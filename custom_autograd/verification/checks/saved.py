@@ -1,0 +1,284 @@
+"""What a forward keeps for its backward: through save_for_backward, only what is read, and safe from edits in place.
+
+A saved tensor is read if a gradient changes when its values are replaced at unpacking by others: large and small, of
+both signs, never nan. Read by second-order gradients only, or for its shape only, is reported as a number; else it is
+waste. Only a target that
+makes one Function node of its own is looked at: what torch's own ops save is torch's affair.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import saved_tensors_hooks
+
+from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, measured
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import (
+    TensorFunction,
+    can_have_gradient,
+    function_of,
+    signed_like,
+)
+from custom_autograd.verification.harness.passes import (
+    Forward,
+    cotangents_of,
+    entry_of,
+    forward,
+    is_same,
+    own_node,
+    repeatable_gradients,
+)
+from custom_autograd.verification.harness.targets import Target
+
+
+class Saved(Check):
+    """Tensors on ctx, edits in place, bytes, and tensors that no gradient reads."""
+
+    name = "saved"
+    code = "G12"
+    group = "saving"
+    needs = ("gradcheck", "reuse")
+    most_samples = 2
+    purpose = "what is saved goes through save_for_backward, is read, and is safe from edits in place"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Numbers for what is fine, one finding for each thing that is not."""
+        function = function_of(target, sample)
+        kept = _keep(function)
+        yield from _on_ctx(kept.node)
+        yield measured(**{"bytes saved": float(_bytes(kept.tensors))})
+        yield from _edited(function)
+        if not _is_generated(target):
+            yield from _unread(target, function)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one forward saved, in order, what a message calls each, and the node that did."""
+
+    tensors: tuple[Tensor, ...]
+    labels: tuple[str, ...]
+    node: BackwardCFunction
+
+
+def _keep(function: TensorFunction) -> Kept:
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor.detach())
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        called = forward(function, function.inputs)
+    node = own_node(called.outputs)
+    if node is None:
+        raise NothingToCheckError("it makes no single Function node, so what it saves is up to the ops it is made of")
+    return Kept(tuple(saved), tuple(_label(tensor, function, called) for tensor in saved), node)
+
+
+def _label(tensor: Tensor, function: TensorFunction, called: Forward) -> str:
+    """'weight', or output 0, by where it lies in memory; else that it was made in between."""
+    rest = [(i, leaf) for i, leaf in enumerate(function.sample.leaves()) if i not in function.positions]
+    known = [(f"'{name}'", value) for name, value in zip(function.names, called.inputs, strict=True)]
+    known += [(f"'{function.target.name_of(leaf)}'", leaf.tensor) for _, leaf in rest]
+    known += [(f"output {position}", value) for position, value in enumerate(called.outputs)]
+    for label, value in known:
+        if value.data_ptr() == tensor.data_ptr() and value.shape == tensor.shape:
+            return label
+    return "a tensor made in the forward"
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    """The bytes of the memory that tensors keep alive, shared memory counted once."""
+    return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values())
+
+
+def _on_ctx(node: BackwardCFunction) -> Iterator[Finding]:
+    """Tensors that hang on ctx as attributes, or in containers there."""
+    for name, value in vars(node).items():
+        tensors = Sample(value).tensors()
+        if tensors:
+            size = sum(tensor.nbytes for tensor in tensors)
+            yield failed(
+                f"ctx.{name} holds {_count(tensors)} of {size} bytes, expected every tensor in save_for_backward",
+                cause="hooks, offloading, checkpointing and the version check do not see it",
+            )
+
+
+def _count(tensors: Sequence[Tensor]) -> str:
+    return "a tensor" if len(tensors) == 1 else f"{len(tensors)} tensors"
+
+
+def _is_generated(target: Target) -> bool:
+    """Whether the backward was derived from the reference, which needs every input whatever its formula reads."""
+    entry = entry_of(target)
+    return entry is not None and not entry.gradient_rules()
+
+
+# ------------------------------------------------------------------------------------------------- edits in place
+
+
+def _edited(function: TensorFunction) -> Iterator[Finding]:
+    """An input or output edited after the forward: the backward raises, or has a copy and gives the same gradient."""
+    cotangents = cotangents_of(function, function.inputs)
+    expected = repeatable_gradients(function, function.inputs, cotangents)
+    count = len(forward(function, function.inputs).outputs)
+    edits = [(f"'{name}'", position, True) for position, name in enumerate(function.names)]
+    edits += [(f"output {position}", position, False) for position in range(count)]
+    names = [f"the gradient of '{name}'" for name in function.names]
+    for label, position, is_input in edits:
+        called = forward(function, function.inputs)
+        try:
+            with torch.no_grad():
+                (called.inputs if is_input else called.outputs)[position].mul_(0.5).add_(0.25)
+            found = called.backward(cotangents)
+        except RuntimeError:
+            continue  # what is to happen: torch compares the version that was saved
+        difference = find_difference(found, expected, names=names)
+        if difference is not None:
+            yield failed(
+                f"{label} is edited in place before the backward, which does not notice: {difference}",
+                cause="it is saved outside save_for_backward, or as .data",
+            )
+
+
+# ------------------------------------------------------------------------------------------------------ what is read
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Which of the saved tensors each order reads, and of which the shape or dtype; None where nothing can be told."""
+
+    tensors: tuple[Tensor, ...]
+    labels: tuple[str, ...]
+    first: tuple[bool | None, ...]
+    second: tuple[bool, ...]
+    shape: tuple[bool, ...]
+
+    def is_named_with_what_is_read(self, place: int) -> bool:
+        """Whether it stands in a list or a dict of which another tensor is read: a rule names the whole."""
+        names = [label.partition("[") for label in self.labels]
+        others = (i for i, (name, _, _) in enumerate(names) if i != place and name == names[place][0])
+        return bool(names[place][1]) and any(self.first[i] is not False or self.second[i] for i in others)
+
+
+def _unread(target: Target, function: TensorFunction) -> Iterator[Finding]:
+    reading = _read(function)
+    places = [i for i, is_read in enumerate(reading.first) if is_read is False]
+    only_second = [reading.tensors[i] for i in places if reading.second[i]]
+    if only_second:
+        yield measured(**{"bytes saved for second order only": float(_bytes(only_second))})
+    only_shape = [reading.tensors[i] for i in places if reading.shape[i] and not reading.second[i]]
+    if only_shape:
+        yield measured(**{"bytes saved for their shape only": float(_bytes(only_shape))})
+    for place in places:
+        if reading.second[place] or reading.shape[place] or reading.is_named_with_what_is_read(place):
+            continue
+        if _is_read_elsewhere(target, place, len(reading.tensors)):
+            continue
+        tensor = reading.tensors[place]
+        yield failed(
+            f"{reading.labels[place]}, of shape {tuple(tensor.shape)}, is saved ({tensor.nbytes} bytes), never read: "
+            "no gradient of first or second order changes with its values or its shape",
+            cause="the backward does not use it",
+        )
+
+
+def _is_read_elsewhere(target: Target, place: int, count: int) -> bool:
+    """Whether another registered sample reads it: an argument decides what a backward needs."""
+    for sample in () if target.samples is None else target.samples(TensorFactory()):
+        if sample.error is not None:
+            continue
+        try:
+            reading = _read(function_of(target, sample))
+        except NothingToCheckError:
+            continue
+        if len(reading.tensors) == count and (reading.first[place] is not False or reading.second[place]):
+            return True
+    return False
+
+
+def _read(function: TensorFunction) -> Reading:
+    run = _Replay(function, cotangents_of(function, function.inputs), signed_like(function.inputs))
+    kept = _keep(function)
+    plain, plain_second = run.first(), run.second()
+    first: list[bool | None] = []
+    second: list[bool] = []
+    shape: list[bool] = []
+    for place, tensor in enumerate(kept.tensors):
+        others = _replacements(tensor)
+        is_read = any(not _agree(run.first(place, other), plain) for other in others)
+        first.append(is_read if others else None)
+        is_waste = bool(others) and not is_read
+        second.append(is_waste and any(not _agree(run.second(place, other), plain_second) for other in others))
+        shape.append(is_waste and not _agree(run.first(place, _misshapen(tensor)), plain))
+    return Reading(kept.tensors, kept.labels, tuple(first), tuple(second), tuple(shape))
+
+
+def _misshapen(tensor: Tensor) -> Tensor:
+    """Zeros of other sizes and another dtype, which a backward does not notice if it reads neither."""
+    dtype = torch.float64 if tensor.dtype == torch.float32 else torch.float32
+    sizes = (*(size + 3 for size in tensor.shape), tensor.numel() + 7)
+    return torch.zeros(sizes, dtype=dtype, device=tensor.device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """Gradients of a function, with one saved tensor replaced when it is unpacked; None where they raise."""
+
+    function: TensorFunction
+    cotangents: Sequence[Tensor]
+    directions: Sequence[Tensor]
+
+    def first(self, place: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
+        """The gradients."""
+        try:
+            return self._forward(place, other).backward(self.cotangents)
+        except Exception:
+            if other is None:
+                raise
+            return None
+
+    def second(self, place: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
+        """The gradients of <gradients, directions>, for inputs and incoming gradients."""
+        try:
+            called = self._forward(place, other)
+            incoming = tuple(u.clone().requires_grad_() for u in self.cotangents)
+            grads = torch.autograd.grad(called.outputs, called.inputs, incoming, create_graph=True, allow_unused=True)
+            pairs = [(g, v) for g, v in zip(grads, self.directions, strict=True) if g is not None and g.requires_grad]
+            again = Forward((*called.inputs, *incoming), tuple(g for g, _ in pairs))
+            return again.backward([v for _, v in pairs]) if pairs else ()
+        except Exception:  # noqa: BLE001 - an op may have no second order; the check second_order says so
+            return None
+
+    def _forward(self, place: int, other: Tensor | None) -> Forward:
+        places = itertools.count()
+
+        def unpack(packed: tuple[int, Tensor]) -> Tensor:
+            return other if other is not None and packed[0] == place else packed[1]
+
+        with saved_tensors_hooks(lambda tensor: (next(places), tensor), unpack):
+            return forward(self.function, self.function.inputs)
+
+
+def _agree(one: Sequence[Tensor] | None, other: Sequence[Tensor] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return len(one) == len(other) and all(is_same(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _replacements(tensor: Tensor) -> list[Tensor]:
+    """Return other values of the same dtype, of every size and both signs; none for integers, which may index."""
+    if tensor.numel() == 0 or tensor.layout != torch.strided:
+        return []
+    if can_have_gradient(tensor):
+        noise = torch.randn_like(tensor)
+        return [sign * scale * noise for scale in (0.1, 3.0, 100.0) for sign in (1, -1)]
+    if tensor.dtype == torch.bool:
+        return [~tensor, torch.ones_like(tensor), torch.zeros_like(tensor)]
+    return []

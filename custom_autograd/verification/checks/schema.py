@@ -1,0 +1,163 @@
+"""The schema tells the truth: what is written to is declared, what is declared is written to, and nothing is shared."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private import verification
+from custom_autograd.verification.harness.agreement import accepted_sizes
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.sweeps import copy, layouts
+from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.variants import VARIED
+
+
+class Schema(Check):
+    """Writes by version counter and by bytes, shared memory by address: NumPy and data_ptr() hide from the first."""
+
+    name = "schema"
+    code = "F02"
+    group = "values"
+    is_quick = True
+    purpose = (
+        "no undeclared writes, no unwritten declared arguments, no shared memory, no pointwise tag that does not hold"
+    )
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per layout and size, then one per argument declared as written to."""
+        written = target.written_places(sample)
+        for label, variant in itertools.chain(layouts(sample, written=written), accepted_sizes(target, sample)):
+            finding = _check_variant(target, variant, label)
+            if finding.status != "skipped" or not label.startswith(VARIED):
+                yield finding
+        yield from _check_declared(target, sample)
+        yield from _check_pointwise(target, sample)
+
+
+def _check_pointwise(target: Target, sample: Sample) -> Iterator[Finding]:
+    """An op that is tagged as pointwise gives for the first row what it gives there for the whole."""
+    tags: Sequence[torch.Tag] = () if target.overload is None else target.overload.tags
+    if torch.Tag.pointwise not in tags or torch.Tag.nondeterministic_seeded in tags:
+        return
+    plain = sample.map(Tensor.detach)
+    try:
+        shape = torch.broadcast_shapes(*(tensor.shape for tensor in plain.tensors()))
+    except RuntimeError:  # lists of tensors, each of a shape of its own
+        return
+
+    def first_row(tensor: Tensor) -> Tensor:
+        is_cut = tensor.dim() == len(shape) and tensor.shape[0] == shape[0]
+        return tensor.narrow(0, 0, 1).clone() if is_cut else tensor.clone()
+
+    if shape and shape[0] > 1:
+        with torch.no_grad():
+            whole, row = call_on(target.call, plain.map(Tensor.clone)), call_on(target.call, plain.map(first_row))
+        expected = [first_row(output) for output in whole]
+        names = [f"output {place}" for place in range(len(row))]
+        difference = find_difference(row, expected, names=names)
+        if difference is not None:
+            problem = f"tagged pointwise, called with the first row alone: {difference} there with the others"
+            yield failed(problem, cause="a result depends on more than the elements in its place: take the tag off")
+        else:
+            yield PASSED
+
+
+def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
+    before = [_snapshot(tensor) for tensor in sample.tensors()]
+    versions = [verification.version_of(tensor) for tensor in sample.tensors()]
+    with torch.no_grad():
+        try:
+            outputs = call_on(target.full, sample)
+        except Exception as error:
+            if label == "as given":
+                raise
+            return skipped(f"{label}: the op refuses it ({first_line(error)})")
+        problem = _find_write(target, sample, before, versions) or _find_sharing(target, sample, outputs)
+        problem = problem or _find_reused_output(target, sample, outputs)
+    return PASSED if problem is None else failed(f"{label}: {problem}")
+
+
+def _find_write(target: Target, sample: Sample, before: Sequence[Tensor], versions: Sequence[int | None]) -> str | None:
+    for leaf, old, version in zip(sample.leaves(), before, versions, strict=True):
+        if target.argument_of(leaf).is_mutated:
+            continue
+        name = target.name_of(leaf)
+        if not _is_same(leaf.tensor, old):
+            return f"'{name}' is written to, which the schema does not declare: mutates_args=('{name}',)"
+        if verification.version_of(leaf.tensor) != version:
+            return f"'{name}' is written to in place, with the values it had: mutates_args=('{name}',)"
+    return None
+
+
+def _find_sharing(target: Target, sample: Sample, outputs: Sequence[Tensor]) -> str | None:
+    if target.may_alias:
+        return None
+    for position, output in enumerate(outputs):
+        for leaf in sample.leaves():
+            if not target.argument_of(leaf).is_mutated and shares_memory(output, leaf.tensor):
+                return f"output {position} shares memory with '{target.name_of(leaf)}': return a copy"
+        for other in range(position):
+            if shares_memory(output, outputs[other]):
+                return f"output {position} shares memory with output {other}: return a copy"
+    return None
+
+
+def _find_reused_output(target: Target, sample: Sample, outputs: Sequence[Tensor]) -> str | None:
+    """A second call must not hand out the memory of the first one's results, which are still in use."""
+    if target.may_alias or target.is_mutating:
+        return None
+    again = call_on(target.full, sample)
+    for position, (first, second) in enumerate(zip(outputs, again, strict=False)):
+        if shares_memory(first, second):
+            return f"output {position} of one call shares memory with that of the next: a buffer is returned again"
+    return None
+
+
+def _check_declared(target: Target, sample: Sample) -> Iterator[Finding]:
+    """An argument that no variant writes to is declared in vain, and costs a copy in compiled graphs."""
+    if not target.is_mutating:
+        return
+    changes = (lambda x: x, lambda x: x * -3.7 if x.is_floating_point() or x.is_complex() else x)
+    written: set[str] = set()
+    for change in changes:
+        variant = copy(sample).map(change)
+        before = [_snapshot(tensor) for tensor in variant.tensors()]
+        with torch.no_grad():
+            call_on(target.full, variant)
+        pairs = zip(variant.leaves(), before, strict=True)
+        written |= {target.argument_of(leaf).name for leaf, old in pairs if not _is_same(leaf.tensor, old)}
+    present = {target.argument_of(leaf).name for leaf in sample.leaves() if leaf.tensor.numel()}
+    for argument in target.arguments:
+        if argument.is_mutated and argument.name in present:
+            is_written = argument.name in written
+            yield PASSED if is_written else failed(f"'{argument.name}' is declared as written to, but keeps its value")
+
+
+def shares_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether the address ranges of two strided tensors overlap."""
+    if one.device != other.device or torch.strided not in (one.layout, other.layout) or one.layout != other.layout:
+        return False
+    (start, stop), (begin, end) = _addresses(one), _addresses(other)
+    return max(start, begin) < min(stop, end)
+
+
+def _addresses(tensor: Tensor) -> tuple[int, int]:
+    if tensor.numel() == 0:
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _snapshot(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _is_same(tensor: Tensor, snapshot: Tensor) -> bool:
+    """Equal bit for bit, except that nan equals nan."""
+    if tensor.layout != torch.strided:
+        return torch.equal(tensor.detach().to_dense(), snapshot.to_dense())
+    return bool(((tensor.detach() == snapshot) | (tensor.detach().isnan() & snapshot.isnan())).all())

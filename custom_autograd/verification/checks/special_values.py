@@ -1,0 +1,76 @@
+"""NaN and infinity propagate as through the reference: none is swallowed, and none appears where there was none."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.agreement import values_of, why_no_reference
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
+from custom_autograd.verification.harness.targets import Target
+
+SPECIAL = (float("nan"), float("inf"), float("-inf"))
+
+
+class SpecialValues(Check):
+    """One element of one input at a time is nan, inf or -inf."""
+
+    name = "special_values"
+    code = "F09"
+    group = "values"
+    is_quick = True
+    purpose = "nan and inf propagate as in the reference"
+
+    def applies_to(self, target: Target) -> str | None:
+        """A reference is needed, and something other than it."""
+        return why_no_reference(target)
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per input and value."""
+        for place, leaf in enumerate(sample.leaves()):
+            if leaf.tensor.is_floating_point() and leaf.tensor.numel() and leaf.tensor.layout == torch.strided:
+                for value in SPECIAL:
+                    yield _check(target, _with(sample, place, value), target.name_of(leaf), value)
+
+
+def _with(sample: Sample, place: int, value: float) -> Sample:
+    """The sample with one element in the middle of one tensor replaced."""
+    tensors = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in sample.tensors()]
+    tensors[place].view(-1)[tensors[place].numel() // 2] = value
+    return sample.with_tensors(tensors)
+
+
+def _check(target: Target, sample: Sample, name: str, value: float) -> Finding:
+    assert target.reference is not None
+    with torch.no_grad():
+        state = torch.get_rng_state()
+        try:
+            expected = values_of(target, target.reference, sample)
+            torch.set_rng_state(state)
+            found = values_of(target, target.full, sample)
+        except (RuntimeError, ValueError, IndexError) as error:
+            return skipped(f"{value} in '{name}': it is refused ({first_line(error)})")
+    for position, (one, other) in enumerate(zip(found, expected, strict=True)):
+        difference = _find_difference(one, other, is_nan=value != value)
+        if difference is not None:
+            return failed(f"with {value} in '{name}', output {position} {difference}", cause=_cause(one, other))
+    return PASSED
+
+
+def _find_difference(found: Tensor, expected: Tensor, *, is_nan: bool) -> str | None:
+    """Where nan went in, nan has to come out of the same places; where inf did, anything that is not finite."""
+    if not (found.is_floating_point() and expected.is_floating_point()) or found.shape != expected.shape:
+        return None
+    one, other = (found.isnan(), expected.isnan()) if is_nan else (~found.isfinite(), ~expected.isfinite())
+    if torch.equal(one, other):
+        return None
+    index = [int(i) for i in (one != other).nonzero()[0]]
+    place = f"[{', '.join(map(str, index))}]" if index else ""
+    numbers = found[tuple(index)].item(), expected[tuple(index)].item()
+    return f"has {numbers[0]:.6g} at {place or 'its only element'}, the reference has {numbers[1]:.6g}"
+
+
+def _cause(found: Tensor, expected: Tensor) -> str:
+    lost = bool((found.isfinite() & ~expected.isfinite()).any())
+    return "a comparison or a clamp swallows it" if lost else "it spreads to elements that do not depend on it"

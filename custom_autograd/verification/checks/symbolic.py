@@ -1,0 +1,176 @@
+"""The fake kernel answers for every size: run on symbols, it fixes no size, and its answer holds at other sizes."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
+from custom_autograd.torch_private.verification import fake_mode
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    root_cause,
+    skipped,
+)
+from custom_autograd.verification.harness.compilation import is_limit_of_torch
+from custom_autograd.verification.harness.entries import has_derived_fake
+from custom_autograd.verification.harness.metadata import find_untruth
+from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, resized
+from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.variants import MOST_ELEMENTS
+
+MOST_EDGES = 4
+"""Conditions of one fake kernel that are looked at."""
+
+
+class Symbolic(Check):
+    """What the fake kernel says of symbolic sizes, against what the real kernel returns for larger ones."""
+
+    name = "symbolic"
+    code = "C02"
+    group = "metadata"
+    is_quick = True
+    needs = ("fake",)
+    purpose = "the fake kernel takes symbolic sizes: it fixes none, and outputs follow inputs"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Only an op of the dispatcher has a fake kernel."""
+        return "only an op of the dispatcher has a fake kernel" if target.overload is None else None
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per set of other sizes that the op takes."""
+        if any(tensor.layout != torch.strided for tensor in sample.tensors()):
+            raise NothingToCheckError("the sizes of a sparse tensor are no symbols")
+        base, free = resized(sample, {}), free_sizes(sample)
+        if not free:
+            raise NothingToCheckError(FIXED)
+        if _find_real(target, base) is None:
+            raise NothingToCheckError("the op or its fake kernel raises where every tensor is contiguous")
+        with torch.no_grad(), symbolic_mode() as symbols:
+            places = iter(range(len(base.tensors())))
+            fakes = base.map(lambda tensor: symbols.fake(tensor, next(places), free))
+            try:
+                said = call_on(target.full, fakes)
+            except Exception as error:  # noqa: BLE001 - whatever the fake kernel raises is what there is to report
+                text = f"with symbolic sizes the fake kernel raises {first_line(root_cause(error))}"
+                is_honest = find_refusal(error) is not None or is_limit_of_torch(error)
+                yield skipped(text) if is_honest else failed(text, cause=_why(target, "it reads a size as a number"))
+                return
+        yield from _compare(target, base, said, symbols)
+        yield from _check_edges(target, base, symbols)
+
+
+FIXED = "no size can vary: each is 0 or 1, equals a number among the arguments, or belongs to a tensor of integers"
+
+
+def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symbols) -> Iterator[Finding]:
+    """Each growth of the sizes that the op takes, against what was said."""
+    count = 0
+    for sizes in growths(base):
+        done = _find_real(target, resized(base, sizes))
+        if done is None or len(done) != len(said):
+            continue
+        fixed = [size for size in sizes if symbols.is_fixed(size)]
+        if not fixed and not symbols.holds_for(sizes):
+            continue
+        count += 1
+        yield _fixed(target, base, fixed[0], sizes) if fixed else _at(target, base, said, done, symbols, sizes)
+    if not count:
+        yield skipped("the op takes no other sizes than those of the sample, or its fake kernel tells them apart")
+
+
+def _check_edges(target: Target, base: Sample, symbols: Symbols) -> Iterator[Finding]:
+    """Where the fake kernel compares a size with a number, sizes beyond it; that it does so is advice."""
+    names = {size: _place(target, base, size) for size in free_sizes(base)}
+    for condition, beyond in itertools.islice(symbols.edges(names), MOST_EDGES):
+        text = f"the fake kernel asks whether {condition}"
+        advice = f"{text}: the compiler compiles anew on the other side"
+        for sizes in beyond:
+            if elements_of(base, sizes) > MOST_ELEMENTS:
+                yield skipped(f"{text}, and a size on the other side is too large to run", advice=advice)
+                continue
+            (size,) = sizes.values()
+            yield from _check_edge(target, resized(base, sizes), f"{text}; where it is {size}", advice)
+
+
+def _check_edge(target: Target, sample: Sample, text: str, advice: str) -> Iterator[Finding]:
+    done = _find_real(target, sample)
+    if done is None:
+        return
+    with torch.no_grad(), fake_mode() as to_fake:
+        untruth = find_untruth(call_on(target.full, sample.map(to_fake)), done)
+    if untruth is None:
+        yield Finding("passed", advice=advice)
+    else:
+        yield failed(f"{text}, {untruth[1]}", cause="the fake kernel branches on a size")
+
+
+def _find_real(target: Target, sample: Sample) -> tuple[Tensor, ...] | None:
+    """What the op returns at other sizes; None where its fake or real kernel refuses them."""
+    with torch.no_grad():
+        try:
+            with fake_mode() as to_fake:
+                call_on(target.full, sample.map(to_fake))
+            return call_on(target.full, sample.map(lambda tensor: tensor.detach()))
+        except Exception:  # noqa: BLE001 - an op need not take every size, and says so as it likes
+            return None
+
+
+def _fixed(target: Target, sample: Sample, size: int, sizes: Mapping[int, int]) -> Finding:
+    text = f"the fake kernel holds for size {size} ({_place(target, sample, size)}) alone, and the op runs with"
+    return failed(f"{text} {sizes[size]}", cause=_why(target, "int(...) or == makes a number of a size"))
+
+
+def _why(target: Target, cause: str) -> str:
+    """What makes a number of a size: in a reference a loop, as a rule, which is no mistake there."""
+    return DERIVED if has_derived_fake(target) else cause
+
+
+def _at(
+    target: Target,
+    sample: Sample,
+    said: Sequence[Tensor],
+    done: Sequence[Tensor],
+    symbols: Symbols,
+    sizes: Mapping[int, int],
+) -> Finding:
+    for position, (fake, real) in enumerate(zip(said, done, strict=True)):
+        if fake.dim() != real.dim():
+            return failed(f"output {position}: the fake kernel says {fake.dim()} dimensions, the real one {real.dim()}")
+        shape = [symbols.size_at(size, sizes) for size in fake.shape]
+        if any(size is not None and size != found for size, found in zip(shape, real.shape, strict=True)):
+            changes = [f"{_place(target, sample, old)} is {new} instead of {old}" for old, new in sizes.items()]
+            text = f"output {position}: where {', '.join(changes)}, the fake kernel says shape {_shown(shape)}"
+            is_constant = all(isinstance(size, int) for size in fake.shape)
+            return failed(f"{text}, the real one gives {tuple(real.shape)}", cause=CONSTANT if is_constant else "")
+    return PASSED
+
+
+DERIVED = (
+    "the fake is derived from the reference, which loops over a size or makes a number of it by int(...) or ==: "
+    "register_fake"
+)
+
+CONSTANT = "the fake kernel always says the same shape"
+
+
+def _place(target: Target, sample: Sample, size: int) -> str:
+    """The first dimension of a size, in words."""
+    places = [
+        f"dimension {list(leaf.tensor.shape).index(size)} of '{target.name_of(leaf)}'"
+        for leaf in sample.leaves()
+        if size in leaf.tensor.shape
+    ]
+    return places[0]
+
+
+def _shown(shape: Sequence[int | None]) -> str:
+    return f"({', '.join('?' if size is None else str(size) for size in shape)}{',' if len(shape) == 1 else ''})"

@@ -1,0 +1,169 @@
+"""torch.vmap gives what a loop over the batch gives, whichever arguments are batched along whichever dimension."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    find_refusal,
+    first_line,
+    skipped,
+)
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.sweeps import copy, subsets
+from custom_autograd.verification.harness.targets import Target, call_on
+
+BATCH = 3
+MOST_CASES = 30
+
+InDims: TypeAlias = tuple[int | None, ...]
+"""The dimension along which each tensor of a sample is batched; None for one that is not."""
+
+TensorsFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
+"""Tensors in, one by one; tensors out."""
+
+
+class Vmap(Check):
+    """Every combination of in_dims out of None, 0 and -1, and vmap of vmap."""
+
+    name = "vmap"
+    code = "T01"
+    group = "transforms"
+    purpose = "vmap equals a loop over the batch, whichever arguments are batched, and nested"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """One finding per case; an op that says it has no batching rule is honest, and skipped."""
+        leaves = sample.leaves()
+        if not leaves:
+            raise NothingToCheckError("the sample has no tensor to batch")
+        if any(leaf.tensor.layout != torch.strided for leaf in leaves):
+            raise NothingToCheckError("a tensor of the sample is not strided, and cannot be batched")
+        if has_generator(sample):
+            raise NothingToCheckError("it draws from a generator that every call of a loop is given anew")
+        written = target.written_places(sample)
+        names = [target.name_of(leaf) for leaf in leaves]
+        call = _function(target, copy(sample), written)
+        tensors = copy(sample).tensors()
+        for levels in _cases(tensors, written):
+            finding = _check(call, tensors, levels, names, is_composed=target.is_composed)
+            yield finding
+            if finding.status == "skipped":
+                return
+
+
+def _function(target: Target, sample: Sample, written: frozenset[int]) -> TensorsFunction:
+    """The target on tensors, which it leaves as they are; the values of those that it writes to are outputs."""
+
+    def call(*tensors: Tensor) -> tuple[Tensor, ...]:
+        values = [tensor.clone() for tensor in tensors]
+        return call_on(target.call, sample.with_tensors(values)) + tuple(values[place] for place in sorted(written))
+
+    return call
+
+
+def _cases(tensors: Sequence[Tensor], written: frozenset[int]) -> Iterator[tuple[InDims, ...]]:
+    """The in_dims of each level, the outer level first: one level in every combination, then two."""
+    size = len(tensors)
+    along_first = [_along(chosen, 0, size) for chosen in subsets(size)]
+    mixed = itertools.product(*((None, 0, -1) if tensor.dim() else (None, 0) for tensor in tensors))
+    everything = list(range(size))
+    ordered = [*along_first, _along(everything, -1, size), *itertools.islice(mixed, MOST_CASES)]
+    for dims in dict.fromkeys(ordered):
+        if set(dims) != {None} and all(dims[place] is not None for place in written):
+            yield (dims,)
+    yield _along(everything, 0, size), _along(everything, 0, size)
+    if size > 1:
+        outer, inner = sorted(written | {0}), sorted(written | set(everything[1:]))
+        yield _along(outer, 0, size), _along(inner, -1, size)
+
+
+def _along(chosen: Iterable[int], dim: int, size: int) -> InDims:
+    places = set(chosen)
+    return tuple(dim if place in places else None for place in range(size))
+
+
+def _check(
+    call: TensorsFunction,
+    tensors: Sequence[Tensor],
+    levels: tuple[InDims, ...],
+    names: list[str],
+    *,
+    is_composed: bool,
+) -> Finding:
+    values = _batched(tensors, levels)
+    batched = call
+    for dims in reversed(levels):
+        batched = torch.vmap(batched, in_dims=dims, randomness="different")
+    with torch.no_grad():
+        try:
+            expected = _looped(call, values, levels)
+        except NothingToCheckError as reason:
+            return skipped(str(reason))
+        try:
+            found = batched(*values)
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            refusal = find_refusal(error, is_optional=True)
+            if refusal is None and not is_composed:
+                raise
+            return skipped(f"the op has no batching rule and says so: {refusal or first_line(error)}")
+    difference = find_difference(found, expected, factor=10.0)
+    return PASSED if difference is None else difference.failed(f"{_described(levels, names)}: {difference} by a loop")
+
+
+def _batched(tensors: Sequence[Tensor], levels: Sequence[InDims]) -> list[Tensor]:
+    """The tensors with a dimension for each level, in which they vary; that of the outer level is made last."""
+    values = list(tensors)
+    for dims in reversed(levels):
+        values = [
+            x if dim is None else torch.stack([_vary(x, step) for step in range(BATCH)], dim)
+            for x, dim in zip(values, dims, strict=True)
+        ]
+    return values
+
+
+def _looped(call: TensorsFunction, values: Sequence[Tensor], levels: Sequence[InDims]) -> tuple[Tensor, ...]:
+    """What loops give, one inside the other.
+
+    Raises:
+        NothingToCheckError: results of equal inputs differ, or cannot be stacked.
+    """
+    if not levels:
+        outputs = call(*values)
+        if find_difference(call(*values), outputs) is not None:
+            raise NothingToCheckError("the op gives other results from one call to the next")
+        return outputs
+    steps = []
+    for step in range(BATCH):
+        slices = [x if dim is None else x.select(dim, step) for x, dim in zip(values, levels[0], strict=True)]
+        steps.append(_looped(call, slices, levels[1:]))
+    if len({tuple(output.shape for output in outputs) for outputs in steps}) > 1:
+        raise NothingToCheckError("the size of its results depends on the data, so they cannot be stacked")
+    return tuple(torch.stack(outputs) for outputs in zip(*steps, strict=True))
+
+
+def _described(levels: Sequence[InDims], names: Sequence[str]) -> str:
+    """Such as "batched over 'x', 'w' at dimension 0", or "batched over 'x' at dimension 0, then over ..."."""
+    return "batched over " + ", and within over ".join(_level(dims, names) for dims in levels)
+
+
+def _level(dims: InDims, names: Sequence[str]) -> str:
+    pairs = [(name, dim) for name, dim in zip(names, dims, strict=True) if dim is not None]
+    if len({dim for _, dim in pairs}) == 1:
+        quoted = ", ".join(f"'{name}'" for name, _ in pairs)
+        return f"{quoted} at dimension {pairs[0][1]}"
+    return ", ".join(f"'{name}' at dimension {dim}" for name, dim in pairs)
+
+
+def _vary(tensor: Tensor, step: int) -> Tensor:
+    """The same tensor, scaled a little per step: signs, order and bounds of 1 stay. Integers, which may index, stay."""
+    is_continuous = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.detach() * (1 - 0.1 * step) if is_continuous else tensor.detach()

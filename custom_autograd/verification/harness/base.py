@@ -1,0 +1,166 @@
+"""What a check is: a name, what it applies to, and `run(target, sample)`, which yields findings.
+
+finding     one thing that was looked at: passed, failed with what is wrong and why, or skipped with the reason
+refusal     an op that raises because it cannot do something is honest: the check is skipped, not failed; a rule
+            that is registered and raises is not
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from custom_autograd.core.errors import GradientError, GradientUnavailable, RegistrationError
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.origins import origin_of
+from custom_autograd.verification.harness.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing a check looked at.
+
+    Args:
+        status: what came of it.
+        message: why it failed or was skipped.
+        cause: why, probably: "the sign is flipped"; empty where nobody knows.
+        measures: numbers worth keeping by name, such as "bytes saved"; reports show and draw them.
+        advice: what to change although nothing failed; reports show it.
+    """
+
+    status: Literal["passed", "failed", "skipped"]
+    message: str = ""
+    cause: str = ""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    advice: str = ""
+
+
+PASSED = Finding("passed")
+
+
+def failed(message: str, *, cause: str = "") -> Finding:
+    """Something is wrong; the message says what was expected and what was found, the cause why, probably."""
+    return Finding("failed", message, cause)
+
+
+def measured(**measures: float) -> Finding:
+    """Nothing is wrong, and these numbers are worth keeping."""
+    return Finding("passed", measures=measures)
+
+
+def skipped(reason: str, *, advice: str = "") -> Finding:
+    """Nothing was looked at, for this reason; the advice is shown even where everything else passed."""
+    return Finding("skipped", reason, advice=advice)
+
+
+class NothingToCheckError(Exception):
+    """Raised inside a check that finds that it has nothing to look at on this sample; its text is the reason."""
+
+
+class Check(ABC):
+    """One kind of verification.
+
+    Attributes:
+        name: what `checks=` and reports call it.
+        code: a short, stable code; a letter for the area (F forward, C compile, G gradient, T transform, S saving,
+            Y system, D device) and a number.
+        purpose: one line that completes "verifies that ...".
+        group: the kind of check, which `checks=` takes as well: values, layout, derivatives, metadata, transforms,
+            compiler, saving or system.
+        needs: names of checks without which this one says nothing new; where one of them fails, it is skipped.
+        is_quick: whether it belongs to `checks="quick"`.
+        most_samples: how many samples it looks at, those with the most kinds of arguments first; all by default. Set
+            where a sample costs a compilation.
+        is_for_errors: whether it looks at the samples that are declared to raise (`Sample.raises`), and at no other.
+    """
+
+    name: ClassVar[str]
+    code: ClassVar[str]
+    purpose: ClassVar[str]
+    group: ClassVar[str] = "other"
+    needs: ClassVar[tuple[str, ...]] = ()
+    is_quick: ClassVar[bool] = False
+    most_samples: ClassVar[int | None] = None
+    is_for_errors: ClassVar[bool] = False
+
+    def applies_to(self, target: Target) -> str | None:
+        """Why the check has nothing to look at in this target, or None if it has."""
+        del target
+        return None
+
+    def parts(self, target: Target, samples: Sequence[Sample]) -> "Mapping[str, Check]":
+        """Narrower checks by label, which together are this one: one test item of pytest each. Itself by default."""
+        del target, samples
+        return {"": self}
+
+    @abstractmethod
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Looks at one sample and yields what it finds; whatever it raises is reported as an error.
+
+        Raises:
+            NothingToCheckError: there is nothing to look at on this sample.
+        """
+
+
+def find_refusal(error: BaseException, *, is_optional: bool = False) -> str | None:
+    """Return why the op cannot do what was asked; None if the error is anything else.
+
+    An exception that the author's code raises is a fault of its rule, whatever its words, unless its class says
+    otherwise: GradientUnavailable always does.
+
+    Args:
+        error: what was raised.
+        is_optional: whether a rule need not take this call: NotImplementedError then is a refusal as well.
+    """
+    error = root_cause(error)
+    if isinstance(error, (GradientUnavailable, RegistrationError)):
+        return first_line(error)
+    is_lacking = isinstance(error, NotImplementedError)
+    if isinstance(error, GradientError) or origin_of(error) == "author":
+        return first_line(error) if is_lacking and is_optional else None
+    if is_lacking:
+        return first_line(error)
+    lines = [line.strip() for line in str(error).splitlines() if any(phrase in line for phrase in REFUSALS)]
+    return f"{type(error).__name__}: {lines[0]}" if lines else None
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The error at the beginning of a chain: the compiler wraps what an op raises, more than once."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def first_line(error: BaseException) -> str:
+    """The class and the first line of an error, and the next one where the first only announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(error).__name__}: {text}"
+
+
+REFUSALS = (
+    "marked with @once_differentiable",
+    "no autograd formula was registered",
+    "no fake is registered",
+    "no fake impl",
+    "Batching rule not implemented",
+    "does not have vmap support",
+    "do not support batching",
+    "don't support vmap",
+    "we do not yet support",
+    "vmap met an op that draws random numbers",
+    "torch.compile cannot trace a torch.Generator",
+    "called random operation while in randomness error mode",
+    "override the setup_context staticmethod",
+    "does not support forward AD",
+    "must implement the jvp function",
+    "must implement either the backward",
+    "derivative for",
+    "does not support automatic differentiation",
+    "is not differentiable",
+    "Cannot access data pointer of Tensor that doesn't have storage",
+)
+"""What torch and this package say when an op cannot do something; in an exception that the author raises it says
+nothing."""

@@ -1,0 +1,120 @@
+"""Where two results differ, in one sentence: which element, which numbers, which ratio; and why, probably."""
+
+import cmath
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from custom_autograd.verification.harness.base import Finding, failed
+from custom_autograd.verification.harness.causes import find_cause
+from custom_autograd.verification.harness.tolerances import tolerance_of
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two tensors that should agree and do not.
+
+    Args:
+        message: which element of which tensor, by how much.
+        cause: why, probably; empty where nobody knows.
+    """
+
+    message: str
+    cause: str = ""
+
+    def __str__(self) -> str:
+        return self.message
+
+    def failed(self, message: str) -> Finding:
+        """The failure that the message tells of, with this cause."""
+        return failed(message, cause=self.cause)
+
+
+def find_difference(
+    actual: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    *,
+    names: Sequence[str] = (),
+    factor: float = 1.0,
+    is_scaled: bool = False,
+) -> Difference | None:
+    """The first difference between two lists of tensors, or None.
+
+    Args:
+        actual: what is checked.
+        expected: what it should be.
+        names: what to call each tensor; "output 0", ... by default.
+        factor: widens the tolerance of the dtype.
+        is_scaled: whether what is expected is so small that the absolute tolerance is that of its largest element.
+    """
+    if len(actual) != len(expected):
+        return Difference(f"{len(actual)} tensors, expected {len(expected)}")
+    for position, (one, other) in enumerate(zip(actual, expected, strict=True)):
+        name = names[position] if position < len(names) else f"output {position}"
+        difference = _metadata(name, one, other) or _value(name, one, other, factor, is_scaled=is_scaled)
+        if difference is not None:
+            return difference
+    return None
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """The tensor in the widest dtype of its kind, dense, on the CPU, so that a comparison itself does not round."""
+    dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
+    return dense.resolve_conj().resolve_neg().to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _metadata(name: str, actual: Tensor, expected: Tensor) -> Difference | None:
+    if actual.shape != expected.shape:
+        cause = find_cause(widened(actual), widened(expected))
+        return Difference(f"{name} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}", cause)
+    if actual.dtype != expected.dtype:
+        return Difference(f"{name} has dtype {actual.dtype}, expected {expected.dtype}")
+    return None
+
+
+def _value(name: str, actual: Tensor, expected: Tensor, factor: float, *, is_scaled: bool) -> Difference | None:
+    """The worst element outside the tolerance; nan equals nan."""
+    tolerance = tolerance_of(expected.dtype)
+    one, other = widened(actual), widened(expected)
+    same = (one == other) | (one.isnan() & other.isnan())
+    largest = float(other.abs().nan_to_num(nan=0.0, posinf=0.0).max()) if other.numel() else 0.0
+    absolute = tolerance.absolute * (min(largest, 1.0) if is_scaled else 1.0)
+    excess = (one - other).abs() - factor * (absolute + tolerance.relative * other.abs())
+    excess = torch.where(same, torch.full_like(excess, -1.0), excess.nan_to_num(nan=torch.inf, neginf=torch.inf))
+    if excess.numel() == 0 or not bool((excess > 0).any()):
+        return None
+    cause = find_cause(one, other, relative=max(factor * tolerance.relative, 1e-9))
+    return Difference(f"{name}{_element(int(excess.argmax()), one, other)}", cause)
+
+
+def _element(flat: int, actual: Tensor, expected: Tensor) -> str:
+    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), actual.shape)]
+    one, other = actual.flatten()[flat].item(), expected.flatten()[flat].item()
+    where = f"[{', '.join(map(str, index))}]" if index else ""
+    return f"{where} = {format_pair(one, other)}"
+
+
+def format_pair(found: float | complex, expected: float | complex, *, digits: int = 6, text: str = "") -> str:
+    """Return "1.5, expected 3 (ratio 0.5)", or more digits and the relative error if the two look alike.
+
+    Args:
+        found: what came.
+        expected: what should have come.
+        digits: significant digits.
+        text: follows the expected number, such as how it was found.
+    """
+    if expected == 0 or not (cmath.isfinite(found) and cmath.isfinite(expected)):
+        return f"{found:.{digits}g}, expected {expected:.{digits}g}{text}" + _ratio(found, expected)
+    ratio = _ratio(found, expected)
+    if ratio == " (ratio 1)" or f"{found:.{digits}g}" == f"{expected:.{digits}g}":
+        digits = next((n for n in range(digits, 18) if f"{found:.{n}g}" != f"{expected:.{n}g}"), 17)
+        ratio = f" (relative error {abs(found - expected) / abs(expected):.1e})"
+    return f"{found:.{digits}g}, expected {expected:.{digits}g}{text}{ratio}"
+
+
+def _ratio(found: float | complex, expected: float | complex) -> str:
+    if isinstance(found, complex) or isinstance(expected, complex) or expected == 0:
+        return ""
+    return f" (ratio {found / expected:.4g})"

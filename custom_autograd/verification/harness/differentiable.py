@@ -1,0 +1,290 @@
+"""A target as a function of those tensors of a sample that can have a gradient; everything else is closed over.
+
+Tensors in lists are arguments of their own, an input that the target writes to is copied first and returned as an
+output, and floating tensors are float64: what finite differences and torch.autograd.gradcheck can work on.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
+from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.targets import Function, Target, call_on
+
+TensorsFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
+"""Tensors in, one by one; floating and complex tensors out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFunction:
+    """A target as a function of some tensors of a sample.
+
+    Args:
+        target: what is called.
+        sample: where everything else comes from.
+        positions: which tensors of the sample the arguments stand for.
+        call: `target.call`, or `target.full`, which gives hidden outputs too.
+        state: where torch's random numbers begin in every call, so that equal calls draw equal ones; None to leave
+            them alone, as calls in several threads must: torch deadlocks where two threads ask for the state at once
+            and Python collects garbage while one is given it (torch 2.13 holds the generator's lock meanwhile).
+    """
+
+    target: Target
+    sample: Sample
+    positions: tuple[int, ...]
+    call: Function
+    state: Tensor | None = field(default_factory=lambda: _own_state())
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The floating and complex results, then the values of the inputs that were written to."""
+        if self.state is None:
+            return self._call(*tensors)
+        before = torch.get_rng_state()
+        torch.set_rng_state(self.state)
+        try:
+            return self._call(*tensors)
+        finally:
+            torch.set_rng_state(before)
+
+    def is_random(self) -> bool:
+        """Whether a call draws from torch's default generator, or from one that it is given."""
+        if has_generator(self.sample):
+            return True
+        before = torch.get_rng_state()
+        try:
+            self._call(*self.inputs)
+            return not torch.equal(before, torch.get_rng_state())
+        finally:
+            torch.set_rng_state(before)
+
+    def _call(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        leaves = self.sample.leaves()
+        values = [leaf.tensor for leaf in leaves]
+        for position, tensor in zip(self.positions, tensors, strict=True):
+            values[position] = tensor
+        written = [position for position, leaf in enumerate(leaves) if self.target.argument_of(leaf).is_mutated]
+        for position in written:
+            values[position] = values[position].clone()
+        outputs = call_on(self.call, self.sample.with_tensors(values))
+        outputs += tuple(values[position] for position in written if not _is_in(values[position], outputs))
+        return tuple(output for output in outputs if _is_candidate(output))
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The values of the arguments, each a leaf that requires grad."""
+        tensors = self.sample.tensors()
+        return tuple(tensors[position].detach().clone().requires_grad_() for position in self.positions)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a message calls the arguments."""
+        leaves = self.sample.leaves()
+        return tuple(self.target.name_of(leaves[position]) for position in self.positions)
+
+    def restricted_to(self, chosen: Sequence[int]) -> "TensorFunction":
+        """The function of only some of its arguments; the others keep their value and need no gradient."""
+        return replace(self, positions=tuple(self.positions[i] for i in chosen))
+
+
+def _own_state() -> Tensor:
+    """Where random numbers of a function begin: not where anybody else's do, so that drawing again is noticed."""
+    return torch.Generator().manual_seed(torch.initial_seed() // 2 + 1).get_state()
+
+
+def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> TensorFunction:
+    """The target as a function of every tensor of the sample that can have a gradient, in float64.
+
+    Where tensors of the sample require grad, only those count; where none does, all floating and complex ones do.
+
+    Raises:
+        NothingToCheckError: there is no such tensor, or the target does not take float64.
+    """
+    double = sample.map(_to_double)
+    positions = differentiable_positions(target, sample)
+    function = TensorFunction(target, double, positions, target.full if is_full else target.call)
+    _call_once(function, sample)
+    return function
+
+
+def gradients_of(target: Target, sample: Sample) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+    """The gradients of the tensors of a sample as they are: dtype and memory layout stay, nothing is copied.
+
+    Returns:
+        Names and gradients, for a cotangent of both signs from the global generator; zero where nothing connects.
+
+    Raises:
+        NothingToCheckError: there is no tensor or no result that can have a gradient.
+    """
+    names, results = gradients_for(target, sample, signed_like)
+    places = [place for place, name in enumerate(names) if name.startswith("gradient of ")]
+    return tuple(names[place] for place in places), tuple(results[place] for place in places)
+
+
+def gradients_for(
+    target: Target, sample: Sample, make_cotangents: Callable[[Sequence[Tensor]], Sequence[Tensor]]
+) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+    """Outputs and gradients of the tensors of a sample as they are, each with its name.
+
+    Args:
+        target: what is called.
+        sample: the arguments; dtype and memory layout stay, nothing is copied.
+        make_cotangents: makes one for each output that has a gradient.
+
+    Raises:
+        NothingToCheckError: there is no tensor or no result that can have a gradient.
+    """
+    positions = differentiable_positions(target, sample)
+    leaves, written = sample.leaves(), target.written_places(sample)
+    tensors = [leaf.tensor.detach() for leaf in leaves]
+    able = [tensors[position].requires_grad_() for position in positions]
+    values = [x.clone() if place in written else x for place, x in enumerate(tensors)]
+    outputs = [*call_on(target.call, sample.with_tensors(values)), *(values[place] for place in sorted(written))]
+    kept = [y for y in outputs if y.requires_grad and can_have_gradient(y)]
+    if not kept:
+        raise NothingToCheckError("no result of the op has a gradient")
+    grads = torch.autograd.grad(kept, able, make_cotangents(kept), allow_unused=True)
+    names = [f"output {place}" for place in range(len(kept))]
+    names += [f"gradient of '{target.name_of(leaves[position])}'" for position in positions]
+    results = [y.detach() for y in kept]
+    results += [torch.zeros_like(x) if g is None else g for x, g in zip(able, grads, strict=True)]
+    return tuple(names), tuple(results)
+
+
+def reference_of(function: TensorFunction) -> TensorFunction:
+    """The reference of a target as a function of the same tensors, with the outputs of a call of the target."""
+    reference = function.target.visible_reference
+    assert reference is not None, "the check applies to targets with a reference only"
+    return replace(function, call=reference)
+
+
+def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, str | None]:
+    """The sample as it is, or, where the op refuses a gradient, without tensors that require one, and the reason."""
+    copies = sample.map(lambda x: x.detach().clone().requires_grad_(x.requires_grad))
+    written = [target.argument_of(leaf).is_mutated for leaf in copies.leaves()]
+    values = [x.clone() if is_written else x for x, is_written in zip(copies.tensors(), written, strict=True)]
+    try:
+        outputs = [y for y in call_on(target.call, copies.with_tensors(values)) if y.requires_grad]
+        if outputs and any(x.requires_grad for x in copies.tensors()):
+            leaves = [x for x in copies.tensors() if x.requires_grad]  # what the op closes over gets no .grad
+            torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs], inputs=leaves)
+    except RuntimeError as error:
+        refusal = find_refusal(error)
+        if refusal is None:
+            raise
+        return sample.map(Tensor.detach), f"gradients: {refusal}"
+    return sample, None
+
+
+def vector_jacobian(
+    function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """The gradient of <outputs, cotangents> for each input; zero where there is no connection."""
+    leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
+    outputs = function(*leaves)
+    pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if y.requires_grad]
+    if not pairs:
+        return tuple(torch.zeros_like(leaf) for leaf in leaves)
+    grads = torch.autograd.grad([y for y, _ in pairs], leaves, [u for _, u in pairs], allow_unused=True)
+    return tuple(torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, grads, strict=True))
+
+
+def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return copies of cotangents that are used again: a backward may write to those that it is given."""
+    return tuple(tensor.clone() for tensor in tensors)
+
+
+def find_written_gradient(function: "TensorFunction") -> str | None:
+    """Return what a backward does to its incoming gradient, "writes to" or "resizes"; None if it leaves it alone."""
+    with torch.random.fork_rng(devices=[]):  # what follows draws the numbers that it would have drawn
+        sent = cotangents_like(function(*function.inputs))
+    before = copies(sent)
+    with contextlib.suppress(Exception):  # what it raises is a finding of the checks that look at gradients
+        vector_jacobian(function, function.inputs, sent)
+    if any(one.shape != other.shape for one, other in zip(sent, before, strict=True)):
+        return "resizes"
+    is_same = all(torch.equal(one, other) for one, other in zip(sent, before, strict=True))
+    return None if is_same else "writes to"
+
+
+def push_forward(function: TensorFunction, tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The tangents of the outputs for tangents of the inputs; zeros where an output carries none."""
+    with forward_ad.dual_level():
+        pairs = zip(function.inputs, tangents, strict=True)
+        outputs = function(*(_dual(value.detach(), tangent) for value, tangent in pairs))
+        return tuple(_tangent(output) for output in outputs)
+
+
+def _dual(value: Tensor, tangent: Tensor) -> Tensor:
+    dual: Tensor = forward_ad.make_dual(value, tangent)
+    return dual
+
+
+def _tangent(output: Tensor) -> Tensor:
+    primal, tangent = forward_ad.unpack_dual(output)
+    return torch.zeros_like(primal) if tangent is None else tangent.detach().clone()
+
+
+def signed_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """A cotangent or tangent for each tensor, of both signs, from the global generator, which the runner seeds."""
+    return tuple(torch.randn_like(tensor, memory_format=torch.contiguous_format).detach() for tensor in tensors)
+
+
+def cotangents_like(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """A cotangent of both signs for each output; zero for one that carries no gradient."""
+    pairs = zip(signed_like(outputs), outputs, strict=True)
+    return [u if output.requires_grad else u * 0 for u, output in pairs]
+
+
+def can_have_gradient(tensor: Tensor) -> bool:
+    """Whether the dtype is floating or complex."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def differentiable_positions(target: Target, sample: Sample) -> tuple[int, ...]:
+    """Which tensors of a sample can have a gradient: those that require one, or, where none does, all that could.
+
+    Raises:
+        NothingToCheckError: there is none.
+    """
+    leaves = sample.leaves()
+    able = [
+        i for i, leaf in enumerate(leaves) if _is_candidate(leaf.tensor) and target.argument_of(leaf).is_differentiable
+    ]
+    chosen = [i for i in able if leaves[i].tensor.requires_grad] or able
+    if not chosen:
+        raise NothingToCheckError("no tensor of the sample can have a gradient")
+    return tuple(chosen)
+
+
+def _is_candidate(tensor: Tensor) -> bool:
+    return can_have_gradient(tensor) and tensor.layout == torch.strided
+
+
+def _to_double(tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided:
+        return tensor.detach().clone()
+    dtype = torch.complex128 if tensor.is_complex() else torch.float64 if tensor.is_floating_point() else tensor.dtype
+    return tensor.detach().to(dtype, memory_format=torch.contiguous_format, copy=True)
+
+
+def _call_once(function: TensorFunction, original: Sample) -> None:
+    """Raises NothingToCheckError if the target takes the sample as it is, but not in float64."""
+    with torch.no_grad():
+        try:
+            outputs = function(*function.inputs)
+        except Exception as error:
+            call_on(function.call, original.map(lambda tensor: tensor.detach().clone()))
+            raise NothingToCheckError(f"the op does not take float64: {first_line(error)}") from error
+    if not outputs:
+        raise NothingToCheckError("no result of the op can have a gradient")
+
+
+def _is_in(tensor: Tensor, outputs: Sequence[Tensor]) -> bool:
+    return any(tensor is output for output in outputs)

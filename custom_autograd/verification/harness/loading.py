@@ -1,0 +1,155 @@
+"""What a TARGET on a command line means: a module, a file, a folder, or an attribute of one of the first two."""
+
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.messages import suggest
+from custom_autograd.registration import registry
+from custom_autograd.torch_private import definitions, verification
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Something that can be checked, and where on the command line it comes from."""
+
+    text: str
+    value: object
+
+
+def load(text: str) -> tuple[Loaded, ...]:
+    """Everything a TARGET names, imported.
+
+    Args:
+        text: `package.module`, `file.py`, `folder`, `package.module:attribute` or `file.py:attribute`.
+
+    Returns:
+        The ops in the order of their declaration; at least one.
+
+    Raises:
+        CheckError: there is nothing of that name, it declares no ops, or importing it raises.
+    """
+    place, _, attribute = text.rpartition(":") if ":" in text else (text, "", "")
+    path = Path(place)
+    if path.is_dir() and not attribute:
+        found = [value for file in _files(path) for value in ops_of(_import_file(file))]
+    else:
+        module = _import_file(path) if path.suffix == ".py" else _import_module(place)
+        found = [_attribute(module, attribute, place)] if attribute else ops_of(module)
+    if not found:
+        raise CheckError(f"{text}: no ops are declared there; an op comes from custom_op or torch.library.custom_op")
+    return tuple(Loaded(text, value) for value in found)
+
+
+def ops_of(module: ModuleType) -> list[object]:
+    """The ops among the attributes of a module, then those it declared without keeping."""
+    found: list[object] = []
+    for value in vars(module).values():
+        if is_op(value) and not any(value is other for other in found):
+            found.append(value)
+    kept = [getattr(value, "entry", None) for value in found]
+    declared = [entry for entry in registry.all_entries() if entry.declaration.function.__module__ == module.__name__]
+    return found + [entry for entry in declared if entry not in kept]
+
+
+def is_whole(text: str) -> bool:
+    """Whether a TARGET is a folder or a module, and not one file or one attribute among others."""
+    return ":" not in text and not text.endswith(".py")
+
+
+def names_of_all() -> frozenset[str]:
+    """The names of all ops that this process has declared."""
+    return frozenset(entry.name for entry in registry.all_entries()) | definitions.names_of_definitions()
+
+
+def is_op(value: object) -> bool:
+    """Whether a value is the handle of a declared op."""
+    is_handle = not isinstance(value, type) and isinstance(getattr(value, "entry", None), registry.Entry)
+    return is_handle or isinstance(value, verification.Definition)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files directly in a folder that mention a declaration; tests and hidden files are left alone."""
+    for file in sorted(folder.glob("*.py")):
+        is_left_alone = file.name.startswith(("_", ".", "test_")) or file.name in ("conftest.py", "setup.py")
+        if not is_left_alone and DECLARATION.search(file.read_text(encoding="utf-8", errors="replace")):
+            yield file
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise CheckError(f"{path}: there is no such file")
+    path = path.resolve()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file is not None and Path(file) == path:
+            return module
+    name = path.stem if path.stem not in sys.modules else f"{path.parent.name}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise CheckError(f"{path.name}: this is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    _on_path(path.parent)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise CheckError(_raised(str(path.name), error)) from error
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    _on_path(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise CheckError(f"{name}: there is no module, file or folder of that name") from error
+        raise CheckError(_raised(name, error)) from error
+    except ValueError as error:
+        raise CheckError(f"{name!r}: there is no module, file or folder of that name") from error
+    except (Exception, SystemExit) as error:
+        raise CheckError(_raised(name, error)) from error
+
+
+def _on_path(folder: Path) -> None:
+    """Lets a target import what lies beside it, as running it would."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _attribute(module: ModuleType, name: str, place: str) -> object:
+    value: object = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            advice = suggest(part, [other for other in dir(value) if not other.startswith("_")])
+            raise CheckError(f"{place} has no attribute '{name}'" + (f"; {advice}" if advice else ""))
+        value = getattr(value, part)
+    return value
+
+
+def _raised(place: str, error: BaseException) -> str:
+    frames = list(traceback.extract_tb(error.__traceback__))
+    # the first is the line of the target that starts it all; what happens inside this package is not to be mended there
+    frames = [frame for frame in frames if not _is_internal(frame.filename)]
+    shown = frames[:1] + frames[1:][-2:]
+    lines = [f"  {Path(frame.filename).name}:{frame.lineno} {frame.name}: {frame.line}" for frame in shown]
+    return "\n".join([f"{place}: importing it raises {type(error).__name__}: {error}", *lines])
+
+
+def _is_internal(file: str) -> bool:
+    """Whether a file belongs to this package, or to what imports modules."""
+    return file.startswith("<frozen importlib") or file == importlib.__file__ or PACKAGE in Path(file).parents
+
+
+PACKAGE = Path(__file__).parents[2]
+
+DECLARATION = re.compile(r"custom_op|torch\.library|triton_op")

@@ -1,0 +1,171 @@
+"""Derivatives from values alone: central differences of two steps, with an error bound, and kinks told apart.
+
+For smooth functions the Richardson extrapolation R = (4 D(h/2) - D(h)) / 3 of central differences D has an error of
+order h⁴, and |R - D(h/2)| bounds it. At a kink, the one-sided differences keep their distance however small the step;
+where the function is smooth the distance halves with it. A central difference at a kink is the mean of both sides:
+precise, and wrong.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from custom_autograd.verification.harness.base import NothingToCheckError, first_line
+from custom_autograd.verification.harness.differentiable import TensorFunction, TensorsFunction, signed_like
+from custom_autograd.verification.harness.precision import Precision
+
+STEP = 1e-3
+"""For functions good to float64: h⁴ is 1e-12, and rounding adds 1e-16 / h = 1e-13."""
+
+STEP_OF_FLOAT64 = 1e-6
+"""The step of `precision_of` for functions good to float64; coarser ones have no finer step."""
+
+FINER = (1e-3, 1e-6, 1e-9, 1e-12)
+"""Factors of the step where the slope grows as the step shrinks: a norm with an eps of 1e-12 is straight only there."""
+
+NOISE = 1e-10
+"""What a difference is at least, relative to the results, that is not made of rounding."""
+
+NEARBY = (1e-3, 1e-5, 1e-7)
+"""How far a function is moved to see whether it changes; less where it refuses what lies further away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A directional derivative.
+
+    Args:
+        value: the best estimate.
+        error: a bound of its error, from the disagreement of two steps.
+        is_kink: whether the function has a kink there, in this direction.
+        is_steep: whether the slope grows as the step shrinks: there is no finite one.
+        is_finer: whether a smaller step than usual was needed to find one.
+    """
+
+    value: float
+    error: float
+    is_kink: bool
+    is_steep: bool = False
+    is_finer: bool = False
+
+
+def along(
+    function: TensorsFunction,
+    inputs: Sequence[Tensor],
+    directions: Sequence[Tensor | None],
+    cotangents: Sequence[Tensor],
+    precision: Precision,
+) -> Estimate:
+    """d/dt of Re <cotangents, function(inputs + t directions)> at t = 0.
+
+    Args:
+        function: tensors in, tensors out.
+        inputs: the point.
+        directions: one per input; None where it does not move.
+        cotangents: one per output.
+        precision: how finely the function answers.
+    """
+    size = max((float(x.abs().max()) for x in inputs if x.numel()), default=1.0)
+    step = (STEP if precision.step <= STEP_OF_FLOAT64 else 2 * precision.step) * min(max(size, 1e-2), 1.0)
+
+    def value(t: float) -> float:
+        moved = [x if v is None else x + t * v for x, v in zip(inputs, directions, strict=True)]
+        results = function(*moved)
+        if [y.shape for y in results] != [u.shape for u in cotangents]:
+            raise NothingToCheckError("the size of the results changes nearby, so that they have no difference")
+        return inner(cotangents, results)
+
+    with torch.no_grad():
+        estimate = _estimate(value, step)
+        if not estimate.is_steep or estimate.is_kink or precision.step > STEP_OF_FLOAT64:
+            return estimate
+        if abs(estimate.value) * step < NOISE * _size_of(cotangents, function(*inputs)):
+            return replace(estimate, is_steep=False)  # rounding, which is as steep
+        finer = [replace(_estimate(value, factor * step), is_finer=True) for factor in FINER]
+        return min((found for found in finer if not found.is_steep), key=lambda found: found.error, default=estimate)
+
+
+def _size_of(cotangents: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
+    """Return the sum of the sizes of all terms of an inner product."""
+    return sum(float((u.abs() * y.detach().abs()).sum()) for u, y in zip(cotangents, outputs, strict=True))
+
+
+def _estimate(value: Callable[[float], float], step: float) -> Estimate:
+    middle = value(0.0)
+    (far_up, far_down), (up, down) = ((value(t) - middle, middle - value(-t)) for t in (step, step / 2))
+    wide, narrow = (far_up + far_down) / (2 * step), (up + down) / step
+    best = (4 * narrow - wide) / 3
+    jump, smaller = abs(far_up - far_down) / step, abs(up - down) / (step / 2)
+    scale = abs(far_up) / step + abs(far_down) / step
+    is_kink = smaller > 0.75 * jump and smaller > 1e-4 * scale
+    steepness = abs(up) + abs(down), abs(far_up) + abs(far_down)
+    is_steep = not math.isfinite(best) or steepness[0] > 0.6 * steepness[1] > 0
+    return Estimate(best, abs(best - narrow) + 1e-15 * abs(middle) / step, is_kink, is_steep)
+
+
+def gradient(
+    function: TensorsFunction,
+    inputs: Sequence[Tensor],
+    place: int,
+    cotangents: Sequence[Tensor],
+    precision: Precision,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of Re <cotangents, function> for one real input, element by element, and where it has a kink."""
+    values, kinks = torch.zeros_like(inputs[place]).flatten(), torch.zeros(inputs[place].numel(), dtype=torch.bool)
+    for index in range(values.numel()):
+        unit = torch.zeros_like(values)
+        unit[index] = 1
+        directions = [unit.view(x.shape) if i == place else None for i, x in enumerate(inputs)]
+        estimate = along(function, inputs, directions, cotangents, precision)
+        values[index], kinks[index] = estimate.value, estimate.is_kink
+    return values.view(inputs[place].shape), kinks.view(inputs[place].shape)
+
+
+def has_kink(function: TensorFunction, precision: Precision) -> bool:
+    """Whether a function of real tensors has a kink at its inputs: its backward then jumps, and has no derivative."""
+    inputs = [x.detach() for x in function.inputs]
+    if any(x.is_complex() for x in inputs):
+        return False
+    cotangents = signed_like(function(*inputs))
+    return any(along(function, inputs, signed_like(inputs), cotangents, precision).is_kink for _ in range(3))
+
+
+def needs_finer_step(function: TensorFunction, precision: Precision) -> bool:
+    """Return True if a function of real tensors bends within the usual step, as a norm does near zero."""
+    inputs = [x.detach() for x in function.inputs]
+    if any(x.is_complex() for x in inputs):
+        return False
+    cotangents = signed_like(function(*inputs))
+    found = (along(function, inputs, signed_like(inputs), cotangents, precision) for _ in range(3))
+    return any(estimate.is_finer or estimate.is_steep for estimate in found)
+
+
+def call_nearby(function: TensorFunction, move: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
+    """Return the results of a function a little aside.
+
+    Args:
+        function: takes the inputs of its sample.
+        move: the direction for one input.
+
+    Raises:
+        NothingToCheckError: if the function refuses everything that lies nearby: values below 0, as a rule.
+    """
+    directions = [move(x.detach()) for x in function.inputs]
+    error: Exception | None = None
+    for step in NEARBY:
+        moved = [x.detach() + step * v for x, v in zip(function.inputs, directions, strict=True)]
+        try:
+            with torch.no_grad():
+                return function(*moved)
+        except Exception as refusal:  # noqa: BLE001 - it takes the sample, so that it refuses these numbers
+            error = refusal
+    assert error is not None
+    raise NothingToCheckError(f"the op refuses values nearby ({first_line(error)})")
+
+
+def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
+    """The real inner product over all tensors."""
+    return sum(float((a.conj() * b.detach()).real.sum()) for a, b in zip(left, right, strict=True))

@@ -1,0 +1,153 @@
+"""One forward and one backward of a target: the same inputs, random numbers and incoming gradients, as often as asked.
+
+function = function_of(target, sample)
+plain = gradients(function, function.inputs, u)        what everything else is compared with
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+from custom_autograd.registration.registry import Entry
+from custom_autograd.verification.harness.base import NothingToCheckError
+from custom_autograd.verification.harness.differentiable import TensorsFunction, signed_like
+from custom_autograd.verification.harness.targets import Target
+
+BUILT_IN = ("aten", "prim", "prims")
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What one call gave.
+
+    Args:
+        inputs: the leaves it was called on, each of which requires grad.
+        outputs: the results that carry a gradient.
+        keeps_randomness: whether torch's generator is put back after each backward.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    keeps_randomness: bool = True
+
+    def backward(
+        self, cotangents: Sequence[Tensor], *, retain_graph: bool = False, create_graph: bool = False
+    ) -> tuple[Tensor, ...]:
+        """The gradient of each input; zeros where there is no connection."""
+        with same_randomness(is_enabled=self.keeps_randomness):
+            grads = torch.autograd.grad(
+                self.outputs,
+                self.inputs,
+                [u.clone() for u in cotangents],
+                retain_graph=retain_graph or create_graph,
+                create_graph=create_graph,
+                allow_unused=True,
+            )
+        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(self.inputs, grads, strict=True))
+
+
+def forward(function: TensorsFunction, inputs: Sequence[Tensor], *, keeps_randomness: bool = True) -> Forward:
+    """Calls once, on copies of the inputs.
+
+    Args:
+        function: what is called.
+        inputs: its arguments.
+        keeps_randomness: False leaves torch's generator alone, as calls in several threads must.
+
+    Raises:
+        NothingToCheckError: no output carries a gradient.
+    """
+    leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
+    with same_randomness(is_enabled=keeps_randomness):
+        outputs = tuple(output for output in function(*leaves) if output.requires_grad)
+    if not outputs:
+        raise NothingToCheckError("no output carries a gradient")
+    return Forward(leaves, outputs, keeps_randomness)
+
+
+def gradients(function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """One forward and one backward."""
+    return forward(function, inputs).backward(cotangents)
+
+
+def cotangents_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """An incoming gradient of both signs for each output that carries one."""
+    return signed_like(forward(function, inputs).outputs)
+
+
+def repeatable_gradients(
+    function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """As `gradients`, of a target of which two calls in a row agree to the last bit.
+
+    Raises:
+        NothingToCheckError: they do not, so that nothing can be compared.
+    """
+    first = [grad.clone() for grad in gradients(function, inputs, cotangents)]
+    if not all(is_same(a, b) for a, b in zip(first, gradients(function, inputs, cotangents), strict=True)):
+        raise NothingToCheckError("two calls in a row with equal seeds give different gradients")
+    return tuple(first)
+
+
+def varied(function: TensorsFunction, inputs: Sequence[Tensor], step: int) -> tuple[Tensor, ...]:
+    """The inputs a little smaller, so that signs, order and bounds of 1 stay; as they are if the op refuses those."""
+    smaller = tuple(value.detach() * (1 - 0.03 * step) for value in inputs)
+    try:
+        forward(function, smaller)
+    except Exception:  # noqa: BLE001 - these numbers are not the sample's: an op may have its reasons to refuse them
+        return tuple(value.detach() for value in inputs)
+    return smaller
+
+
+@contextlib.contextmanager
+def same_randomness(*, is_enabled: bool = True) -> Iterator[None]:
+    """The default generator is put back to where it was, so that what is run next draws the same numbers."""
+    if not is_enabled:
+        yield
+        return
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same values to the last bit; nan equals nan."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    one, other = one.detach(), other.detach()
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def own_node(outputs: Sequence[Tensor]) -> BackwardCFunction | None:
+    """The node of the target, if the outputs come from one Function; None for a composition, and for a node in C++."""
+    nodes = {id(output.grad_fn): output.grad_fn for output in outputs}
+    node, *others = nodes.values()
+    if others or node is None:
+        return None
+    before = [row for row, _ in node.next_functions if row is not None]
+    is_first = all(row.name().endswith("AccumulateGrad") or row.name() == "CloneBackward0" for row in before)
+    function: object = node  # torch types a Function's node as no Node
+    return function if is_first and isinstance(function, BackwardCFunction) else None
+
+
+def entry_of(target: Target) -> Entry | None:
+    """What is registered for the target, if it was declared with `custom_op`."""
+    if isinstance(target.subject, Entry):
+        return target.subject
+    entry = getattr(target.subject, "entry", None)
+    return entry if isinstance(entry, Entry) else None
+
+
+def why_not_own_op(target: Target) -> str | None:
+    """Why a target is no op that somebody registered with the dispatcher, or None if it is one."""
+    if target.overload is None:
+        return "it is not an op of the dispatcher"
+    if target.overload.namespace in BUILT_IN:
+        return "it is one of torch's own ops"
+    return None

@@ -1,0 +1,247 @@
+"""Targets x checks x samples -> Report: one check's exception does not stop the next, and every run repeats exactly."""
+
+import contextlib
+import logging
+import random
+import sys
+import time
+import traceback
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+
+import torch
+
+from custom_autograd.core.errors import GradientError, KernelError, KernelWarning
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private import verification
+from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, find_refusal, skipped
+from custom_autograd.verification.harness.origins import is_authors
+from custom_autograd.verification.harness.scripts import script_of
+from custom_autograd.verification.harness.shrinking import shrink
+from custom_autograd.verification.harness.sweeps import representatives
+from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.report import Report, Result, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One target with the samples to check it on."""
+
+    target: Target
+    samples: tuple[Sample, ...]
+
+
+def run(
+    cases: Iterable[Case],
+    checks: Sequence[Check],
+    *,
+    seed: int = 0,
+    on_result: Callable[[Result], None] | None = None,
+    on_start: Callable[[Check, str], None] | None = None,
+    is_explained: bool = True,
+) -> Report:
+    """Runs every check on every sample of every target.
+
+    Args:
+        cases: targets with their samples.
+        checks: in the order in which they run.
+        seed: equal seeds draw equal numbers; each check on each sample has its own.
+        on_result: told of each result as it comes.
+        on_start: called with each check, and the label of each sample, before it runs; the label is empty at first.
+        is_explained: whether the first failure of each check is shrunk, and shown by a script.
+
+    Returns:
+        One result per target, check and sample; one per target and check where the check does not apply.
+    """
+    results: list[Result] = []
+    begin = on_start or _ignore
+    cases = tuple(cases)
+    for case in cases:
+        findings: set[tuple[str, str]] = set()
+        for check in checks:
+            is_first = is_explained
+            for sample, found in _run_check(case, check, seed, findings, begin):
+                result = replace(found, group=check.group)
+                if result.status == "failed" and sample is not None and is_first:
+                    result, is_first = _explained(case.target, check, sample, seed, result), False
+                results.append(result)
+                if result.is_finding or result.accepted:
+                    findings.add((check.name, result.sample))
+                if on_result is not None:
+                    on_result(result)
+    sources = {case.target.name: _source_of(case.target) for case in cases}
+    return Report(tuple(results), {name: source for name, source in sources.items() if source})
+
+
+@contextlib.contextmanager
+def isolated_randomness(seed: int) -> Iterator[None]:
+    """Random numbers begin at the seed within, and go on as if nothing had happened after."""
+    devices = list(range(torch.cuda.device_count())) if _is_cuda_in_use() else []
+    state = random.getstate()
+    numpy = sys.modules.get("numpy")  # a kernel may draw from it, where it is in use
+    numpy_state = None if numpy is None else numpy.random.get_state()
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        random.seed(seed)
+        if numpy is not None:
+            numpy.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            if numpy is not None:
+                numpy.random.set_state(numpy_state)
+
+
+def _is_cuda_in_use() -> bool:
+    return bool(torch.cuda.is_initialized())
+
+
+def _source_of(target: Target) -> str:
+    try:
+        return target.source()
+    except Exception:  # noqa: BLE001 - rules that do not fit together; what is wrong with them is in the results
+        return ""
+
+
+def _ignore(check: Check, label: str) -> None:
+    del check, label
+
+
+def label_of(sample: Sample, position: int) -> str:
+    """What reports call a sample: its name, else its place and its shapes."""
+    return sample.name or f"sample {position}: {str(sample).removeprefix('Sample')}"
+
+
+def _run_check(
+    case: Case, check: Check, seed: int, findings: Set[tuple[str, str]], begin: Callable[[Check, str], None]
+) -> Iterator[tuple[Sample | None, Result]]:
+    name = case.target.name
+    begin(check, "")
+    samples = [(i, row) for i, row in enumerate(case.samples) if (row.error is not None) == check.is_for_errors]
+    reason = check.applies_to(case.target) or ("" if samples else _nothing_for(check))
+    if reason:
+        yield None, Result(name, check.name, "all samples", "skipped", reason, code=check.code, seed=seed)
+        return
+    for position, sample in representatives(samples, check.most_samples):
+        label = label_of(sample, position)
+        failed_first = [other for other in check.needs if (other, label) in findings]
+        if failed_first:
+            reason = f"the check {failed_first[0]} fails first"
+            yield sample, Result(name, check.name, label, "skipped", reason, code=check.code, seed=seed)
+            continue
+        begin(check, label)
+        result = _run_at(case.target, check, sample, position, seed)
+        yield sample, _accepted(result, sample.accepted.get(check.name))
+
+
+def _nothing_for(check: Check) -> str:
+    return "no sample is declared to raise (Sample.raises)" if check.is_for_errors else "every sample is to raise"
+
+
+def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: int) -> Result:
+    own_seed = zlib.crc32(f"{target.name}/{check.name}/{position}/{seed}".encode())
+    with isolated_randomness(own_seed), torch.inference_mode(False), torch.enable_grad():
+        result = _run_on_sample(target, check, sample, label_of(sample, position))
+    return replace(result, seed=seed)
+
+
+def _accepted(result: Result, reason: str | None) -> Result:
+    """A failure that a sample says is known is skipped, and a pass that it says would fail is a failure."""
+    if reason is None or result.status == "skipped":
+        return result
+    if result.is_finding:
+        message = f"accepted, because {reason}\n{result.message}"
+        return replace(result, status="skipped", message=message, accepted=reason)
+    message = f"it passes, but the sample says that it fails, because {reason}: remove the xfail"
+    return replace(result, status="failed", message=message)
+
+
+def _explained(target: Target, check: Check, sample: Sample, seed: int, result: Result) -> Result:
+    """The result with a script that shows it on the smallest sample that shows it."""
+
+    def fails(candidate: Sample) -> bool:
+        again = _run_at(target, check, candidate, 0, seed)
+        return again.status == "failed" and again.cause == result.cause
+
+    smallest = sample if check.is_for_errors else shrink(sample, fails)
+    return replace(result, script="" if smallest is None else script_of(target, smallest, check.name, seed))
+
+
+def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> Result:
+    start = time.perf_counter()
+    findings: list[Finding] = []
+    warned: list[warnings.WarningMessage] = []
+    try:
+        with _quiet() as kept:
+            warned = kept
+            for finding in check.run(target, sample):
+                findings.append(finding)  # noqa: PERF402 - what was found before an exception is kept
+    except NothingToCheckError as reason:
+        findings.append(Finding("skipped", str(reason)))
+    except Exception as error:  # noqa: BLE001 - isolation: what a check raises is a result, not the end of the run
+        known = _finding_of(error)
+        if known is None:
+            message, seconds = _describe(error), time.perf_counter() - start
+            return Result(target.name, check.name, label, "error", message, seconds, check.code)
+        findings.append(known)
+    findings += [failed(str(warning.message), cause="the fallback was checked instead") for warning in warned]
+    status, message = _summarise(findings)
+    causes = [finding.cause for finding in findings if finding.status == status and finding.cause]
+    measures = {name: value for finding in findings for name, value in finding.measures.items()}
+    advice = next((finding.advice for finding in findings if finding.advice), "")
+    result = Result(target.name, check.name, label, status, message, time.perf_counter() - start, check.code)
+    return replace(result, cause=causes[0] if causes else "", measures=measures, advice=advice)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Silences warnings and logging: torch warns of its own deprecations, and logs what it also raises.
+
+    Yields:
+        What is kept: warnings that a kernel could not be built, and another one stands in.
+    """
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings(record=True) as kept, verification.quiet_vmap():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", KernelWarning)
+        logging.disable(logging.ERROR)
+        try:
+            yield kept
+        finally:
+            logging.disable(disabled)
+
+
+def _finding_of(error: Exception) -> Finding | None:
+    """A refusal is a skip, unless a rule raised it; what this package says of a rule or a kernel is a failure."""
+    refusal = None if is_authors(error) else find_refusal(error)
+    if refusal is not None:
+        return skipped(refusal)
+    return failed(str(error)) if isinstance(error, (GradientError, KernelError)) else None
+
+
+def _summarise(findings: Sequence[Finding]) -> tuple[Status, str]:
+    for status in ("failed", "skipped"):
+        messages = list(dict.fromkeys(finding.message for finding in findings if finding.status == status))
+        if messages and (status == "failed" or not any(finding.status == "passed" for finding in findings)):
+            return status, "\n".join(messages)
+    if not findings:
+        return "skipped", "the check found nothing to look at"
+    return "passed", "\n".join(_partial(findings))
+
+
+def _partial(findings: Sequence[Finding]) -> list[str]:
+    """What was left out although the rest passed: it stays visible."""
+    return [f"not checked: {m}" for m in dict.fromkeys(f.message for f in findings if f.status == "skipped")]
+
+
+def _describe(error: Exception) -> str:
+    """The error, and its last frames."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    lines = [f"{type(error).__name__}: {error}".rstrip(), "last frames:"]
+    lines += [f"  {frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames]
+    return "\n".join(lines)

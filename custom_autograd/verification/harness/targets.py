@@ -1,0 +1,299 @@
+"""Anything that can be checked, seen through one interface: `Target`.
+
+CustomOp                             what its registry entry knows: schema, kernels, rules, samples
+CustomOpDef, OpOverload              what the dispatcher's schema says
+torch.autograd.Function subclass     called through `apply`
+any callable on tensors              its signature, nothing else
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.messages import format_message
+from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
+from custom_autograd.core.schema import Schema
+from custom_autograd.registration.registry import Entry
+from custom_autograd.runtime.program import source_of
+from custom_autograd.structures.calls import refusal
+from custom_autograd.structures.forms import Form
+from custom_autograd.structures.skeletons import MisfitError
+from custom_autograd.torch_private import verification
+from custom_autograd.verification.harness.arguments import (
+    TargetArgument,
+    argument_of_schema,
+    arguments_with_containers,
+    places_in_containers,
+)
+from custom_autograd.verification.harness.dispatching import call_overload, completing, repeatable, to_dispatcher
+from custom_autograd.verification.harness.known_kernels import conditional, key_of_kernel
+
+Function: TypeAlias = Callable[..., object]
+"""A kernel, a reference or an op: arguments of any kind, tensors in any container out."""
+
+SamplesRule: TypeAlias = Callable[[TensorFactory], Iterable[Sample]]
+"""What `register_samples` takes: a generator of samples, given `make`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something to check.
+
+    Args:
+        name: what reports call it.
+        call: the public call.
+        full: like `call`, but gives hidden outputs too.
+        arguments: in order, as far as they are known.
+        overload: the dispatcher's overload, if it is an op.
+        to_dispatcher: the same call in the values that the overload takes.
+        reference: the same computation in differentiable PyTorch operations.
+        kernels: by device type, "" for the default kernel; further ones of a device type by that and their name.
+        samples: the registered samples rule.
+        location: file:line of the declaration.
+        may_alias: whether results may share memory with arguments.
+        hidden: the places of the outputs that `full` and the reference give, and `call` does not.
+        subject: what was given to be checked.
+        source: gives the generated source of its wrapper and its rules; empty where nothing is generated.
+        places: for a tensor in a container, by its argument and path, what is known of it.
+    """
+
+    name: str
+    call: Function
+    full: Function
+    arguments: tuple[TargetArgument, ...] = ()
+    overload: verification.Overload | None = None
+    to_dispatcher: Callable[[Sample], Sample] = lambda sample: sample
+    reference: Function | None = None
+    kernels: Mapping[str, Function] = field(default_factory=dict)
+    samples: SamplesRule | None = None
+    location: str = ""
+    may_alias: bool = True
+    hidden: frozenset[int] = frozenset()
+    subject: object = None
+    source: Callable[[], str] = lambda: ""
+    places: Mapping[str, TargetArgument] = field(default_factory=dict)
+
+    def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
+        """The argument a tensor of a sample belongs to."""
+        argument = self._argument_of(leaf)
+        return self.places.get(f"{argument.name}{leaf.path}", argument)
+
+    def _argument_of(self, leaf: TensorLeaf) -> TargetArgument:
+        if isinstance(leaf.argument, int):
+            place = min(leaf.argument, self._star)
+            if place < len(self.arguments):
+                return self.arguments[place]
+            return TargetArgument(f"args[{leaf.argument}]")
+        matching = [argument for argument in self.arguments if argument.name == leaf.argument]
+        return matching[0] if matching else TargetArgument(leaf.argument)
+
+    def name_of(self, leaf: TensorLeaf) -> str:
+        """What a message calls a tensor of a sample: 'weight', or 'tensors[1]'."""
+        index = leaf.argument - self._star if isinstance(leaf.argument, int) else -1
+        return f"{self.argument_of(leaf).name}{f'[{index}]' if index >= 0 else ''}{leaf.path}"
+
+    @property
+    def _star(self) -> int:
+        """The place of the argument that takes all further ones; beyond any where there is none."""
+        kinds = [argument.kind for argument in self.arguments]
+        return (
+            kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else sys.maxsize
+        )
+
+    def written_places(self, sample: Sample) -> frozenset[int]:
+        """Which tensors of a sample the target writes to, by their place among its leaves."""
+        return frozenset(place for place, leaf in enumerate(sample.leaves()) if self.argument_of(leaf).is_mutated)
+
+    def complete(self, sample: Sample) -> Sample:
+        """The call with every default that it leaves out written down, as a kernel is called."""
+        given = {argument.name for argument in self.arguments[: len(sample.args)]} | set(sample.kwargs)
+        missing = [
+            row for row in self.arguments if row.name not in given and row.default is not inspect.Parameter.empty
+        ]
+        nameless = [row.default for row in missing if row.kind is inspect.Parameter.POSITIONAL_ONLY]
+        named = {row.name: row.default for row in missing if row.kind is not inspect.Parameter.POSITIONAL_ONLY}
+        return sample.with_arguments([*sample.args, *nameless], {**sample.kwargs, **named})
+
+    @property
+    def visible_reference(self) -> Function | None:
+        """The reference without the outputs that a call of the target does not return."""
+        reference, hidden = self.reference, self.hidden
+        if reference is None or not hidden:
+            return reference
+
+        def call(*args: object, **kwargs: object) -> object:
+            outputs = cast(Sequence[object], reference(*args, **kwargs))
+            return tuple(output for place, output in enumerate(outputs) if place not in hidden)
+
+        return call
+
+    @property
+    def is_composed(self) -> bool:
+        """Whether it is a plain function, made of ops of others, which answer for themselves."""
+        is_function = isinstance(self.subject, type) and issubclass(self.subject, torch.autograd.Function)
+        return self.overload is None and not is_function
+
+    @property
+    def is_mutating(self) -> bool:
+        """Whether an argument is declared to be written to."""
+        return any(argument.is_mutated for argument in self.arguments)
+
+
+def call_on(function: Function, sample: Sample) -> tuple[Tensor, ...]:
+    """The tensors a function returns for a sample, containers flattened."""
+    return Sample(function(*sample.args, **sample.kwargs)).tensors()
+
+
+def target_of(value: object) -> Target:
+    """The target behind anything that can be checked.
+
+    Raises:
+        CheckError: it cannot be called.
+    """
+    return value if isinstance(value, Target) else replace(_target_of(value), subject=value)
+
+
+def _target_of(value: object) -> Target:
+    entry = getattr(value, "entry", None)
+    if isinstance(entry, Entry):
+        return _from_entry(cast(Function, value), entry)
+    if isinstance(value, Entry):
+        return _from_entry(cast(Function, value.overload), value)
+    if isinstance(value, verification.Definition):
+        return _from_definition(value)
+    overload = verification.find_overload(value)
+    if overload is not None:
+        return _of_overload(overload, overload, "")
+    if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+        return _from_function(value)
+    if callable(value):
+        return _from_callable(value)
+    raise CheckError(_not_callable(value))
+
+
+def _from_entry(call: Function, entry: Entry) -> Target:
+    schema, samples = entry.declaration.schema, entry.find("samples")
+    found = _from_schema(call, entry, schema)
+    found = replace(found, samples=None if samples is None else cast(SamplesRule, samples.function))
+    return found if entry.declaration.form is None else _with_containers(found, entry.declaration.form, schema)
+
+
+def _with_containers(flat: Target, form: Form, schema: Schema) -> Target:
+    """The target as its author sees it: what is flat inside is called with containers."""
+
+    def flattened(sample: Sample) -> Sample:
+        try:
+            return flat.to_dispatcher(sample.with_arguments(*form.flat_call(*sample.args, **sample.kwargs)))
+        except MisfitError as error:
+            raise refusal(flat.name, flat.location, error) from None
+
+    return replace(
+        flat,
+        full=form.outside(flat.full),
+        arguments=arguments_with_containers(form, schema),
+        to_dispatcher=flattened,
+        reference=None if flat.reference is None else form.outside(flat.reference),
+        kernels={device: form.outside(function) for device, function in flat.kernels.items()},
+        places=places_in_containers(form, schema),
+    )
+
+
+def _from_schema(call: Function, entry: Entry, schema: Schema) -> Target:
+    reference = entry.reference()
+    target = Target(
+        name=entry.name,
+        call=repeatable(schema, call),
+        full=repeatable(schema, functools.partial(call_overload, entry)),
+        arguments=tuple(argument_of_schema(row) for row in schema.arguments),
+        overload=entry.overload,
+        to_dispatcher=functools.partial(to_dispatcher, schema),
+        reference=None if reference is None else repeatable(schema, reference),
+        kernels={key_of_kernel(kernel): repeatable(schema, conditional(kernel)) for kernel in entry.kernels.all()},
+        location=entry.declaration.location,
+        may_alias=schema.is_view or schema.may_return_inputs,
+        hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
+        source=functools.partial(source_of, entry),
+    )
+    rule = entry.find("reference")
+    return (
+        target
+        if rule is None
+        else replace(target, reference=completing(target.complete, repeatable(schema, rule.function)))
+    )
+
+
+def _from_definition(definition: verification.Definition) -> Target:
+    overload = verification.overload_of_definition(definition)
+    function = verification.function_of_definition(definition)
+    return replace(_of_overload(overload, definition, location_of(function)), kernels={"": function})
+
+
+def _of_overload(overload: verification.Overload, call: Function, location: str) -> Target:
+    return Target(
+        name=verification.name_of_overload(overload),
+        call=call,
+        full=call,
+        arguments=tuple(
+            TargetArgument(row.name, row.is_mutated, default=row.default)
+            for row in verification.arguments_of_overload(overload)
+        ),
+        overload=overload,
+        location=location,
+        may_alias=verification.may_alias(overload),
+    )
+
+
+def _from_function(function: type[torch.autograd.Function]) -> Target:
+    apply = cast(Function, function.apply)
+    parameters = list(inspect.signature(function.forward).parameters.values())
+    if not _has_setup_context(function):
+        parameters = parameters[1:]
+    arguments = tuple(TargetArgument(row.name, default=row.default) for row in parameters)
+    return Target(function.__qualname__, apply, apply, arguments, location=location_of(function))
+
+
+def _has_setup_context(function: type[torch.autograd.Function]) -> bool:
+    return function.setup_context is not torch.autograd.Function.setup_context
+
+
+def _from_callable(function: Function) -> Target:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin says nothing of its parameters
+        parameters = []
+    arguments = tuple(
+        TargetArgument(row.name, default=row.default)
+        for row in parameters
+        if row.kind not in (row.VAR_POSITIONAL, row.VAR_KEYWORD)
+    )
+    spelling = "__name__" if inspect.isbuiltin(function) else "__qualname__"
+    name = str(getattr(function, spelling, type(function).__name__))
+    return Target(name, function, function, arguments, location=location_of(function))
+
+
+def location_of(function: object) -> str:
+    """file:line of a function or class; empty where it has no source."""
+    try:
+        file = inspect.getsourcefile(cast(Function, function))
+        _, line = inspect.getsourcelines(cast(Function, function))
+    except (TypeError, OSError):
+        return ""
+    return f"{Path(file).name}:{line}" if file else ""
+
+
+def _not_callable(value: object) -> str:
+    return format_message(
+        repr(value)[:80],
+        "this cannot be checked",
+        expected="an op, an overload, a torch.autograd.Function subclass, or a callable on tensors",
+        found=f"a {type(value).__name__}",
+        do="give the op itself",
+    )

@@ -1,0 +1,117 @@
+"""How a process that ran checks ended before its time, as a result of the op that it was checking."""
+
+import re
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from custom_autograd.verification.report import Result
+
+MOST_LINES = 20
+"""Lines of faulthandler's output that a report keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The check and the sample that a process began last; the sample is empty before the first one."""
+
+    check: str = "all checks"
+    code: str = ""
+    group: str = ""
+    sample: str = ""
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a process has told so far."""
+
+    results: list[Result] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+    place: Place = field(default_factory=Place)
+    call: str = ""
+
+    def hear(self, value: object) -> None:
+        """Take in one message."""
+        if isinstance(value, Result):
+            self.results.append(value)
+        elif isinstance(value, Place):
+            self.place = value
+        elif isinstance(value, dict):
+            self.sources.update(value)
+        else:
+            self.call = str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The end of a process that was to go on.
+
+    Args:
+        op: the op that was being checked.
+        place: the check and the sample.
+        exit_code: as `multiprocessing.Process.exitcode` has it: a negative signal, or a code.
+        seed: where random numbers began.
+        trace: what faulthandler wrote.
+        call: the last call of the op that began, when the check ran alone again; None if it did not crash then.
+        reproduce: what to run to see it again.
+    """
+
+    op: str
+    place: Place
+    exit_code: int | None
+    seed: int = 0
+    trace: str = ""
+    call: str | None = ""
+    reproduce: str = ""
+
+    def result(self) -> Result:
+        """Return the result that reports show."""
+        lines = [f"the process {end_of(self.exit_code)}; the checks that follow were not run"]
+        if self.call is None:
+            lines.append("it does not end when this check runs alone: an earlier one may have damaged its memory")
+        lines += [f"last call: {self.call}"] if self.call else []
+        lines += [f"to reproduce: {self.reproduce}"] if self.reproduce else []
+        lines += frames_of(self.trace)
+        place = self.place
+        sample = place.sample or "all samples"
+        return Result(
+            self.op, place.check, sample, "error", "\n".join(lines), code=place.code, seed=self.seed, group=place.group
+        )
+
+
+def end_of(code: int | None) -> str:
+    """Return how a process ended, in words."""
+    if code is None or code >= 0:
+        return f"ended by itself, with exit code {code}"
+    names = {number.value: number.name for number in signal.Signals}
+    name = names.get(-code, f"signal {-code}")
+    return f"was ended by {name}" + (f", {MEANINGS[name]}" if name in MEANINGS else "")
+
+
+def frames_of(trace: str) -> list[str]:
+    """Return what faulthandler wrote with short file names, down to the check: what called the check is no news."""
+    found: list[str] = []
+    for line in trace.splitlines():
+        frame = FRAME.fullmatch(line)
+        if frame is None:
+            found += [line.strip()] if line.strip() else []
+            continue
+        path, number, name = frame.groups()
+        found.append(f"  {Path(path).name}:{number} {name}")
+        if (Path(path).parent == CHECKS and name == "run") or len(found) == MOST_LINES:
+            break
+    return found
+
+
+FRAME = re.compile(r'\s*File "(.*)", line (\d+) in (.*)')
+
+CHECKS = Path(__file__).parents[1] / "checks"
+
+MEANINGS = {
+    "SIGABRT": "which a failed assertion in native code raises",
+    "SIGBUS": "which an access to memory that has no file behind it raises",
+    "SIGFPE": "which a division by zero in native code raises",
+    "SIGILL": "which an instruction that this processor does not know raises",
+    "SIGKILL": "which the system sends where memory runs out",
+    "SIGSEGV": "a segmentation fault",
+}

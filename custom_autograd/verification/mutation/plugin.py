@@ -1,0 +1,98 @@
+"""The pytest plugin of a mutated run: puts the mutant in its place once its op is declared, and notes what fails.
+
+Tests may import an op when they are collected, or when they run: so it looks whenever a module has been imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from custom_autograd.verification.mutation.operators import Mutant, mutants_of
+from custom_autograd.verification.mutation.sites import find_sites
+from custom_autograd.verification.mutation.suites import LOG, MUTANT, WATCH
+from custom_autograd.verification.mutation.witness import Witness
+
+
+class Activation:
+    """Waits for the op of a mutant, and changes it."""
+
+    def __init__(self, path: str, *, is_watched: bool) -> None:
+        self.op, self.rule, self.label = path.split("/", 2)
+        self.is_watched = is_watched
+        self.stack = contextlib.ExitStack()
+        self.witnesses: list[Witness] = []
+
+    def attempt(self) -> None:
+        """Changes the op, if it is declared by now and has not been changed."""
+        if self.witnesses:
+            return
+        mutants = [row for site in find_sites(self.op) if site.rule == self.rule for row in mutants_of(site)]
+        for mutant in mutants:
+            if mutant.label == self.label:
+                self._put(mutant)
+
+    def _put(self, mutant: Mutant) -> None:
+        witness, wrong = Witness(), mutant.function()
+        self.witnesses.append(witness)
+        watched = witness.beside(mutant.site.function, wrong) if self.is_watched else wrong
+        self.stack.enter_context(mutant.site.exchange(watched))
+
+    def finish(self) -> None:
+        """Puts the right functions back, and notes what became of the wrong ones."""
+        self.stack.close()
+        for witness in self.witnesses:
+            _log(fate=witness.fate if self.is_watched else "survived")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Waits for the op, where a mutant is named."""
+    path = os.environ.get(MUTANT)
+    if path:
+        activation = Activation(path, is_watched=WATCH in os.environ)
+        _after_each_import(activation.attempt)
+        config.pluginmanager.register(_Hooks(activation), "custom_autograd mutant")
+
+
+def _after_each_import(look: Callable[[], None]) -> None:
+    """Looks after each module of source, in the rest of this process, which lasts as long as its tests."""
+    execute = SourceFileLoader.exec_module
+
+    def exec_module(loader: SourceFileLoader, module: ModuleType) -> None:
+        execute(loader, module)
+        look()
+
+    setattr(SourceFileLoader, "exec_module", exec_module)  # noqa: B010 - no hook says that an import is over
+
+
+class _Hooks:
+    def __init__(self, activation: Activation) -> None:
+        self.activation = activation
+
+    def pytest_collection_finish(self) -> None:
+        self.activation.attempt()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self) -> None:
+        self.activation.attempt()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            _log(failed=report.nodeid)
+
+    def pytest_unconfigure(self) -> None:
+        self.activation.finish()
+
+
+def _log(**event: str) -> None:
+    path = os.environ.get(LOG)
+    if path:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(event) + "\n")
