@@ -22,6 +22,7 @@ class Metadata:
         dtype: its element type.
         device: where it lived.
         layout: `torch.strided` or one of the sparse layouts.
+        grad_dtype: element type of its gradient, as `Tensor.grad_dtype`; None if any is accepted.
         strides: in elements; empty where the layout has none.
     """
 
@@ -29,6 +30,7 @@ class Metadata:
     dtype: torch.dtype
     device: torch.device
     layout: torch.layout
+    grad_dtype: torch.dtype | None
     strides: tuple[int, ...] = ()
 
     def stride(self) -> tuple[int, ...]:
@@ -55,11 +57,21 @@ def metadata_of(tensor: Tensor) -> Metadata:
     """Everything that is known of a tensor but its data."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
     if type(tensor) in PLAIN or not (is_wrapper(tensor) and _holds_numbers(tensor)):
-        return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, strides)
+        return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, grad_dtype_of(tensor), strides)
     parts, context = _take_apart(tensor)
-    return WrapperMetadata(
-        tensor.shape, tensor.dtype, tensor.device, tensor.layout, strides, type(tensor), parts, context
-    )
+    facts = tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.dtype, strides
+    return WrapperMetadata(*facts, type(tensor), parts, context)
+
+
+def grad_dtype_of(tensor: Tensor) -> torch.dtype | None:
+    """Return the element type of the gradient of a tensor, and None if any is accepted.
+
+    Only a leaf can have another one than its own (`Tensor.grad_dtype`, from torch 2.13 on).
+    """
+    if type(tensor) not in PLAIN or not tensor.requires_grad or not tensor.is_leaf:
+        return tensor.dtype
+    found: torch.dtype | None = getattr(tensor, "grad_dtype", tensor.dtype)
+    return found
 
 
 def is_wrapper(tensor: Tensor) -> bool:

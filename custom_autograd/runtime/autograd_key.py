@@ -72,6 +72,8 @@ class AutogradWriter:
     def _write_application(self) -> None:
         source = self.source
         if self.function.mutated:
+            if len(self.schema.tensor_arguments) > 1 or self.function.has_lists:
+                source.line(f"$refuse_overlap({_dict([a.name for a in self.schema.tensor_arguments])})")
             several = len(self.function.results) > 1 or self.function.has_lists
             views = f" or $has_view({tuple_of(self.function.mutated)})" if several else ""
             source.line(f"$in_place = not ($is_transforming() or $is_forward_mode(){views})")

@@ -117,7 +117,7 @@ class Derivatives:
             return kept
         schema = self.plan.declaration.schema
         layout = getattr(ctx, "layout", None)
-        needed = [one and Metadata(*one, torch.strided) for one in edges.known_inputs(ctx)]
+        needed = [one and Metadata(*one[:3], torch.strided, one[3]) for one in edges.known_inputs(ctx)]
         outputs = [output_metadata(ctx, i) for i in range(functions.count_outputs(ctx))]
         if layout is not None:
             needed, outputs = restore(needed[1:], layout.inputs), restore(outputs, layout.outputs)
@@ -146,7 +146,8 @@ DRAWS_AGAIN = "from what was drawn, returned as a (hidden) output: a reference w
 
 def output_metadata(ctx: Any, index: int) -> Metadata:
     """What the graph knows of a strided output."""
-    return Metadata(*functions.known_output(ctx, index), torch.strided)
+    shape, dtype, device = functions.known_output(ctx, index)
+    return Metadata(shape, dtype, device, torch.strided, dtype)
 
 
 def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:

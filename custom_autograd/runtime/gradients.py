@@ -175,7 +175,7 @@ class GradientReader:
             )
 
     def _check_kind(self, label: str, gradient: Tensor, metadata: Metadata) -> None:
-        if gradient.dtype != metadata.dtype:
+        if gradient.dtype != metadata.dtype and metadata.grad_dtype not in (None, gradient.dtype):
             self._fail(
                 f"the gradient of {label} has the wrong dtype",
                 expected=f"{metadata.dtype}, the dtype of {label}",

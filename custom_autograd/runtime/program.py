@@ -14,7 +14,7 @@ from custom_autograd.core.messages import format_message, quote
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.one_tuple import enclosed, opened
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime import direct, gradients, lists, tensors, validation
+from custom_autograd.runtime import direct, gradients, lists, overlap, tensors, validation
 from custom_autograd.runtime.autograd_key import AutogradWriter
 from custom_autograd.runtime.below import below
 from custom_autograd.runtime.call import call_source, conversions, defaults, own_names, write_kernel
@@ -213,6 +213,7 @@ def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
         "keep_for_jvp": derivatives.keep_for_jvp,
         "check_hidden": derivatives.check_hidden,
         "refuse_leaves": lambda inputs: _refuse_leaves(entry, inputs),
+        "refuse_overlap": lambda inputs: overlap.refuse_overlap(entry.declaration, inputs),
         "refuse_if_tracked": lambda inputs: _refuse_if_tracked(entry, inputs),
     }
 

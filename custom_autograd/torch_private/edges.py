@@ -2,6 +2,7 @@
 
 - `Function._backward_cls.apply`: what the engine calls; torch's own looks up `backward` and `vjp` of the class first.
 - `Node._input_metadata`, `ctx.next_functions`: shapes, dtypes and devices that the graph keeps anyway.
+- `AccumulateGrad.variable`: the leaf, whose `grad_dtype` (from torch 2.13 on) says which gradients it accepts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 from torch.autograd.function import Function
 
-Known = tuple[torch.Size, torch.dtype, torch.device]
+Known = tuple[torch.Size, torch.dtype, torch.device, torch.dtype | None]
+"""Shape, dtype and device of an input, and the dtype of its gradient: None if any is accepted."""
 
 
 def run_in_backward(function: type[Function], backward: Callable[..., Any]) -> None:
@@ -35,4 +37,5 @@ def known_inputs(ctx: Any) -> list[Known | None]:  # Any: torch types no ctx
 
 def _known(node: Any, position: int) -> Known:  # Any: torch gives it no public type
     metadata = node._input_metadata[position]
-    return torch.Size(metadata.shape), metadata.dtype, metadata.device
+    leaf = getattr(node, "variable", None)
+    return torch.Size(metadata.shape), metadata.dtype, metadata.device, getattr(leaf, "grad_dtype", metadata.dtype)

@@ -15,13 +15,19 @@ from torch import _C, Tensor
 DISPATCH = "__torch_dispatch__"
 
 
+def unwrapped(tensor: Tensor) -> Tensor:
+    """Return the tensor below all wrappers of transforms."""
+    while _C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def storages_of(tensor: Tensor) -> frozenset[int] | None:
     """Return the identities of the storages that a tensor uses, or None if they cannot be found.
 
     They are valid as long as the tensor is alive.
     """
-    while _C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = _C._functorch.get_unwrapped(tensor)
+    tensor = unwrapped(tensor)
     if hasattr(type(tensor), "__tensor_flatten__"):
         return _storages_of_parts(tensor)
     if not _shares_storages(type(tensor)):

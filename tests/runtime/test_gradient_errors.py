@@ -2,12 +2,13 @@
 
 import pickle
 import traceback
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 
-from custom_autograd import GradientError, custom_op
+from custom_autograd import GradientError, custom_op, through_dispatcher
 
 
 def rand(*shape, dtype=torch.float64, requires_grad=True):
@@ -266,3 +267,49 @@ def test_tracebacks_show_the_generated_source():
     text = "".join(traceback.format_exception(caught.type, caught.value, caught.value.__traceback__))
     assert "<custom_autograd gradient_errors::failing>" in text
     assert "result = rule_0(" in text
+
+
+# ------------------------------------------------------------------------------------------- dtype of a leaf's gradient
+
+
+def with_grad_dtype(grad_dtype):
+    weight = torch.ones(1, dtype=torch.bfloat16, requires_grad=True)
+    if not hasattr(weight, "grad_dtype"):
+        pytest.skip("Tensor.grad_dtype came with torch 2.13")
+    weight.grad_dtype = grad_dtype
+    return weight
+
+
+SAVED = custom_op("grad_dtype::saved", lambda x, w: x.float() * w.float(), schema="(Tensor x, Tensor w) -> Tensor")
+SAVED.register_backward(lambda grad, x, w: {"x": None, "w": (grad * x.float()).sum().reshape(w.shape)})
+UNSAVED = custom_op("grad_dtype::unsaved", lambda x, w: x.float() * w.float(), schema="(Tensor x, Tensor w) -> Tensor")
+UNSAVED.register_backward(lambda grad, x: {"x": None, "w": (grad * x.float()).sum().reshape(1)})
+LISTED = custom_op("grad_dtype::listed", lambda x, ws: x * ws[0].float(), schema="(Tensor x, Tensor[] ws) -> Tensor")
+LISTED.register_backward(lambda grad, x: {"x": None, "ws": [(grad * x).sum().reshape(1)]})
+
+
+@pytest.mark.parametrize("grad_dtype", [torch.float32, None])
+@pytest.mark.parametrize("road", ["direct", "dispatcher"])
+@pytest.mark.parametrize("op", [SAVED, UNSAVED, LISTED], ids=str)
+def test_a_gradient_of_the_grad_dtype_of_its_leaf_is_accepted(op, road, grad_dtype):
+    weight = with_grad_dtype(grad_dtype)
+    x = torch.full((4,), 1 + 2**-12)
+    with through_dispatcher() if road == "dispatcher" else nullcontext():
+        op(x, [weight] if op is LISTED else weight).sum().backward()
+
+    assert (torch.float32, 4 + 2**-10) == (weight.grad.dtype, weight.grad.item())
+
+
+def test_a_rule_reads_the_grad_dtype_of_an_input():
+    weight = with_grad_dtype(torch.float32)
+    op = custom_op("grad_dtype::asked", lambda x, w: x * w.float(), schema="(Tensor x, Tensor w) -> Tensor")
+    op.register_backward(lambda grad, x, meta: {"x": None, "w": (grad * x).sum().reshape(1).to(meta.w.grad_dtype)})
+    op(torch.ones(4), weight).sum().backward()
+
+    assert torch.float32 == weight.grad.dtype
+
+
+def test_a_gradient_of_another_dtype_than_the_grad_dtype_is_refused():
+    weight = with_grad_dtype(torch.float64)
+    with pytest.raises(GradientError, match="wrong dtype"):
+        SAVED(torch.ones(4), weight).sum().backward()

@@ -630,6 +630,7 @@ def autograd(keyset, values, step):
     if not (is_transforming() or is_forward_mode() or (torch.is_grad_enabled() and any_requires_grad(values, step))):
         return redispatch(overload, keyset & BELOW_AUTOGRAD, values, step)
     step = plain(step)
+    refuse_overlap({"values": values, "step": step})
     in_place = not (is_transforming() or is_forward_mode() or has_view((values,)))
     if in_place:
         refuse_leaves({"values": values})
