@@ -72,10 +72,18 @@ class FunctionWriter:
             targets = ", ".join(self._target(index) for index in range(len(schema.outputs)))
             call = f"$below($overload, {pass_on(schema)})"
             source.line(f"{targets} = {call}" if targets else call)
+            self._write_views_cut()
             if self.has_lists:
                 source.line(f"return $layout.flatten_outputs({tuple_of(self.results)}, {self.list_flags()})")
             else:
                 source.line(f"return {self.results[0] if len(self.results) == 1 else tuple_of(self.results)}")
+
+    def _write_views_cut(self) -> None:
+        """Write that no result is a view of a temporary: tangents of views would have to be laid out as those."""
+        fresh = [output.name for output in self.schema.fresh_outputs if output.type.startswith("Tensor")]
+        if fresh and not self.schema.is_view:
+            with self.source.block("if $is_forward_mode()"):
+                self.source.line(f"{', '.join(fresh)}, = $without_bases({tuple_of(fresh)})")
 
     def parameters(self) -> list[str]:
         """What `forward` takes: what the node needs to know first, then the arguments, lists spread out."""

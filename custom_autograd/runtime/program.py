@@ -194,6 +194,7 @@ def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
         "any_requires_grad": functions.any_requires_grad,
         "is_transforming": transforms.is_transforming,
         "is_forward_mode": transforms.is_forward_mode,
+        "without_bases": tensors.without_bases,
         "has_tangent": has_tangent,
         "has_view": lambda values: any(map(functions.is_view, tensors.tensors_in(values))),
         "plain": tensors.plain,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.metadata import Metadata, WrapperMetadata, is_wrapper, metadata_of
+from custom_autograd.torch_private import functions
 
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
@@ -27,6 +28,18 @@ def plain(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything e
     if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value):
         return [plain(item) for item in value]
     return value
+
+
+def without_bases(values: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
+    """Return the same memory as tensors that are not views of others, in lists and tuples too.
+
+    A tangent cannot be laid out as a tensor that has several elements in one place: of such a one it is a copy.
+    """
+    if isinstance(values, (list, tuple)):
+        return [without_bases(value) for value in values]
+    if not isinstance(values, Tensor) or not functions.is_view(values):
+        return values
+    return values.clone(memory_format=torch.contiguous_format) if 0 in values.stride() else values.data
 
 
 def known(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else

@@ -37,5 +37,5 @@ def known_inputs(ctx: Any) -> list[Known | None]:  # Any: torch types no ctx
 
 def _known(node: Any, position: int) -> Known:  # Any: torch gives it no public type
     metadata = node._input_metadata[position]
-    leaf = getattr(node, "variable", None)
+    leaf = None if torch.compiler.is_dynamo_compiling() else getattr(node, "variable", None)  # Dynamo cannot trace it
     return torch.Size(metadata.shape), metadata.dtype, metadata.device, getattr(leaf, "grad_dtype", metadata.dtype)

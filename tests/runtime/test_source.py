@@ -117,6 +117,8 @@ class multiply(torch.autograd.Function):
     @staticmethod
     def forward(x, y):
         output = below(overload, x, y)
+        if is_forward_mode():
+            output, = without_bases((output,))
         return output
 
     @staticmethod
@@ -315,6 +317,8 @@ class norm(torch.autograd.Function):
     @staticmethod
     def forward(x, weight, n, eps):
         out, rstd = below(overload, x, weight, n, eps=eps)
+        if is_forward_mode():
+            out, rstd, = without_bases((out, rstd))
         return (out, rstd)
 
     @staticmethod
@@ -531,6 +535,8 @@ class add_all_(torch.autograd.Function):
         if not in_place:
             values, = below(copies, (values,))
         output = below(overload, values, step)
+        if is_forward_mode():
+            output, = without_bases((output,))
         return layout.flatten_outputs((values, output), (True, True))
 
     @staticmethod
