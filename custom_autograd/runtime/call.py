@@ -14,7 +14,7 @@ from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime import direct
+from custom_autograd.runtime import direct, numbers
 from custom_autograd.runtime.passing import call_kernel, pass_on
 from custom_autograd.runtime.reading import write_reading
 from custom_autograd.runtime.results import ResultReader
@@ -107,6 +107,8 @@ def make_call(entry: Entry) -> Callable[..., Any]:
     helpers = {
         "overload": entry.overload,
         "output": entry.output,
+        "Tensor": Tensor,
+        "refuse_tracked": numbers.refuse_tracked(entry.declaration),
         "is_compiling": torch.compiler.is_compiling,
         "named_tuple": entry.declaration.schema.named_tuple,
     }
@@ -120,6 +122,7 @@ def make_public_call(entry: Entry) -> Callable[..., Any]:
         "instead": entry.kernels.instead,
         "entry": entry,
         "roads": entry.roads,
+        "refuse_tracked": numbers.refuse_tracked(entry.declaration),
         "named_tuple": entry.declaration.schema.named_tuple,
         "read_result": ResultReader(entry.declaration, entry.kernels.describe, share=_view).read,
     }
@@ -231,6 +234,7 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
                 _write_conversions(source, schema)
                 writer.write(["not $torch_function_modes()", *direct.MODES], is_public=True)
                 if any(argument.to_dispatcher is not None for argument in schema.arguments):  # converted once only
+                    numbers.write_refusals(source, schema)
                     direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})", is_read=False)
         source.line(f"return $entry.call({pass_on(schema, to_user=True)})")
 
@@ -246,6 +250,7 @@ def write_call(source: Source, schema: Schema, name: str) -> None:
     with source.block(f"def $call({signature(schema, for_dispatcher=False)})"):
         source.line(f'"""{name}(...) by way of the dispatcher."""')
         _write_conversions(source, schema)
+        numbers.write_refusals(source, schema)
         if schema.is_one_tuple:  # see the note in one_tuple.py
             with source.block("if $is_compiling()"):
                 source.line(f"return ($output({pass_on(schema)}),)")

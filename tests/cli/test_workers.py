@@ -18,6 +18,7 @@ OPS = """
 import ctypes
 import os
 import signal
+import threading
 
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 from custom_autograd.core.samples import Sample
@@ -50,6 +51,8 @@ def interrupted_on_seven(x):
     if x.shape[0] == 7 and not SENT:  # once, as a key is pressed: a second time ends a program that is ending
         SENT.append(True)
         os.kill({interrupted}, signal.SIGINT)
+        if {interrupted} != os.getpid():
+            threading.Event().wait(600)  # its parent ends it, however busy the machine is
     return x * 2
 
 

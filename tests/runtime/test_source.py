@@ -282,6 +282,10 @@ def op(self, /, x, weight=None, n=2, *, eps=1e-06):
 
 def call(x, weight=None, n=2, *, eps=1e-06):
     \"\"\"source::norm(...) by way of the dispatcher.\"\"\"
+    if isinstance(n, Tensor):
+        refuse_tracked('n', n)
+    if isinstance(eps, Tensor):
+        refuse_tracked('eps', eps)
     out, _ = overload(x, weight, n, eps=eps)
     return out
 
