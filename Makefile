@@ -1,4 +1,4 @@
-# demo, test (test-all with the slow ones, test-core), check, docs, versions: nothing else.
+# demo, test (test-all with the slow ones, test-core), coverage, check, docs, versions, dist: nothing else.
 # Each makes the environment that it needs first, in $(VENV), from pyproject.toml and constraints.txt.
 # TORCH=2.12.1 or TORCH=newest (requirements-newest.txt) selects another torch, with an environment of its own.
 
@@ -19,7 +19,7 @@ PINS = $(if $(TORCH),sed -E '/^(torch|triton|setuptools)==/d' constraints.txt &&
 CORE = $(addprefix tests/,arguments core drop_in integrations messages registration runtime serialisation structures transforms \
 	traps variants test_custom_op_database.py test_torch_private.py)
 
-.PHONY: demo test test-all test-core core check docs versions
+.PHONY: demo test test-all test-core core coverage check docs versions dist
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -44,18 +44,35 @@ test-core: $(VENV)/installed
 core:  # prints what test-core runs
 	@echo $(CORE)
 
+# The lines of the package that test-core runs; fails under the floor of pyproject.toml. Cheap on Python 3.12 and newer.
+coverage: $(VENV)/installed
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(subst -m pytest,-m coverage run -m pytest,$(PYTEST)) $(PYTEST_ARGS) $(CORE)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
 # What PyTorch's database of custom ops and the nestings of transforms give with this torch: a row of the docs.
 versions: $(VENV)/installed
 	$(BIN)/python benchmarks/torch_versions.py
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --cache-dir $(BUILD)/import_linter
 
 docs: $(VENV)/installed $(BUILD)/gallery-checks.json
 	$(BIN)/python docs/build.py $(BUILD)/docs --checks $(BUILD)/gallery-checks.json
+
+# The source archive and the wheel of a release, in dist/. Neither needs torch, so they have a small environment.
+dist:
+	$(PYTHON) -m venv $(BUILD)/release
+	$(BUILD)/release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build twine
+	rm -rf dist
+	$(BUILD)/release/bin/python -m build --outdir dist
+	$(BUILD)/release/bin/python -m twine check --strict dist/*
 
 # What every check says of the gallery: its pages show it. Verified anew after any change of the gallery or the package.
 $(BUILD)/gallery-checks.json: $(VENV)/installed $(shell find examples/gallery custom_autograd -type f -not -path '*/__pycache__/*')
