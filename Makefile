@@ -13,8 +13,8 @@ PYTEST_ARGS ?=
 
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
-# Every torch pins its own triton, and some a setuptools.
-PINS = $(if $(TORCH),sed -E '/^(torch|triton|setuptools)==/d' constraints.txt && echo torch==$(TORCH),cat constraints.txt)
+# Every torch pins its own triton, which is not listed in constraints.txt, and some a setuptools.
+PINS = $(if $(TORCH),sed -E '/^(torch|setuptools)==/d' constraints.txt && echo torch==$(TORCH),cat constraints.txt)
 # What depends on torch's internals: everything but the checks, the tools, the gallery and the docs.
 CORE = $(addprefix tests/,arguments core drop_in integrations messages registration runtime serialisation structures transforms \
 	traps variants test_custom_op_database.py test_torch_private.py)
