@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-
-from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import format_message
@@ -14,6 +12,7 @@ from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import content, opened
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
+from custom_autograd.runtime.batched_results import BatchedResultReader
 from custom_autograd.runtime.batches import is_batched, loop_over_batch
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.casting import Caster
@@ -118,57 +117,7 @@ def _by_rule(
     if any(argument.is_keyword_only and argument.holds_tensors for argument in schema.arguments):
         in_dims += [dims[argument.name] for argument in schema.arguments if argument.is_keyword_only]
     found = noted(entry.name, rule)(level.info, tuple(in_dims), *positional, **keywords)
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise KernelError(
-            format_message(
-                entry.name,
-                "the vmap rule returns no pair",
-                expected="(output, out_dims)",
-                found=type(found).__name__ if not isinstance(found, tuple) else f"a tuple of {len(found)}",
-                rule=rule.location,
-                declared=entry.declaration.location,
-                do="return the output, and for each output the dimension that is batched, or None",
-            )
-        )
-    if schema.is_one_tuple:
-        found = content(found[0]), content(found[1])
-    _check_sizes(entry, rule, *found, level.info.batch_size)
-    return found
-
-
-def _check_sizes(entry: Entry, rule: Rule, result: Any, out_dims: Any, size: int) -> None:
-    """Refuses an output that is not batched where the rule says that it is: it would be taken apart elsewhere."""
-    outputs = entry.declaration.schema.outputs
-    values, dims = ((result,), (out_dims,)) if len(outputs) == 1 else (result, out_dims)
-    if not isinstance(values, (list, tuple)):
-        return  # refused where results are wrapped
-    if not isinstance(dims, (list, tuple)):
-        dims = (dims,) * len(outputs)
-    for output, value, dim in zip(outputs, values, dims, strict=False):
-        for tensor, its in _pairs(value, dim):
-            if -tensor.dim() <= its < tensor.dim() and tensor.shape[its] == size:
-                continue
-            raise KernelError(
-                format_message(
-                    entry.name,
-                    f"the vmap rule says that output '{output.name}' is batched over dimension {its}, and it is not",
-                    expected=f"{size} samples there",
-                    found=f"shape {tuple(tensor.shape)}",
-                    rule=rule.location,
-                    declared=entry.declaration.location,
-                    do="return as out_dims the dimension of each output that has the batch, or None",
-                )
-            )
-
-
-def _pairs(value: Any, dim: Any) -> Iterator[tuple[Tensor, int]]:
-    """Each tensor with the dimension that it is said to be batched over; torch refuses what is no dimension."""
-    if isinstance(value, (list, tuple)):
-        dims = dim if isinstance(dim, (list, tuple)) else [dim] * len(value)
-        for one, its in zip(value, dims, strict=False):
-            yield from _pairs(one, its)
-    elif isinstance(value, Tensor) and isinstance(dim, int) and not value.is_nested:
-        yield value, dim
+    return BatchedResultReader(entry, rule, level.info.batch_size).read(found)
 
 
 def _handed_back(entry: Entry, arguments: dict[str, Any], result: Any) -> Any:
