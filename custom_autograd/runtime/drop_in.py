@@ -35,8 +35,9 @@ class DropIn:
         self.arguments = schema.argument_names
         answered = [argument for argument in schema.arguments if not argument.is_keyword_only or argument.holds_tensors]
         self.names = tuple(argument.name for argument in answered)
-        self.positional = sum(not argument.is_keyword_only for argument in answered)
         self.are_lists = [argument.is_tensor_list for argument in answered]
+        self.optional = {argument.name for argument in answered if argument.is_keyword_only or argument.has_default}
+        self.takes_sole_list = self.are_lists[:1] == [True] and self.optional.issuperset(self.names[1:])
         self.keyword_only = [argument.name for argument in schema.arguments if argument.is_keyword_only]
         self.results = [result.name for result in differentiable_results(schema)]
         self.backward = noted(str(plan.declaration.name), rule)
@@ -147,21 +148,18 @@ class DropIn:
 
     def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
         """One gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""
-        is_sole_list = len(self.names) == 1 and self.are_lists[0]
-        results = (
-            list(result) if isinstance(result, tuple) or (isinstance(result, list) and not is_sole_list) else [result]
-        )
+        results = self._row(result)
         while len(results) > len(self.names) and results[-1] is None:
             results.pop()
-        if len(results) == self.positional:
-            results += [None] * (len(self.names) - self.positional)
-        if len(results) != len(self.names):
+        missing = self.names[len(results) :]
+        if len(results) > len(self.names) or any(not self._may_miss(name, needs.get(name)) for name in missing):
             self._fail(
                 "the backward returns the wrong number of gradients",
                 expected=f"{len(self.names)}: {quote(self.names)}",
                 found=str(len(results)),
                 do="return one per positional argument and keyword-only tensor, None for what is no tensor",
             )
+        results += [None] * len(missing)
         valid = self.differentiable
         found = {}
         for name, is_list, gradient in zip(self.names, self.are_lists, results, strict=True):
@@ -175,6 +173,19 @@ class DropIn:
                     do="return None in its place",
                 )
         return found
+
+    def _row(self, result: Any) -> list[Any]:
+        """Return what a backward returned as a list of gradients, one per argument."""
+        is_list = isinstance(result, list) and not (self.takes_sole_list and not _holds_list_first(result))
+        return list(result) if is_list or isinstance(result, tuple) else [result]
+
+    def _may_miss(self, name: str, need: Any) -> bool:
+        """Return True if a backward may leave out the gradient of an argument at the end, as in torch.library.
+
+        There a backward returns one gradient per argument that the dispatcher passes on, which leaves out those that
+        equal their defaults.
+        """
+        return name in self.optional and not (any(need) if isinstance(need, list) else need)
 
     def _one(self, name: str, gradient: Any) -> Tensor | None:
         if gradient is not None and not isinstance(gradient, Tensor):
@@ -208,3 +219,8 @@ class DropIn:
                 **facts,
             )
         )
+
+
+def _holds_list_first(result: Sequence[Any]) -> bool:
+    """Return True if a list is a row of gradients, the first of which is that of a list of tensors."""
+    return len(result) > 0 and isinstance(result[0], (list, tuple))

@@ -9,6 +9,7 @@ from typing import Any
 
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import format_message, quote
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.structures.adapters import raise_misfit
@@ -84,6 +85,9 @@ class TorchStyle:
         self.answered = [*positional, *(node for node in keywords if tensors & set(node.flat()))]
         keyword_only = {argument.name for argument in schema.arguments if argument.is_keyword_only}
         self.flat_answered = [n for n in schema.argument_names if n not in keyword_only or n in tensors]
+        has_default = {name for name, one in form.signature.parameters.items() if one.default is not one.empty}
+        fixed = {node.name for node in positional if not tensors & set(node.flat())}
+        self.optional = has_default | fixed | {node.name for node in keywords}
         self.structures = form.structures()
         self.user_backward, self.user_setup = backward, setup
         self.backward = _own_signature(functools.wraps(backward)(lambda ctx, *grads: self._run_backward(ctx, grads)))
@@ -130,17 +134,42 @@ class TorchStyle:
         if self.form.results is not None:
             by_name = dict(zip(self.form.results.flat_names(), grads, strict=True))
             incoming = tuple(node.mirror(by_name.get, texts.__getitem__) for node in self.form.results.nodes)
-        result = self.user_backward(Ctx(ctx, self._needs(ctx, texts)), *incoming)
-        is_row = isinstance(result, tuple) and (len(self.answered) != 1 or len(result) == 1)
-        rows = list(result) if is_row else [result]
-        rows += [None] * (len(self.answered) - len(rows))
+        rows = self._rows(self.user_backward(Ctx(ctx, self._needs(ctx, texts)), *incoming), ctx.needs_input_grad)
         found: dict[str, Any] = {}
         try:
-            if len(rows) != len(self.answered):
-                raise MisfitError("the result", f"{len(self.answered)} gradients", str(len(rows)))
             for node, row in zip(self.answered, rows, strict=True):
                 found.update(node.collect(row, texts.__getitem__))
         except MisfitError as error:
             problem = f"the backward {location_of(self.user_backward)} returns another container"
             raise_misfit(GradientError, str(self.declaration.name), problem, error)
         return tuple(found.get(name) for name in self.flat_answered)
+
+    def _rows(self, result: Any, needs: tuple[Any, ...]) -> list[Any]:
+        """Return what a backward returned as a list, with None for what it may leave out at the end."""
+        is_row = isinstance(result, tuple) and (len(self.answered) != 1 or len(result) == 1)
+        rows = list(result) if is_row else [result]
+        while len(rows) > len(self.answered) and rows[-1] is None:
+            rows.pop()
+        needed = {name for name, need in zip(self.flat_answered, needs, strict=False) if _is_any(need)}
+        missing = self.answered[len(rows) :]
+        is_short = any(node.name not in self.optional or needed & set(node.flat()) for node in missing)
+        if is_short or len(rows) > len(self.answered):
+            raise self._wrong_count(len(rows))
+        return rows + [None] * len(missing)
+
+    def _wrong_count(self, count: int) -> GradientError:
+        return GradientError(
+            format_message(
+                str(self.declaration.name),
+                "the backward returns the wrong number of gradients",
+                expected=f"{len(self.answered)}: {quote(node.name for node in self.answered)}",
+                found=str(count),
+                rule=f"{location_of(self.user_backward)}, backward",
+                declared=self.declaration.location,
+                do="return one per positional argument and keyword-only tensor, None for what is no tensor",
+            )
+        )
+
+
+def _is_any(need: Any) -> bool:
+    return any(need) if isinstance(need, (list, tuple)) else bool(need)
