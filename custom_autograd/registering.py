@@ -17,6 +17,7 @@ from custom_autograd.registration import rules
 from custom_autograd.registration.casting import parse_policy
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.shorter_rules import parameters_of, take_all
 from custom_autograd.runtime import autograd_kernel
 from custom_autograd.runtime.casting import slot_of
 from custom_autograd.runtime.terms import Terms, make_kernel
@@ -89,11 +90,14 @@ def _check_device(entry: Entry, device_type: str, function: Callable[..., Any]) 
 
 def add_by_position(entry: Entry, slot: str, function: F, *, replace: bool) -> F:
     """Registers what is called like the op itself."""
-    form = entry.declaration.form
+    schema, form = entry.declaration.schema, entry.declaration.form
     registered: Callable[..., Any] = function
+    if slot == "fake":
+        given = parameters_of(schema) if form is None else form.parameters()
+        registered = take_all(entry.declaration, slot, function, given)
     if form is not None:
-        check_call(form, entry.declaration, slot, function)
-        registered = flat_function(form, function, entry.name, slot)
+        check_call(form, entry.declaration, slot, registered)
+        registered = flat_function(form, registered, entry.name, slot)
     rule = rules.bind_by_position(entry.declaration, slot, registered)
     _add(entry, rule, replace=replace or _is_for_a_while(entry.find(slot), rule))
     return function
@@ -218,11 +222,12 @@ def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> dict[str, b
 def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
     """Registers a batching rule."""
     schema, form = entry.declaration.schema, entry.declaration.form
-    registered: Callable[..., Any] = function
+    given = parameters_of(schema) if form is None else form.parameters()
+    registered = take_all(entry.declaration, "vmap rule", function, given, ["info", "in_dims"])
     if form is not None:
         own = [["info", "in_dims", *names] if place == 0 else names for place, names in enumerate(form.own_names())]
-        rules.check_signature(entry.declaration, "vmap rule", function, *own)
-        registered = flat_vmap(form, entry.declaration, function)
+        rules.check_signature(entry.declaration, "vmap rule", registered, *own)
+        registered = flat_vmap(form, entry.declaration, registered)
     positional = ["info", "in_dims", *rules.positional_of(schema)]
     rules.check_signature(entry.declaration, "vmap rule", registered, positional, rules.keywords_of(schema))
     _add(entry, Rule("vmap", registered, location_of(function)), replace=replace)

@@ -15,6 +15,7 @@ from custom_autograd.core.schema import TENSOR_TYPES
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.core.types import find_argument_type
 from custom_autograd.core.wish import Refusal, Wish
+from custom_autograd.registration.shorter_rules import Parameters
 from custom_autograd.structures.basic_kinds import Kind
 from custom_autograd.structures.kinds import UnknownKindError, kind_of, letters
 from custom_autograd.structures.nodes import Free, Node, Plain, Record, all_nodes
@@ -50,6 +51,12 @@ class Form:
         """The names of both."""
         positional, keywords = self.ordered()
         return [node.name for node in positional], [node.name for node in keywords]
+
+    def parameters(self) -> Parameters:
+        """Return the same, with their defaults."""
+        rows = self.signature.parameters.values()
+        defaults = {row.name: row.default for row in rows if row.default is not row.empty}
+        return Parameters(*self.own_names(), defaults, any(row.kind is row.VAR_POSITIONAL for row in rows))
 
     def structures(self) -> list[str]:
         """The flat names of the texts that say how what varies is put together."""
