@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from custom_autograd.verification.harness.causes import find_cause
+from custom_autograd.verification.harness.causes import find_cause, find_swap
+from custom_autograd.verification.harness.claims import Cause, choose_cause
 
 TRUTH = torch.tensor([[1.0, -2.0, 3.5], [0.5, 4.0, -1.5], [2.5, -0.25, 6.0]], dtype=torch.float64)
 COMPLEX = torch.complex(TRUTH, TRUTH.flip(0))
@@ -14,6 +17,12 @@ COLUMN[:, 1] += 1
 SCATTERED = TRUTH.clone()
 SCATTERED[0, 0] += 1
 SCATTERED[1, 2] += 2
+LONG = torch.linspace(-3, 3, 12, dtype=torch.float64)
+WITH_ZERO = TRUTH.clone()
+WITH_ZERO[0, 0] = 0
+WITH_INFINITY = TRUTH.clone()
+WITH_INFINITY[2, 2] = -torch.inf
+ONE, FIVE = torch.tensor([1.0], dtype=torch.float64), torch.tensor([5.0, 5.0], dtype=torch.float64)
 NAN = TRUTH.clone()
 NAN[1, 1] = torch.nan
 
@@ -21,8 +30,20 @@ CASES = {
     "sign": (-TRUTH, TRUTH, "the sign is flipped"),
     "factor": (2 * TRUTH, TRUTH, "a factor 2"),
     "near_one": (1.0005 * TRUTH, TRUTH, "a factor 1.0005"),
-    "mean": (TRUTH / 5, TRUTH, "a factor 1/5: a mean where a sum belongs"),
+    "mean": (TRUTH / 5, TRUTH, "a factor 1/5: a mean where a sum belongs, or a factor 5 that is left out"),
     "imaginary": (1j * COMPLEX, COMPLEX, "a factor 0+1j"),
+    "one_number": (1.6239 * ONE, ONE, ""),
+    "one_number_near_one": (1.0005 * ONE, ONE, ""),
+    "one_number_twice": (2 * ONE, ONE, "a factor 2"),
+    "one_value": (FIVE + 0.7, FIVE, ""),
+    "offset": (TRUTH + 1e-3, TRUTH, "a constant offset of 0.001"),
+    "offset_of_zero": (WITH_ZERO - 1e-3, WITH_ZERO, "a constant offset of -0.001"),
+    "offset_beside_infinity": (WITH_INFINITY + 0.5, WITH_INFINITY, "a constant offset of 0.5"),
+    "complex_offset": (COMPLEX + 0.5 - 1j, COMPLEX, "a constant offset of 0.5-1j"),
+    "factor_beside_infinity": (2.5 * WITH_INFINITY, WITH_INFINITY, "a factor 2.5"),
+    "nearly_a_factor": (torch.stack([2 * TRUTH, 2.1 * TRUTH]), torch.stack([TRUTH, TRUTH]), ""),
+    "error_of_the_small": (LONG + 1e-3 * (-LONG.abs() * 3).exp(), LONG, "4 of 12 elements are wrong"),
+    "error_of_the_large": (LONG + 1e-4 * LONG**3, LONG, "10 of 12 elements are wrong"),
     "zero": (0 * TRUTH, TRUTH, "it is zero everywhere: the term is dropped"),
     "nan": (NAN, TRUTH, "1 of 9 elements are nan where a number belongs"),
     "nan_lost": (TRUTH, NAN, "nan does not propagate: 1 of 9 elements are a number"),
@@ -52,6 +73,13 @@ CASES = {
         "only index 2 of dim 0 is wrong",
     ),
     "unreduced": (TRUTH, TRUTH.sum(0), "it is not reduced over dim 0"),
+    "another_shape": (TRUTH[:2].mT + 1, TRUTH[:2], ""),
+    "mask": (torch.eye(5).double()[[1, 4]], torch.eye(5).double()[[0, 2]], "4 of 10 elements are wrong"),
+    "same_distribution": (
+        torch.linspace(0, 1, 500).double().roll(7),
+        torch.linspace(0, 1.001, 500).double(),
+        "",
+    ),
     "matrix_transposed": (TRUTH[:2].mT, TRUTH[:2], "it is transposed"),
     "unknown": (TRUTH**2, TRUTH, "8 of 9 elements are wrong"),
     "empty": (TRUTH[:0], TRUTH[:0], ""),
@@ -63,3 +91,80 @@ def test_cause(case):
     found, expected, cause = CASES[case]
 
     assert cause == find_cause(found, expected)
+
+
+NUMBERS = st.lists(st.floats(-100, 100, allow_subnormal=False), min_size=1, max_size=12)
+
+
+def tensor_of(numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+@st.composite
+def differences(draw):
+    """Two tensors that differ by a factor, an offset, both, a small error, or anything."""
+    expected = tensor_of(draw(NUMBERS))
+    factor, offset = draw(st.sampled_from([0, 0.5, 1, 1.0005, 2, -1])), draw(st.sampled_from([0, 1e-3, 0.7]))
+    error = tensor_of(draw(st.lists(st.floats(-1, 1), min_size=len(expected), max_size=len(expected))))
+    return factor * expected + offset + draw(st.sampled_from([0, 1e-9, 1e-4, 1])) * error, expected
+
+
+@given(differences(), st.sampled_from([1e-7, 1e-5, 1e-2]))
+def test_a_claim_applied_to_what_is_expected_gives_what_is_found(pair, relative):
+    found, expected = pair
+    cause = find_cause(found, expected, relative=relative)
+    scale = float(torch.cat([found, expected]).abs().max())
+    if cause.claim in ("factor", "mean"):
+        torch.testing.assert_close(found, cause.number * expected, rtol=0, atol=1.2 * relative * scale + 1e-12)
+    if cause.claim == "offset":
+        known = max(1e-3 * abs(cause.number), relative * scale)
+        torch.testing.assert_close(found, expected + cause.number.real, rtol=0, atol=known)
+    if cause.claim == "precision":
+        bound = 1.5e-2 * expected.abs().clamp(min=1e-3 * float(expected.abs().max()))
+        assert bool(((found - expected).abs() <= bound).all())
+    assert cause.claim == "" or cause.accounts_for(cause)
+
+
+@given(differences(), differences())
+def test_the_chosen_claim_accounts_for_every_finding(one, other):
+    causes = [find_cause(*one), find_cause(*other)]
+    chosen = next((cause for cause in causes if cause and cause == choose_cause(causes)), Cause())
+
+    assert all(chosen.accounts_for(cause) for cause in causes)
+
+
+def test_a_factor_of_equal_numbers_is_no_cause_where_other_ratios_differ():
+    causes = [find_cause(TRUTH**2, TRUTH), find_cause(FIVE / 2, FIVE)]
+
+    assert "8 of 9 elements are wrong" == choose_cause(causes)
+
+
+def test_factors_that_differ_from_finding_to_finding_are_listed():
+    causes = [find_cause(3 * TRUTH, TRUTH), "", find_cause(2 * TRUTH, TRUTH)]
+
+    assert "a factor that differs: 3, 2" == choose_cause(causes)
+
+
+def test_a_factor_is_the_cause_where_numbers_that_show_none_allow_it():
+    causes = [find_cause(1.5 * ONE, ONE), find_cause(1.5 * TRUTH, TRUTH), ""]
+
+    assert "a factor 1.5" == choose_cause(causes)
+
+
+def test_means_over_more_elements_have_one_cause():
+    causes = [find_cause(TRUTH / 4, TRUTH), find_cause(TRUTH / 256, TRUTH)]
+
+    assert choose_cause(causes).startswith("a factor 1/4: a mean")
+
+
+def test_a_cause_that_compares_no_numbers_stays():
+    assert "it raised" == choose_cause(["", "it raised", find_cause(TRUTH**2, TRUTH)])
+
+
+def test_swapped_tensors_are_named():
+    assert "a and c are swapped" == find_swap("abc", [TRUTH, LONG, -TRUTH], [-TRUTH, LONG, TRUTH], 2)
+
+
+@pytest.mark.parametrize("found", [[TRUTH, TRUTH], [-TRUTH, -TRUTH], [2 * TRUTH, -TRUTH]])
+def test_tensors_of_which_one_is_right_or_neither_is_the_others_are_not_swapped(found):
+    assert "" == find_swap("ab", found, [TRUTH, -TRUTH], 1 if found[0] is TRUTH else 0)

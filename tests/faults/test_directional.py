@@ -55,6 +55,29 @@ class WrongWhenLarge(Scaled):
         return torch.where(x.abs() > 8, 0, 2 * grad * x * w), (grad * x * x).sum(0)
 
 
+class Swapped(Scaled):
+    """Two gradients of one shape, in the wrong order."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return grad * x * x, 2 * grad * w * x
+
+
+class WrongInBoth(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return 3 * grad * x * w, 2 * (grad * x * x).sum(0)
+
+
+class WrongByAllInBoth(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return 4 * grad * x * w, 2 * (grad * x * x).sum(0)
+
+
 FAULTS = {
     Negative: ("the gradient of 'x' along a direction is ", "the sign is flipped"),
     Slightly: (
@@ -116,6 +139,21 @@ def test_wrong_backward_fails_with_its_cause(fault):
     message, cause = FAULTS[fault]
     assert message in result.message
     assert cause in result.cause
+
+
+def test_swapped_gradients_are_named():
+    result = result_of(Swapped, (4, 3), (4, 3))
+
+    assert "the gradient of 'x' and the gradient of 'w' are swapped" == result.cause
+
+
+def test_factors_that_differ_are_listed():
+    result = result_of(WrongInBoth, (4, 3), (3,))
+
+    assert "(ratio 1.5)" in result.message
+    assert "(ratio 2)" in result.message
+    assert "a factor that differs: 1.5, 2" == result.cause
+    assert "a factor 2" == result_of(WrongByAllInBoth, (4, 3), (3,)).cause
 
 
 def test_kinks_pass():

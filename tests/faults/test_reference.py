@@ -91,7 +91,22 @@ def test_forgotten_factor_that_is_1_in_the_sample_fails():
     (result,) = check(made, lambda make: [Sample(make(4, 3))], checks=["reference"]).results
 
     assert "alpha=0.7: output 0[" in result.message
-    assert "a factor 1.42857" == result.cause
+    assert "a factor that differs: 1.42857, -1, 0.004, 1000" == result.cause
+
+
+def offset(x):
+    return 2 * x.abs().log() + 1e-3
+
+
+def logarithm(x):
+    return 2 * x.abs().log()
+
+
+def test_constant_offset_is_not_taken_for_precision():
+    made = Target("faults::offset", offset, offset, (TargetArgument("x"),), reference=logarithm, kernels={"": offset})
+    (result,) = check(made, lambda make: [Sample(make(4, 3))], checks=["reference"]).results
+
+    assert ("failed", "a constant offset of 0.001") == (result.status, result.cause)
 
 
 def test_rounding_of_the_reference_itself_is_allowed():

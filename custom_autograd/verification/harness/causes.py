@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
-import torch
 from torch import Tensor
+
+from custom_autograd.verification.harness.claims import LEAST_ROUNDED, Cause, Measured, make_claim
+
+Explanation: TypeAlias = Callable[[Tensor, Tensor, float], Iterator[Cause]]
+"""Found, expected and how near it has to come, relative to the largest element: yields what explains the difference."""
 
 CLOSE = 1e-5
 """How near an explanation has to come, relative to the largest element; rounding in float32 stays below."""
@@ -14,9 +19,15 @@ CLOSE = 1e-5
 BLOCK = 16
 """Kernels work in blocks of multiples of this: a tail that begins elsewhere, and is most of a tensor, is none."""
 
+FEWEST_ROUNDED = 3
+"""Elements that are not zero, below which the errors of a wrong formula look like those of rounding."""
 
-def find_cause(found: Tensor, expected: Tensor, *, relative: float = CLOSE) -> str:
-    """One phrase, such as "the sign is flipped"; empty where nothing simple explains the difference.
+MANY_ROUNDED = 8
+"""Elements from which the errors of small ones are compared with those of large ones."""
+
+
+def find_cause(found: Tensor, expected: Tensor, *, relative: float = CLOSE) -> Cause:
+    """Return one phrase, such as "the sign is flipped"; empty where nothing simple explains the difference.
 
     Args:
         found: what came.
@@ -24,10 +35,43 @@ def find_cause(found: Tensor, expected: Tensor, *, relative: float = CLOSE) -> s
         relative: how near an explanation has to come.
     """
     if found.shape != expected.shape:
-        return _of_shapes(found, expected, relative)
-    if not found.numel():
-        return ""
-    return next((text for row in EXPLANATIONS for text in row(found, expected, relative)), "")
+        return Cause(_of_shapes(found, expected, relative))
+    return _first(EXPLANATIONS, found, expected, relative)
+
+
+def find_uniform_cause(found: Tensor, expected: Tensor, *, relative: float = CLOSE) -> Cause:
+    """Return a cause that holds for each element alone, for a selection of the elements of two tensors."""
+    return _first((_nan, _ratio, _offset), found, expected, relative)
+
+
+def _first(rows: Sequence[Explanation], found: Tensor, expected: Tensor, relative: float) -> Cause:
+    causes = (cause for row in rows for cause in row(found, expected, relative))
+    cause = next(causes, Cause()) if found.numel() else Cause()
+    cause.measured = Measured(found, expected, relative)
+    return cause
+
+
+def find_swap(
+    names: Sequence[str], found: Sequence[Tensor], expected: Sequence[Tensor], place: int, *, relative: float = CLOSE
+) -> Cause:
+    """Return that one of several tensors and another one of the same shape are swapped; empty if none is.
+
+    Args:
+        names: what to call each tensor.
+        found: what came.
+        expected: what should have come.
+        place: which one is wrong.
+        relative: how near each has to come to what is expected of the other.
+    """
+    for other in range(len(found)):
+        is_right = other == place or _is_near(found[other], expected[other], relative)
+        is_swapped = _is_near(found[other], expected[place], relative) and _is_near(
+            found[place], expected[other], relative
+        )
+        if is_swapped and not is_right:
+            first, second = sorted((place, other))
+            return Cause(f"{names[first]} and {names[second]} are swapped")
+    return Cause()
 
 
 def _is_near(one: Tensor, other: Tensor, relative: float) -> bool:
@@ -44,7 +88,7 @@ def _of_shapes(found: Tensor, expected: Tensor, relative: float) -> str:
             for keepdim in (False, True):
                 if _is_near(found.sum(dims, keepdim=keepdim), expected, relative):
                     return f"it is not reduced over dim {', '.join(map(str, dims))}"
-    if found.dim() >= 2 and found.mT.shape == expected.shape:
+    if found.dim() >= 2 and _is_near(found.mT, expected, relative):
         return "it is transposed"
     return ""
 
@@ -56,66 +100,106 @@ def _dims(number: int) -> Iterator[tuple[int, ...]]:
         yield tuple(range(number - 1))
 
 
-def _nan(found: Tensor, expected: Tensor, _: float) -> Iterator[str]:
+def _nan(found: Tensor, expected: Tensor, _: float) -> Iterator[Cause]:
     new = found.isnan() & ~expected.isnan()
     if bool(new.any()):
-        yield f"{_share(new)} nan where a number belongs"
+        yield Cause(f"{_share(new)} nan where a number belongs")
     lost = expected.isnan() & ~found.isnan()
     if bool(lost.any()):
-        yield f"nan does not propagate: {_share(lost)} a number"
+        yield Cause(f"nan does not propagate: {_share(lost)} a number")
 
 
-def _zero(found: Tensor, expected: Tensor, _: float) -> Iterator[str]:
+def _zero(found: Tensor, expected: Tensor, _: float) -> Iterator[Cause]:
     if not bool(found.any()) and bool(expected.any()):
-        yield "it is zero everywhere: the term is dropped"
+        yield Cause("it is zero everywhere: the term is dropped")
 
 
-def _ratio(found: Tensor, expected: Tensor, relative: float) -> Iterator[str]:
-    if found.isnan().any() or expected.isnan().any() or not bool(expected.isfinite().all()):
+def _ratio(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
+    """One factor for all elements: of two different sizes at least, unless it is a whole number or one over it."""
+    pair = Measured(found, expected, relative).finite()
+    norm = 0.0 if pair is None else float((pair.expected.conj() * pair.expected).real.sum())
+    if pair is None or norm == 0:
         return
-    norm = (expected.conj() * expected).real.sum()
-    if float(norm) == 0 or expected.numel() < 1:
-        return
-    ratio = ((expected.conj() * found).sum() / norm).item()
+    ratio = complex(((pair.expected.conj() * pair.found).sum() / norm).item())
     nearness = min(relative, 1e-6) if abs(ratio - 1) < 10 * relative else relative
-    if not _is_near(found, ratio * expected, nearness) or abs(ratio - 1) < 10 * nearness:
+    if not ratio or not _is_multiple(pair.found, ratio * pair.expected, nearness) or abs(ratio - 1) < 10 * nearness:
         return
-    if expected.is_complex() and abs(complex(ratio).imag) > 1e-3:
-        yield f"a factor {complex(ratio):.6g}"
-        return
-    yield _factor(complex(ratio).real, expected)
+    if _is_varied(pair.expected[pair.expected != 0], relative) or _is_whole(ratio, relative):
+        yield _factor(ratio, expected, nearness)
 
 
-def _factor(ratio: float, expected: Tensor) -> str:
+def _is_multiple(found: Tensor, expected: Tensor, relative: float) -> bool:
+    """Whether each element is near, relative to itself, but for what cancels in a sum of larger terms."""
+    scale = float(expected.abs().max())
+    return bool(((found - expected).abs() <= relative * (expected.abs() + 0.1 * scale) + 1e-30).all())
+
+
+def _is_varied(values: Tensor, relative: float) -> bool:
+    """Whether there are two numbers that differ: one number alone has a ratio and an offset to any other."""
+    if values.numel() < 2:
+        return False
+    return float((values - values[0]).abs().max()) > max(1e-2, 10 * relative) * float(values.abs().max())
+
+
+def _is_whole(ratio: complex, relative: float) -> bool:
+    """Whether a ratio is -1, a larger whole number, or one over it, more nearly than chance makes it."""
+    nearness = min(max(relative, 1e-6), 1e-4)
+    if abs(ratio.imag) > nearness * abs(ratio):
+        return False
+    size = max(abs(ratio), 1 / abs(ratio))
+    is_near = size * nearness < 0.02 and abs(size - round(size)) <= nearness * size
+    return is_near and (round(size) > 1 or ratio.real < 0)
+
+
+def _factor(ratio: complex, expected: Tensor, relative: float) -> Cause:
+    if expected.is_complex() and abs(ratio.imag) > 1e-3:
+        return make_claim(f"a factor {ratio:.6g}", "factor", ratio, relative)
     if abs(ratio + 1) < 1e-4:
-        return "the sign is flipped"
-    size = round(1 / ratio) if abs(ratio) > 1e-6 else 0
-    if size > 1 and abs(ratio * size - 1) < 1e-4 and (size > 2 or size in expected.shape):
-        return f"a factor 1/{size}: a mean where a sum belongs"
-    return f"a factor {ratio:.6g}"
+        return make_claim("the sign is flipped", "factor", -1.0, relative)
+    real = ratio.real
+    size = round(1 / real) if abs(real) > 1e-6 else 0
+    if size > 1 and abs(real * size - 1) < 1e-4 and (size > 2 or size in expected.shape):
+        text = f"a factor 1/{size}: a mean where a sum belongs, or a factor {size} that is left out"
+        return make_claim(text, "mean", real, relative)
+    return make_claim(f"a factor {real:.6g}", "factor", real, relative)
 
 
-def _conjugate(found: Tensor, expected: Tensor, relative: float) -> Iterator[str]:
+def _offset(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
+    """One number that is added to all elements, however large they are."""
+    pair = Measured(found, expected, relative).finite()
+    if pair is None or not _is_varied(pair.expected, relative):
+        return
+    errors = pair.found - pair.expected
+    offset, noise = complex(errors.mean().item()), 0.25 * relative * pair.scale()
+    known = max(1e-3 * abs(offset), noise)
+    if not offset or abs(offset) < 4 * noise or bool(((errors - errors.mean()).abs() > known).any()):
+        return
+    shown = f"{offset:.4g}" if found.is_complex() and abs(offset.imag) > noise else f"{offset.real:.4g}"
+    yield make_claim(f"a constant offset of {shown}", "offset", offset, known / abs(offset))
+
+
+def _conjugate(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
     if expected.is_complex() and _is_near(found, expected.conj(), relative):
-        yield "it is the complex conjugate: a conj() is missing, or there is one too many"
+        yield Cause("it is the complex conjugate: a conj() is missing, or there is one too many")
 
 
-def _order(found: Tensor, expected: Tensor, relative: float) -> Iterator[str]:
+def _order(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
     if found.dim() >= 2 and found.shape[-1] == found.shape[-2] and _is_near(found, expected.mT, relative):
-        yield "it is transposed"
+        yield Cause("it is transposed")
     if found.numel() > 2 and not found.is_complex():
         for dim in range(found.dim()):
             if found.shape[dim] > 1 and _is_near(found.flip(dim), expected, relative):
-                yield f"it is reversed along dim {dim}"
+                yield Cause(f"it is reversed along dim {dim}")
             for step in (-1, 1):
                 if found.shape[dim] > 2 and _is_near(found.roll(step, dim), expected, relative):
-                    yield f"it is shifted by {-step} along dim {dim}"
+                    yield Cause(f"it is shifted by {-step} along dim {dim}")
         pair = found.flatten().sort().values, expected.flatten().sort().values
-        if _is_near(*pair, relative):
-            yield "the right numbers stand in other places: strides or an order are ignored"
+        gap = 0.25 / found.numel()  # many numbers of the same distribution are near each other once they are sorted
+        if len(expected.unique()) > 2 and _is_near(*pair, min(relative, gap)):
+            yield Cause("the right numbers stand in other places: strides or an order are ignored")
 
 
-def _part(found: Tensor, expected: Tensor, relative: float) -> Iterator[str]:
+def _part(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
     """Only some elements are wrong: a tail, one slice, everything from a place on."""
     same = (found == expected) | (found.isnan() & expected.isnan())
     scale = float(expected.abs().nan_to_num(nan=0.0, posinf=0.0).max())
@@ -128,30 +212,42 @@ def _part(found: Tensor, expected: Tensor, relative: float) -> Iterator[str]:
     is_unset = not bool(found.flatten()[first:].any())
     if number == total - first and (is_unset or 2 * number <= total or first % BLOCK == 0):
         what = "unset" if is_unset else "wrong"
-        yield f"a tail of {number} element{'s' if number > 1 else ''} is {what}, from element {first} on"
+        yield Cause(f"a tail of {number} element{'s' if number > 1 else ''} is {what}, from element {first} on")
         return
     for dim in range(found.dim()):
         others = [other for other in range(found.dim()) if other != dim]
         slices = wrong.sum(others) if others else wrong.long()
         hit = slices.nonzero().flatten().tolist()
         if len(hit) == 1 and found.shape[dim] > 1:
-            yield f"only index {hit[0]} of dim {dim} is wrong"
+            yield Cause(f"only index {hit[0]} of dim {dim} is wrong")
             return
-    yield f"{number} of {total} elements are wrong"
+    yield Cause(f"{number} of {total} elements are wrong")
 
 
-def _rounding(found: Tensor, expected: Tensor, _: float) -> Iterator[str]:
-    """A step in a narrower dtype makes no larger error in the element that is most wrong, relative to itself."""
-    if found.dtype not in (torch.float64, torch.complex128) or not bool(expected.isfinite().all()):
+def _rounding(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
+    """A step in a narrower dtype: no element errs by more, relative to itself, and small ones as much as large ones."""
+    pair = Measured(found, expected, relative).finite()
+    if pair is None or not bool(pair.expected.any()):
         return
-    errors = (found - expected).abs().flatten()
-    worst = int(errors.argmax())
-    size = float(expected.flatten()[worst].abs())
-    error = float(errors[worst]) / size if size else 0.0
+    sizes = pair.expected.abs()
+    errors = (pair.found - pair.expected).abs() / sizes.clamp(min=LEAST_ROUNDED * pair.scale())
+    error = float(errors.max())
+    if not _is_spread(errors[sizes > 0], sizes[sizes > 0]):
+        return
     for limit, name in ((4e-7, "float32"), (2e-3, "float16"), (1.5e-2, "bfloat16")):
         if 0 < error < limit:
-            yield f"precision: an error of {error:.1g} is what a step in {name} makes"
+            text = f"precision: an error of {error:.1g} is what a step in {name} makes"
+            yield make_claim(text, "precision", limit, 0.0)
             return
+
+
+def _is_spread(errors: Tensor, sizes: Tensor) -> bool:
+    """Whether relative errors are about the same for small and for large elements, of which there are enough."""
+    if errors.numel() < FEWEST_ROUNDED:
+        return False
+    halves = errors[sizes.argsort()].tensor_split(2)
+    small, large = (float(half.square().mean().sqrt()) for half in halves)
+    return errors.numel() < MANY_ROUNDED or 0.2 * large < small < 5 * large
 
 
 def _share(where: Tensor) -> str:
@@ -159,10 +255,11 @@ def _share(where: Tensor) -> str:
     return f"all {total} elements are" if number == total else f"{number} of {total} elements are"
 
 
-EXPLANATIONS: tuple[Callable[[Tensor, Tensor, float], Iterator[str]], ...] = (
+EXPLANATIONS: tuple[Explanation, ...] = (
     _nan,
     _zero,
     _ratio,
+    _offset,
     _rounding,
     _conjugate,
     _order,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.verification.harness.base import Finding, failed
-from custom_autograd.verification.harness.causes import find_cause
+from custom_autograd.verification.harness.causes import find_cause, find_swap
 from custom_autograd.verification.harness.tolerances import tolerance_of
 
 
@@ -55,7 +55,8 @@ def find_difference(
         name = names[position] if position < len(names) else f"output {position}"
         difference = _metadata(name, one, other) or _value(name, one, other, factor, is_scaled=is_scaled)
         if difference is not None:
-            return difference
+            swap = _swap(actual, expected, names, position) if len(actual) > 1 else ""
+            return Difference(difference.message, swap) if swap else difference
     return None
 
 
@@ -63,6 +64,13 @@ def widened(tensor: Tensor) -> Tensor:
     """The tensor in the widest dtype of its kind, dense, on the CPU, so that a comparison itself does not round."""
     dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
     return dense.resolve_conj().resolve_neg().to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _swap(actual: Sequence[Tensor], expected: Sequence[Tensor], names: Sequence[str], position: int) -> str:
+    """Return that a tensor and another one are swapped, each near what is expected of the other; empty if not."""
+    known = [names[i] if i < len(names) else f"output {i}" for i in range(len(actual))]
+    relative = 10 * tolerance_of(expected[position].dtype).relative
+    return find_swap(known, [*map(widened, actual)], [*map(widened, expected)], position, relative=relative)
 
 
 def _metadata(name: str, actual: Tensor, expected: Tensor) -> Difference | None:

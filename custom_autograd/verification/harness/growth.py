@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from custom_autograd.verification.harness.causes import find_cause
+from custom_autograd.verification.harness.causes import find_cause, find_swap
+from custom_autograd.verification.harness.claims import choose_cause
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, copies, signed_like, vector_jacobian
 from custom_autograd.verification.harness.numerical import along, gradient, inner, needs_finer_step
@@ -34,6 +35,15 @@ class Growth:
     is_harmless: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The gradient of one input by finite differences (that of the backward at a kink), and where the two disagree."""
+
+    expected: Tensor
+    is_wrong: Tensor
+    is_at_kink: Tensor
+
+
 def find_growth(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Growth:
     """Looks at every element of every input, for one cotangent of both signs.
 
@@ -50,21 +60,40 @@ def find_growth(function: TensorFunction, inputs: Sequence[Tensor], precision: P
         return Growth(f"two equal calls differ: {difference}", "the op is not deterministic")
     cotangents = [u if y.requires_grad else u * 0 for u, y in zip(signed_like(first), function(*inputs), strict=True)]
     grads = vector_jacobian(function, points, copies(cotangents))
-    kinks: list[str] = []
-    for place, name in enumerate(function.names):
-        expected, is_kink = gradient(function, points, place, cotangents, precision)
-        wrong = _is_wrong(grads[place], expected, precision)
-        kinks += [_shown(name, points[place], row) for row in (wrong & is_kink).nonzero()]
-        wrong &= ~is_kink
-        if bool(wrong.any()):
-            cause = find_cause(grads[place], torch.where(is_kink, grads[place], expected), relative=1e-4)
-            return _growth(function, points, place, cotangents, grads[place], precision, cause)
+    found = [_look(function, points, place, cotangents, grad, precision) for place, grad in enumerate(grads)]
+    wrong = [place for place, entry in enumerate(found) if bool(entry.is_wrong.any())]
+    if wrong:
+        cause = _cause(function.names, grads, found, wrong)
+        return _growth(function, points, wrong[0], cotangents, grads[wrong[0]], precision, cause)
+    pairs = zip(function.names, points, found, strict=True)
+    kinks = [_shown(name, point, row) for name, point, entry in pairs for row in entry.is_at_kink.nonzero()]
     if kinks:
         return Growth(f"there is no derivative at {', '.join(kinks[:3])}: the slopes on both sides differ", "", True)
     if needs_finer_step(function, precision):
         text = "the slope changes within a step of gradcheck, and agrees with finite differences over smaller ones"
         return Growth(text, is_harmless=True)
     return Growth("the error is in the Jacobian of one output, and cancels in a sum over all")
+
+
+def _look(
+    function: TensorFunction,
+    points: Sequence[Tensor],
+    place: int,
+    cotangents: Sequence[Tensor],
+    grad: Tensor,
+    precision: Precision,
+) -> Seen:
+    expected, is_kink = gradient(function, points, place, cotangents, precision)
+    is_wrong = _is_wrong(grad, expected, precision)
+    return Seen(torch.where(is_kink, grad, expected), is_wrong & ~is_kink, is_wrong & is_kink)
+
+
+def _cause(names: Sequence[str], grads: Sequence[Tensor], found: Sequence[Seen], wrong: Sequence[int]) -> str:
+    """Return why the gradients of these inputs are wrong; empty if no cause accounts for all of them."""
+    expected = [entry.expected for entry in found]
+    named = [f"the gradient of '{name}'" for name in names]
+    swap = find_swap(named, grads, expected, wrong[0], relative=1e-4)
+    return swap or choose_cause([find_cause(grads[place], expected[place], relative=1e-4) for place in wrong])
 
 
 def _is_wrong(found: Tensor, expected: Tensor, precision: Precision) -> Tensor:

@@ -112,10 +112,21 @@ def gradient(
     place: int,
     cotangents: Sequence[Tensor],
     precision: Precision,
+    *,
+    elements: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of Re <cotangents, function> for one real input, element by element, and where it has a kink."""
+    """The gradient of Re <cotangents, function> for one real input, element by element, and where it has a kink.
+
+    Args:
+        function: tensors in, tensors out.
+        inputs: the point.
+        place: which input.
+        cotangents: one per output.
+        precision: how finely the function answers.
+        elements: flat indices of the elements that are looked at; the others are 0. All by default.
+    """
     values, kinks = torch.zeros_like(inputs[place]).flatten(), torch.zeros(inputs[place].numel(), dtype=torch.bool)
-    for index in range(values.numel()):
+    for index in range(values.numel()) if elements is None else elements:
         unit = torch.zeros_like(values)
         unit[index] = 1
         directions = [unit.view(x.shape) if i == place else None for i, x in enumerate(inputs)]

@@ -17,6 +17,7 @@ from custom_autograd.core.errors import GradientError, KernelError, KernelWarnin
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, find_refusal, skipped
+from custom_autograd.verification.harness.claims import choose_cause
 from custom_autograd.verification.harness.origins import is_authors
 from custom_autograd.verification.harness.scripts import script_of
 from custom_autograd.verification.harness.shrinking import shrink
@@ -191,11 +192,11 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
         findings.append(known)
     findings += [failed(str(warning.message), cause="the fallback was checked instead") for warning in warned]
     status, message = _summarise(findings)
-    causes = [finding.cause for finding in findings if finding.status == status and finding.cause]
+    cause = choose_cause([finding.cause for finding in findings if finding.status == status])
     measures = {name: value for finding in findings for name, value in finding.measures.items()}
     advice = next((finding.advice for finding in findings if finding.advice), "")
     result = Result(target.name, check.name, label, status, message, time.perf_counter() - start, check.code)
-    return replace(result, cause=causes[0] if causes else "", measures=measures, advice=advice)
+    return replace(result, cause=cause, measures=measures, advice=advice)
 
 
 @contextlib.contextmanager
