@@ -1,5 +1,8 @@
 """The check `second_order` fails a second derivative that is silently wrong, and skips one that is refused."""
 
+import re
+
+import pytest
 import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -48,6 +51,48 @@ class Intermediate(Function):
         return 3 * grad * square
 
 
+class DetachedOutput(Function):
+    """y = exp(x), saved where autograd does not see that it is the output."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = x.exp()
+        ctx.save_for_backward(out.detach())
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0]
+
+
+class HalfDetached(Cubed):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 3 * grad * x.detach() * x
+
+
+class DetachedGradient(Cubed):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 3 * grad.detach() * x**2
+
+
+class OneOfTwo(Function):
+    """y = a² b; what the gradient of 'b' computes with is detached from 'a'."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a * a * b
+
+    @staticmethod
+    def backward(ctx, grad):
+        a, b = ctx.saved_tensors
+        return 2 * grad * a * b, grad * a.detach() ** 2
+
+
 class OnceOnly(Cubed):
     @staticmethod
     @once_differentiable
@@ -67,8 +112,40 @@ def test_detached_saved_tensor_fails():
     assert "the second derivative by 'x' is wrong" in result.message
 
 
-def test_saved_intermediate_fails():
-    assert "failed" == result_of(Intermediate).status
+@pytest.mark.parametrize("op", [Detached, Intermediate, DetachedOutput])
+def test_entry_and_cause_of_a_tensor_that_is_disconnected_are_named(op):
+    result = result_of(op)
+
+    pattern = r"'x' is wrong: d grad of x\[(\d)\] / d x\[\1\] = 0, expected \S+ by finite differences \(ratio 0\)"
+    assert re.search(pattern, result.message)
+    assert result.cause.startswith("what the backward computes with depends on 'x', but is disconnected from it")
+
+
+def test_factor_of_a_term_that_is_missing_is_named():
+    result = result_of(HalfDetached)
+
+    assert "(ratio 0.5)" in result.message
+    assert "a factor 0.5" == result.cause
+
+
+def test_detached_incoming_gradient_is_named():
+    result = result_of(DetachedGradient)
+
+    assert "/ d incoming grad 0[" in result.message
+    assert "the backward detaches its incoming gradient" == result.cause
+
+
+def test_input_that_a_saved_tensor_is_detached_from_is_named():
+    (result,) = check(OneOfTwo, lambda make: [Sample(make(3), make(3))], checks=["second_order"]).results
+
+    assert "the second derivative by 'a', 'b' is wrong: d grad of b[" in result.message
+    assert "depends on 'a', but is disconnected" in result.cause
+
+
+def test_large_input_fails_without_an_entry():
+    (result,) = check(Detached, lambda make: [Sample(make(300))], checks=["second_order"]).results
+
+    assert "failed" == result.status
 
 
 def test_refusal_is_skipped_with_its_reason():

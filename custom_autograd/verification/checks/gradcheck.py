@@ -194,7 +194,7 @@ def _explained(
     if growth.is_harmless and written is None:
         return skipped(growth.text)
     entry = find_worst_entry(function, inputs, precision.step)
-    problem = f"{before}the backward disagrees with finite differences: {entry or text}; {growth.text}"
+    problem = f"{before}the backward disagrees with finite differences: {entry.text if entry else text}; {growth.text}"
     return failed(problem, cause=growth.cause)
 
 

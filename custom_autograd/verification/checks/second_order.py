@@ -1,6 +1,7 @@
 """The derivative of the backward agrees with finite differences of the backward, whichever inputs need a gradient."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from custom_autograd.verification.harness.base import (
     find_refusal,
     skipped,
 )
+from custom_autograd.verification.harness.causes import find_uniform_cause
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, signed_like
+from custom_autograd.verification.harness.jacobians import Entry, find_worst_entry
 from custom_autograd.verification.harness.numerical import has_kink
 from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.verification.harness.precision import Precision, precision_of
@@ -81,7 +84,7 @@ def _check(function: TensorFunction, precision: Precision) -> Finding:
     except GradcheckError as error:
         if has_kink(function, precision):
             return skipped(f"there is no derivative here along {names}: the slopes on both sides differ")
-        return failed(f"the second derivative by {names} is wrong: {_cause(str(error))}")
+        return _explained(function, cotangents, precision, str(error))
     except (RuntimeError, TypeError) as error:
         refusal = find_refusal(error, is_optional=True)
         if refusal is None:
@@ -109,8 +112,60 @@ def _refusal(outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Se
     return None
 
 
-def _cause(text: str) -> str:
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    """The gradients of a function, as a function of its inputs and of the cotangents."""
+
+    function: TensorFunction
+    incoming: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the inputs, then of the incoming gradients."""
+        return (*self.function.names, *(f"incoming grad {i}" for i in range(self.incoming)))
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return a gradient per input, with a graph of its own."""
+        number = len(self.function.names)
+        with torch.enable_grad():
+            inputs = [x if x.requires_grad else x.detach().requires_grad_() for x in tensors[:number]]
+            outputs = [output for output in self.function(*inputs) if output.requires_grad]
+            grads = torch.autograd.grad(outputs, inputs, tensors[number:], create_graph=True, allow_unused=True)
+        return tuple(torch.zeros_like(x) if grad is None else grad for x, grad in zip(inputs, grads, strict=True))
+
+
+def _explained(function: TensorFunction, cotangents: Sequence[Tensor], precision: Precision, text: str) -> Finding:
+    """Return the failure with the entry that is most wrong, if there are few enough to look at all."""
+    problem = f"the second derivative by {', '.join(repr(name) for name in function.names)} is wrong"
+    points = [x.detach() for x in (*function.inputs, *cotangents)]
+    if sum(x.numel() for x in points) > MOST_EXPLAINED:
+        return failed(f"{problem}: {_shortened(text)}")
+    backward = _Backward(function, len(cotangents))
+    outputs = [f"grad of {name}" for name in function.names]
+    entry = find_worst_entry(backward, points, precision.step, outputs=outputs)
+    if entry is None or entry.size <= precision.absolute:
+        return failed(f"{problem}: {_shortened(text)}")
+    return failed(f"{problem}: {entry.text}", cause=_cause(entry, function.names))
+
+
+def _cause(entry: Entry, names: Sequence[str]) -> str:
+    """Return why a second derivative is wrong, probably: a term that autograd does not see is missing from it."""
+    if bool(entry.found.any()):
+        return find_uniform_cause(entry.found, entry.expected, relative=1e-4)
+    if entry.input >= len(names):
+        return "the backward detaches its incoming gradient"
+    return (
+        f"what the backward computes with depends on '{names[entry.input]}', but is disconnected from it: a saved "
+        "tensor is detached, or was computed in the forward and is neither an input nor an output"
+    )
+
+
+def _shortened(text: str) -> str:
     first = text.strip().splitlines()[0].rstrip(",")
     if "expected to be zero" in text or "not require grad" in text or "numerical gradient" in text.lower():
         return f"the backward depends on what it was saved from, but is disconnected from it ({first})"
     return first
+
+
+MOST_EXPLAINED = 256
+"""Elements of all inputs and cotangents up to which each one is moved, to say what is wrong."""

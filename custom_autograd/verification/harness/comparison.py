@@ -125,4 +125,4 @@ def format_pair(found: float | complex, expected: float | complex, *, digits: in
 def _ratio(found: float | complex, expected: float | complex) -> str:
     if isinstance(found, complex) or isinstance(expected, complex) or expected == 0:
         return ""
-    return f" (ratio {found / expected:.4g})"
+    return f" (ratio {found / expected + 0.0:.4g})"  # not -0

@@ -1,40 +1,79 @@
 """Which entry of a Jacobian is wrong: the sentence that replaces two printed matrices."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from custom_autograd.verification.harness.comparison import format_pair
-from custom_autograd.verification.harness.differentiable import TensorFunction, vector_jacobian
+from custom_autograd.verification.harness.differentiable import vector_jacobian
 
 
-def find_worst_entry(function: TensorFunction, inputs: Sequence[Tensor], step: float) -> str | None:
-    """The entry in which the backward and a central difference differ most, named; None for complex inputs.
+class NamedFunction(Protocol):
+    """Tensors in, floating and complex tensors out, with a name for each that goes in."""
 
-    Returns:
-        Such as "d output 0[2] / d w[1] = 1.143, expected 4.573 by finite differences (ratio 0.25)".
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arguments."""
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The entry of a Jacobian in which the backward and a central difference differ most.
+
+    Args:
+        text: such as "d output 0[2] / d w[1] = 1.143, expected 4.573 by finite differences (ratio 0.25)".
+        found: the matrix that the entry stands in, output by input, by the backward.
+        expected: the same by finite differences.
+        size: how much the two differ in the entry.
+        input: the position of the input.
+    """
+
+    text: str
+    found: Tensor
+    expected: Tensor
+    size: float
+    input: int
+
+
+def find_worst_entry(
+    function: NamedFunction, inputs: Sequence[Tensor], step: float, *, outputs: Sequence[str] = ()
+) -> Entry | None:
+    """Return the entry in which the backward and a central difference differ most; None for complex tensors.
+
+    Args:
+        function: real tensors in, real tensors out.
+        inputs: the point.
+        step: of the finite differences.
+        outputs: what to call the outputs; "output 0", ... by default.
     """
     if any(value.is_complex() for value in inputs):
         return None
-    worst = (0.0, "")
+    worst: Entry | None = None
     for position, name in enumerate(function.names):
-        numeric = _numeric_columns(function, inputs, position, step)
-        for output, expected in enumerate(numeric):
+        for output, expected in enumerate(_numeric_columns(function, inputs, position, step)):
             if expected.is_complex():
                 return None
             found = _analytic_rows(function, inputs, position, output, expected)
-            worst = max(worst, _largest(found, expected, output, name), key=lambda entry: entry[0])
-    return worst[1] or None
+            label = outputs[output] if output < len(outputs) else f"output {output}"
+            entry = _largest(found, expected, label, name, position)
+            if entry is not None and (worst is None or entry.size > worst.size):
+                worst = entry
+    return worst
 
 
-def _numeric_columns(function: TensorFunction, inputs: Sequence[Tensor], position: int, step: float) -> list[Tensor]:
+def _numeric_columns(function: NamedFunction, inputs: Sequence[Tensor], position: int, step: float) -> list[Tensor]:
     """Per output, the matrix of outputs by elements of one input, by central differences."""
     columns = [_column(function, inputs, position, index, step) for index in range(inputs[position].numel())]
     return [torch.stack(column, -1) for column in zip(*columns, strict=True)]
 
 
-def _column(function: TensorFunction, inputs: Sequence[Tensor], position: int, index: int, step: float) -> list[Tensor]:
+def _column(function: NamedFunction, inputs: Sequence[Tensor], position: int, index: int, step: float) -> list[Tensor]:
     above, below = ([value.detach().clone() for value in inputs] for _ in range(2))
     above[position].view(-1)[index] += step
     below[position].view(-1)[index] -= step
@@ -44,7 +83,7 @@ def _column(function: TensorFunction, inputs: Sequence[Tensor], position: int, i
 
 
 def _analytic_rows(
-    function: TensorFunction, inputs: Sequence[Tensor], position: int, output: int, like: Tensor
+    function: NamedFunction, inputs: Sequence[Tensor], position: int, output: int, like: Tensor
 ) -> Tensor:
     """The same matrix by the backward, one unit cotangent per row."""
     rows = torch.zeros_like(like)
@@ -56,11 +95,12 @@ def _analytic_rows(
     return rows
 
 
-def _largest(found: Tensor, expected: Tensor, output: int, name: str) -> tuple[float, str]:
+def _largest(found: Tensor, expected: Tensor, output: str, name: str, position: int) -> Entry | None:
     difference = (found - expected).abs().nan_to_num(nan=torch.inf)
     if difference.numel() == 0 or float(difference.max()) == 0:
-        return 0.0, ""
+        return None
     row, column = divmod(int(difference.argmax()), expected.shape[1])
     one, other = float(found[row, column]), float(expected[row, column])
-    where = f"d output {output}[{row}] / d {name}[{column}]"
-    return float(difference.max()), f"{where} = {format_pair(one, other, digits=4, text=' by finite differences')}"
+    pair = format_pair(one, other, digits=4, text=" by finite differences")
+    text = f"d {output}[{row}] / d {name}[{column}] = {pair}"
+    return Entry(text, found, expected, float(difference.max()), position)
