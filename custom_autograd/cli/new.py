@@ -43,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
         print(f"wrote {path}")
+    if "::" not in arguments.name:
+        print(f"the op is {name}, because no namespace is given; namespace::{name.name} chooses one")
     print(f"now: custom-autograd check {file}, and pytest {tests / test}")
     return 0
 

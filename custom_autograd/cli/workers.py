@@ -30,7 +30,10 @@ ENDS = ("end", "failure")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One op: the TARGET that names it, its place among what that names, and how its samples are made."""
+    """One op: the TARGET that names it, its place among what that names, and how its samples are made.
+
+    The TARGET `alone` names it and no other; empty if that is the same.
+    """
 
     text: str
     place: int
@@ -40,6 +43,7 @@ class Task:
     dtype: str | None
     seed: int
     is_noting: bool = False
+    alone: str = ""
 
 
 @dataclass(slots=True)
@@ -239,7 +243,7 @@ def _command(task: Task, place: Place) -> str:
     options["--device"] = "" if task.device == "cpu" else task.device
     options["--seed"] = str(task.seed) if task.seed else ""
     words = [f"{option} {value}" for option, value in options.items() if value]
-    return " ".join(["custom-autograd check", task.text, *words])
+    return " ".join(["custom-autograd check", task.alone or task.text, *words])
 
 
 MOST_UNHEARD = 1000

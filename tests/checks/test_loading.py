@@ -93,3 +93,40 @@ def test_error_of_syntax_shows_where_it_is_and_no_lines_of_what_imports(folder):
 
     text = "loading_syntax.py: importing it raises SyntaxError: invalid syntax (loading_syntax.py, line 2)"
     assert text == str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["README.md", "notes", "sub/kernel.cpp"])
+def test_file_that_is_not_python_is_refused_as_such(folder, name):
+    (folder / "sub").mkdir()
+    (folder / name).write_text("text")
+    with pytest.raises(CheckError, match=f"^{name}: this is not a Python file"):
+        load(name)
+
+
+def test_file_that_is_not_python_has_no_attributes(folder):
+    (folder / "README.md").write_text("text")
+    with pytest.raises(CheckError, match=r"^README\.md: this is not a Python file"):
+        load("README.md:op")
+
+
+def test_each_of_several_ops_has_a_target_that_names_it_alone(folder):
+    both = OP.format(name="loading::four", function="four") + OP.format(name="loading::five", function="five")
+    (folder / "loading_several.py").write_text(both)
+
+    assert ["loading_several.py:four", "loading_several.py:five"] == [row.alone for row in load("loading_several.py")]
+    assert ["loading_several:four", "loading_several:five"] == [row.alone for row in load("loading_several")]
+    assert ["loading_several.py:four", "loading_several.py:five"] == [row.alone for row in load(".")]
+    assert ["loading::four"] == names("loading_several.py:four")
+
+
+def test_the_only_op_of_a_file_is_named_by_the_file(folder):
+    (folder / "loading_only.py").write_text(OP.format(name="loading::only", function="only"))
+
+    assert ["loading_only.py"] == [row.alone for row in load("loading_only.py")]
+
+
+def test_an_op_among_several_that_is_kept_nowhere_is_named_by_the_file(folder):
+    both = OP.format(name="loading::six", function="six") + OP.format(name="loading::seven", function="seven")
+    (folder / "loading_lost.py").write_text(f"{both}\ndel six\n")
+
+    assert {"loading_lost.py:seven", "loading_lost.py"} == {row.alone for row in load("loading_lost.py")}

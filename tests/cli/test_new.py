@@ -59,6 +59,15 @@ def test_files_are_named_after_the_op_and_lie_beside_each_other(imports_of):
     assert '@custom_op("mine::swish", reference=True)' in (imports_of / "swish.py").read_text()
 
 
+def test_namespace_that_is_not_given_is_shown(imports_of, capsys):
+    main(["new", "swish"])
+    main(["new", "mine::gate"])
+
+    out = capsys.readouterr().out
+    assert "the op is mylib::swish, because no namespace is given; namespace::swish chooses one\n" in out
+    assert "the op is mine" not in out
+
+
 def test_output_names_the_file_and_makes_its_folder(imports_of):
     assert 0 == main(["new", "swish", "--output", "ops/gates.py"])
 

@@ -184,6 +184,42 @@ def test_a_crash_without_another_process_prints_the_stack(file):
     assert "in killed_on_seven" in finished.stderr
 
 
+SEVERAL = """
+import os
+
+import torch
+from torch import Tensor
+
+from custom_autograd import Sample, custom_op
+
+
+@custom_op("several::leave", reference=True)
+def leave(x: Tensor) -> Tensor:
+    if x.shape[0] == 7:
+        os._exit(3)
+    return x * 2
+
+
+@custom_op("several::stay", reference=True)
+def stay(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@leave.register_samples
+@stay.register_samples
+def samples(make):
+    yield Sample(make(7))
+"""
+
+
+def test_the_command_that_reproduces_a_crash_names_one_op_of_a_file_with_several(imports_of, capsys):
+    (imports_of / "several_ops.py").write_text(SEVERAL)
+    main(["check", "several_ops.py", "--checks", "determinism"])
+
+    out = capsys.readouterr().out
+    assert "to reproduce: custom-autograd check several_ops.py:leave --checks determinism\n" in out
+
+
 def test_the_command_that_reproduces_a_crash_has_its_options():
     task = Task("ops.py:op", 0, "ns::op", ("vmap", "fake"), "cuda", "float64", 7)
 

@@ -18,10 +18,17 @@ from custom_autograd.torch_private import definitions, verification
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Something that can be checked, and where on the command line it comes from."""
+    """Something that can be checked.
+
+    Args:
+        text: the TARGET that it comes from.
+        value: what is checked.
+        alone: a TARGET that names it and nothing else; that which it comes from if there is none.
+    """
 
     text: str
     value: object
+    alone: str
 
 
 def load(text: str) -> tuple[Loaded, ...]:
@@ -39,13 +46,21 @@ def load(text: str) -> tuple[Loaded, ...]:
     place, _, attribute = text.rpartition(":") if ":" in text else (text, "", "")
     path = Path(place)
     if path.is_dir() and not attribute:
-        found = [value for file in _files(path) for value in ops_of(_import_file(file))]
+        modules = [(str(file), _import_file(file)) for file in _files(path)]
     else:
-        module = _import_file(path) if path.suffix == ".py" else _import_module(place)
-        found = [_attribute(module, attribute, place)] if attribute else ops_of(module)
+        modules = [(place, _import_file(path) if path.suffix == ".py" else _import_module(place))]
+    if attribute:
+        return (Loaded(text, _attribute(modules[0][1], attribute, place), text),)
+    found = [(value, _alone(where, module, value)) for where, module in modules for value in ops_of(module)]
     if not found:
         raise CheckError(f"{text}: no ops are declared there; an op comes from custom_op or torch.library.custom_op")
-    return tuple(Loaded(text, value) for value in found)
+    return tuple(Loaded(text, value, (len(found) > 1 and alone) or text) for value, alone in found)
+
+
+def _alone(place: str, module: ModuleType, value: object) -> str | None:
+    """Return the TARGET of one op among those of a module; None if the module does not keep it."""
+    names = [name for name, other in vars(module).items() if other is value]
+    return f"{place}:{names[0]}" if names else None
 
 
 def ops_of(module: ModuleType) -> list[object]:
@@ -112,12 +127,18 @@ def _import_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise CheckError(f"{name}: there is no module, file or folder of that name") from error
+            raise CheckError(f"{name}: {_why_missing(name)}") from error
         raise CheckError(_raised(name, error)) from error
     except ValueError as error:
-        raise CheckError(f"{name!r}: there is no module, file or folder of that name") from error
+        raise CheckError(f"{name!r}: {_why_missing(name)}") from error
     except (Exception, SystemExit) as error:
         raise CheckError(_raised(name, error)) from error
+
+
+def _why_missing(name: str) -> str:
+    if name and Path(name).is_file():
+        return "this is not a Python file; the name of one ends in .py"
+    return "there is no module, file or folder of that name"
 
 
 def _on_path(folder: Path) -> None:
