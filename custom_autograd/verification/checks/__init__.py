@@ -57,6 +57,7 @@ CHECKS: tuple[Check, ...] = (
     Reference(),
     Kernels(),
     Parity(),
+    Contract(),  # before what repeats one wrong shape for many sizes
     Determinism(),
     ProcessState(),
     SpecialValues(),
@@ -66,7 +67,6 @@ CHECKS: tuple[Check, ...] = (
     Layouts(),
     Sizes(),
     Fake(),
-    Contract(),
     NonDifferentiable(),
     Directional(),
     Symbolic(),

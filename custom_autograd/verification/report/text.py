@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from custom_autograd.verification.report.headline import format_counts, format_warnings
+from custom_autograd.verification.report.repeats import fold_findings, fold_lines
 from custom_autograd.verification.report.results import STATUSES, Result, Summary, skips_of, summarise
 
 
@@ -51,12 +52,13 @@ def _samples(summary: Summary) -> str:
 
 
 def _findings(results: Sequence[Result]) -> list[str]:
-    return [_finding(result) for result in results if result.is_finding]
+    return [_finding(result) for result in fold_findings([result for result in results if result.is_finding])]
 
 
 def _finding(result: Result) -> str:
     head = f"{result.status.upper()} {result.op}: {result.check}, on {result.sample}"
-    lines = [head, *(f"  {line}" for line in result.message.splitlines())]
+    message = result.message.splitlines()
+    lines = [head, *(f"  {line}" for line in (fold_lines(message) if result.status == "failed" else message))]
     lines += [f"  why, probably: {result.cause}"] if result.cause else []
     if result.script:
         lines += ["  a script that shows it:", *(f"    {line}" for line in result.script.splitlines())]
