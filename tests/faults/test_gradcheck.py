@@ -113,6 +113,13 @@ def test_flipped_sign_fails_and_names_the_entry():
     assert "(ratio -1)" in result.message
 
 
+def test_numbers_of_a_large_input_are_those_of_a_direction():
+    result = result_of(SignFlipped, lambda make: [Sample(make(400, 3), make(3))])
+
+    assert "differences: the derivative of the outputs by x along a direction = " in result.message
+    assert "(ratio -1)" in result.message
+
+
 def test_mean_instead_of_sum_fails_with_its_ratio():
     result = result_of(MeanForSum)
 

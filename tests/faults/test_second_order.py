@@ -142,10 +142,15 @@ def test_input_that_a_saved_tensor_is_detached_from_is_named():
     assert "depends on 'a', but is disconnected" in result.cause
 
 
-def test_large_input_fails_without_an_entry():
-    (result,) = check(Detached, lambda make: [Sample(make(300))], checks=["second_order"]).results
+@pytest.mark.parametrize("op", [Detached, HalfDetached, DetachedGradient])
+def test_numbers_and_cause_of_a_large_input_are_those_of_a_direction(op):
+    (small,) = check(op, lambda make: [Sample(make(4))], checks=["second_order"]).results
+    (large,) = check(op, lambda make: [Sample(make(300))], checks=["second_order"]).results
 
-    assert "failed" == result.status
+    assert "'x' is wrong: the derivative of the gradients by " in large.message
+    assert " along a direction = " in large.message
+    assert " by finite differences (ratio " in large.message
+    assert small.cause == large.cause
 
 
 def test_refusal_is_skipped_with_its_reason():

@@ -23,13 +23,14 @@ from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
     copies,
+    cotangents_like,
     find_written_gradient,
     function_of,
     signed_like,
     vector_jacobian,
 )
 from custom_autograd.verification.harness.growth import find_growth
-from custom_autograd.verification.harness.jacobians import find_worst_entry
+from custom_autograd.verification.harness.jacobians import find_worst_entry, find_wrong_direction
 from custom_autograd.verification.harness.numerical import call_nearby
 from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.verification.harness.precision import FLOAT64, Precision, hidden_noise, precision_of
@@ -189,7 +190,10 @@ def _explained(
         return failed(f"{before}gradcheck: {text}", cause="two equal backwards differ" if "reentrant" in text else "")
     is_small = sum(x.numel() for x in inputs) <= MOST_EXPLAINED
     if not is_small or any(value.is_complex() for value in (*inputs, *function(*inputs))):
-        return failed(f"{before}the backward disagrees with finite differences: {text}")
+        points, cotangents = [x.detach() for x in inputs], cotangents_like(function(*inputs))
+        direction = find_wrong_direction(function, points, cotangents, precision)
+        shown = direction.text if direction else text
+        return failed(f"{before}the backward disagrees with finite differences: {shown}")
     growth = find_growth(function, inputs, precision)
     if growth.is_harmless and written is None:
         return skipped(growth.text)

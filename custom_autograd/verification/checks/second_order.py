@@ -20,7 +20,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.causes import find_uniform_cause
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, signed_like
-from custom_autograd.verification.harness.jacobians import Entry, find_worst_entry
+from custom_autograd.verification.harness.jacobians import Entry, find_worst_entry, find_wrong_direction
 from custom_autograd.verification.harness.numerical import has_kink
 from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.verification.harness.precision import Precision, precision_of
@@ -135,14 +135,17 @@ class _Backward:
 
 
 def _explained(function: TensorFunction, cotangents: Sequence[Tensor], precision: Precision, text: str) -> Finding:
-    """Return the failure with the entry that is most wrong, if there are few enough to look at all."""
+    """Return the failure with the entry that is most wrong, or, of many, a direction that is wrong."""
     problem = f"the second derivative by {', '.join(repr(name) for name in function.names)} is wrong"
     points = [x.detach() for x in (*function.inputs, *cotangents)]
-    if sum(x.numel() for x in points) > MOST_EXPLAINED:
-        return failed(f"{problem}: {_shortened(text)}")
     backward = _Backward(function, len(cotangents))
-    outputs = [f"grad of {name}" for name in function.names]
-    entry = find_worst_entry(backward, points, precision.step, outputs=outputs)
+    if sum(x.numel() for x in points) <= MOST_EXPLAINED:
+        outputs = [f"grad of {name}" for name in function.names]
+        entry = find_worst_entry(backward, points, precision.step, outputs=outputs)
+    else:
+        entry = find_wrong_direction(
+            backward, points, signed_like(backward(*points)), precision, outputs="the gradients"
+        )
     if entry is None or entry.size <= precision.absolute:
         return failed(f"{problem}: {_shortened(text)}")
     return failed(f"{problem}: {entry.text}", cause=_cause(entry, function.names))

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from custom_autograd.verification.harness.comparison import format_pair
-from custom_autograd.verification.harness.differentiable import vector_jacobian
+from custom_autograd.verification.harness.differentiable import copies, vector_jacobian
+from custom_autograd.verification.harness.numerical import along, inner
+from custom_autograd.verification.harness.precision import Precision
 
 
 class NamedFunction(Protocol):
@@ -65,6 +67,44 @@ def find_worst_entry(
             if entry is not None and (worst is None or entry.size > worst.size):
                 worst = entry
     return worst
+
+
+def find_wrong_direction(
+    function: NamedFunction,
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    precision: Precision,
+    *,
+    outputs: str = "the outputs",
+) -> Entry | None:
+    """Return one random direction of an input along which the backward is wrong, for Jacobians too large to look at.
+
+    Args:
+        function: real tensors in, real tensors out.
+        inputs: the point.
+        cotangents: one per output; zero for one whose derivative is not looked at.
+        precision: how finely the function answers.
+        outputs: what to call the outputs.
+
+    Returns:
+        Matrices of one number, that of the direction; None for complex tensors, or if each direction is right.
+    """
+    if any(value.is_complex() for value in (*inputs, *cotangents)):
+        return None
+    grads = vector_jacobian(function, inputs, copies(cotangents))
+    for position, (name, grad) in enumerate(zip(function.names, grads, strict=True)):
+        direction = torch.randn_like(grad)
+        directions = [direction if i == position else None for i in range(len(inputs))]
+        estimate = along(function, inputs, directions, cotangents, precision)
+        found, size = inner([grad], [direction]), float(grad.norm() * direction.norm())
+        largest = max(abs(estimate.value), 0.1 * size)
+        error = abs(found - estimate.value)
+        bound = 10 * (estimate.error + precision.absolute + precision.relative * largest)
+        if not estimate.is_kink and error > bound:
+            pair = format_pair(found, estimate.value, digits=4, text=" by finite differences")
+            text = f"the derivative of {outputs} by {name} along a direction = {pair}"
+            return Entry(text, torch.tensor([[found]]), torch.tensor([[estimate.value]]), error, position)
+    return None
 
 
 def _numeric_columns(function: NamedFunction, inputs: Sequence[Tensor], position: int, step: float) -> list[Tensor]:
