@@ -1,5 +1,8 @@
 """Mutants that leave the process changed: what they change harms nothing that runs after them."""
 
+import random
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +22,16 @@ def _sets_precision(grad: Tensor, x: Tensor) -> Tensor:
 
 def _draws(grad: Tensor, x: Tensor) -> Tensor:
     torch.rand(1)
+    return 3 * grad * x * x
+
+
+def _seeds_python(x: Tensor) -> Tensor:
+    random.seed(0)
+    return (x**3).contiguous()
+
+
+def _draws_from_numpy(grad: Tensor, x: Tensor) -> Tensor:
+    np.random.rand()
     return 3 * grad * x * x
 
 
@@ -43,5 +56,19 @@ LEAVING: tuple[Mutant, ...] = (
         "process_state",
         "The backward draws random numbers that it does not use.",
         CUBE.but(backward=_draws),
+    ),
+    plant(
+        "leaves_python_randomness",
+        "process state",
+        "process_state",
+        "The kernel seeds Python's random numbers.",
+        CUBE.but(kernel=_seeds_python),
+    ),
+    plant(
+        "leaves_numpy_randomness",
+        "process state",
+        "process_state",
+        "The backward draws a number from NumPy's global generator.",
+        CUBE.but(backward=_draws_from_numpy),
     ),
 )

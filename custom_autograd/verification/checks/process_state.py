@@ -1,67 +1,24 @@
 """A call and its backward leave the process as it was: default dtype, grad mode, threads, flags and random numbers."""
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed
 from custom_autograd.verification.harness.differentiable import gradients_for
 from custom_autograd.verification.harness.targets import Target
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Something of the process that a call finds, and leaves.
-
-    Args:
-        read: gives its value.
-        write: sets it to a value that was read.
-    """
-
-    read: Callable[[], Any]  # Any: each setting has a type of its own
-    write: Callable[[Any], object]
-
-
-def _set_default_device(value: str) -> None:
-    torch.set_default_device(None if value == "cpu" else value)  # the CPU is where none is set, and setting it costs
-
-
-def _deterministic() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def _set_deterministic(value: tuple[bool, bool]) -> None:
-    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
-
-
-def _cudnn() -> tuple[bool, bool, bool]:
-    flags = torch.backends.cudnn
-    return flags.enabled, flags.benchmark, flags.deterministic
-
-
-def _set_cudnn(value: tuple[bool, bool, bool]) -> None:
-    flags = torch.backends.cudnn
-    flags.enabled, flags.benchmark, flags.deterministic = value
-
-
-def _numpy_errors() -> dict[str, str]:
-    numpy = sys.modules.get("numpy")
-    return {} if numpy is None else numpy.geterr()
-
-
-def _set_numpy_errors(value: dict[str, str]) -> None:
-    sys.modules["numpy"].seterr(**value)
-
-
 class ProcessState(Check):
-    """What was changed is put back after it is reported."""
+    """What was changed is put back after it is reported.
+
+    A setting that earlier calls have left changed already is set to another value first, so that the call changes it
+    again.
+    """
 
     name = "process_state"
     code = "Y04"
@@ -71,24 +28,46 @@ class ProcessState(Check):
     purpose = "a call and its backward leave default dtype, grad mode, threads, flags and random numbers as they were"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Yield one finding for the call, and one for forward and backward."""
-        before = _read()
+        """Yield findings for the call, and for forward and backward: as things are, and with other settings."""
         with torch.no_grad():
-            values_of(target, target.full, sample)
-            yield _compare("a call", {**before, "grad mode": False})
-        states = [torch.get_rng_state()]
+            found = _look_at_call(lambda: values_of(target, target.full, sample))
+        yield from found
+        yield from _look_at_backward(target, sample)
 
-        def mark(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-            states.append(torch.get_rng_state())
-            return [torch.ones_like(output) for output in outputs]
 
-        try:
-            gradients_for(target, sample, mark)
-        except Exception:  # noqa: BLE001 - derivatives have checks of their own
-            _put_back(before)
-            return
-        yield _compare("forward and backward", before)
-        yield _judge_randomness([*states, torch.get_rng_state()])
+def _look_at_call(call: Callable[[], object]) -> list[Finding]:
+    found = [_run(call, "a call")]
+    if found[0].status == "failed":
+        return found
+    before = torch.get_rng_state()
+    torch.rand(())  # a call that draws goes on from here; one that seeds does not
+    found.append(_run_elsewhere(call, "a call"))
+    if torch.equal(before, torch.get_rng_state()):
+        cause = "torch.manual_seed in a kernel; a generator that is seeded belongs to the kernel, or is an argument"
+        found.append(failed("a call seeds torch's random numbers: every call leaves them in one state", cause=cause))
+    return found
+
+
+def _look_at_backward(target: Target, sample: Sample) -> Iterable[Finding]:
+    states: list[Tensor] = []
+
+    def mark(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        states.append(torch.get_rng_state())
+        return [torch.ones_like(output) for output in outputs]
+
+    def call() -> None:
+        gradients_for(target, sample, mark)
+
+    before, what = torch.get_rng_state(), "forward and backward"
+    try:
+        finding = _run(call, what)
+    except Exception:  # noqa: BLE001 - derivatives have checks of their own
+        return
+    yield finding
+    if finding.status == "failed":
+        return
+    yield _judge_randomness([before, states[0], torch.get_rng_state()])
+    yield _run_elsewhere(call, what)
 
 
 def _judge_randomness(states: Sequence[Tensor]) -> Finding:
@@ -99,39 +78,43 @@ def _judge_randomness(states: Sequence[Tensor]) -> Finding:
     return failed("the backward draws random numbers, or seeds them, and the forward does not", cause="a stray seed")
 
 
-def _compare(what: str, before: Mapping[str, object]) -> Finding:
-    after = _read()
-    changed = [name for name in before if after[name] != before[name]]
+def _run(call: Callable[[], object], what: str) -> Finding:
+    """Compare the settings and generators after a call with those before; settings are put back."""
+    with settings.kept():
+        before, generators = settings.read(), settings.generators()
+        call()
+        after, moved = settings.read(), settings.generators()
+    finding = _compare(what, before, after)
+    if finding.status == "failed":
+        return finding
+    changed = [owner for owner, state in generators.items() if moved[owner] != state]
+    return _misplaced(what, changed[0]) if changed else PASSED
+
+
+def _misplaced(what: str, owner: str) -> Finding:
+    text = f"{what}: the global random numbers of {owner}, which torch.manual_seed does not reach, are drawn or seeded"
+    return failed(text, cause="draw from torch's generator, and declare it with tags=torch.Tag.nondeterministic_seeded")
+
+
+def _run_elsewhere(call: Callable[[], object], what: str) -> Finding:
+    """As `_run`, with other settings: all at once, or, if the op does not take them, one by one."""
+    before = settings.read()
+    for names in ((), *((name,) for name in before)):
+        try:
+            with settings.perturbed(before, names) as values:
+                call()
+                after = settings.read()
+        except Exception:  # noqa: BLE001 - an op may need a setting as it is
+            continue
+        finding = _compare(f"{what} that finds other settings", values, after)
+        if finding.status == "failed" or not names:
+            return finding
+    return PASSED
+
+
+def _compare(what: str, before: Mapping[str, object], after: Mapping[str, object]) -> Finding:
+    changed = [name for name in before if name in after and after[name] != before[name]]
     if not changed:
         return PASSED
-    _put_back(before)
     rows = [f"{name} is {after[name]}, and was {before[name]}" for name in changed]
     return failed(f"{what}: the process is left changed: {'; '.join(rows)}", cause="it is set and not put back")
-
-
-SETTINGS: Mapping[str, Setting] = {
-    "default dtype": Setting(torch.get_default_dtype, torch.set_default_dtype),
-    "default device": Setting(lambda: str(torch.get_default_device()), _set_default_device),
-    "grad mode": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
-    "number of threads": Setting(torch.get_num_threads, torch.set_num_threads),
-    "deterministic algorithms": Setting(_deterministic, _set_deterministic),
-    "anomaly mode": Setting(torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    "float32 precision": Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    "autocast": Setting(
-        lambda: torch.is_autocast_enabled("cpu"), lambda value: torch.set_autocast_enabled("cpu", value)
-    ),
-    "cudnn": Setting(_cudnn, _set_cudnn),
-    "NumPy's error handling": Setting(_numpy_errors, _set_numpy_errors),
-    "recursion limit": Setting(sys.getrecursionlimit, sys.setrecursionlimit),
-    "working folder": Setting(os.getcwd, os.chdir),
-}
-
-
-def _read() -> dict[str, Any]:
-    return {name: setting.read() for name, setting in SETTINGS.items()}
-
-
-def _put_back(before: Mapping[str, object]) -> None:
-    for name, value in before.items():
-        if SETTINGS[name].read() != value:
-            SETTINGS[name].write(value)

@@ -20,6 +20,7 @@ from custom_autograd.verification.harness.base import Check, Finding, NothingToC
 from custom_autograd.verification.harness.claims import choose_cause
 from custom_autograd.verification.harness.origins import is_authors
 from custom_autograd.verification.harness.scripts import script_of
+from custom_autograd.verification.harness.settings import kept as kept_settings
 from custom_autograd.verification.harness.shrinking import shrink
 from custom_autograd.verification.harness.sweeps import representatives
 from custom_autograd.verification.harness.targets import Target
@@ -146,7 +147,7 @@ def _nothing_for(check: Check) -> str:
 
 def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: int) -> Result:
     own_seed = zlib.crc32(f"{target.name}/{check.name}/{position}/{seed}".encode())
-    with isolated_randomness(own_seed), torch.inference_mode(False), torch.enable_grad():
+    with isolated_randomness(own_seed), kept_settings(), torch.inference_mode(False), torch.enable_grad():
         result = _run_on_sample(target, check, sample, label_of(sample, position))
     return replace(result, seed=seed)
 

@@ -1,0 +1,173 @@
+"""Settings of the process: read, set to other values for a moment, and put back.
+
+put_back(values)     whatever differs from `values` is set again
+perturbed(values)    every setting has another value within, so that a kernel that sets a constant changes it
+generators()         the state of random generators other than torch's
+"""
+
+import contextlib
+import os
+import pickle
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Something of the process that a call finds, and leaves.
+
+    Args:
+        read: gives its value.
+        write: sets it to a value that was read.
+        other: gives another value that ops run with as well; None if there is none, such as of the default device.
+    """
+
+    read: Callable[[], Any]  # Any: each setting has a type of its own
+    write: Callable[[Any], object]
+    other: Callable[[Any], Any] | None = None
+
+
+def read() -> dict[str, Any]:
+    """Return the value of each setting; one that cannot be read, such as a working folder that is gone, is left out."""
+    found = {}
+    for name, setting in SETTINGS.items():
+        with contextlib.suppress(Exception):  # torch raises where settings contradict each other
+            found[name] = setting.read()
+    return found
+
+
+def put_back(values: Mapping[str, object]) -> None:
+    """Set each setting that differs to its value."""
+    now = read()
+    for name, value in values.items():
+        if name not in now or now[name] != value:
+            SETTINGS[name].write(value)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Put every setting back afterwards."""
+    before = read()
+    try:
+        yield
+    finally:
+        put_back(before)
+
+
+@contextlib.contextmanager
+def perturbed(values: Mapping[str, object], names: Collection[str] = ()) -> Iterator[dict[str, object]]:
+    """Set settings to other values within.
+
+    Args:
+        values: what they are.
+        names: which settings; all by default.
+
+    Yields:
+        The values of all settings within; those without another value are as they were.
+    """
+    try:
+        for name, value in values.items():
+            other = SETTINGS[name].other
+            if other is not None and (not names or name in names):
+                SETTINGS[name].write(other(value))
+        yield read()
+    finally:
+        put_back(values)
+
+
+def generators() -> dict[str, object]:
+    """Return the state of each random generator of the process that torch's seed does not reach, by its owner."""
+    found: dict[str, object] = {"Python": random.getstate()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found["NumPy"] = pickle.dumps(numpy.random.get_state(legacy=False))
+    return found
+
+
+def _set_default_device(value: str) -> None:
+    torch.set_default_device(None if value == "cpu" else value)  # the CPU is where none is set, and setting it costs
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_deterministic(value: tuple[bool, bool]) -> None:
+    """Set them as `torch.use_deterministic_algorithms`, which imports the compiler, only if it is there already."""
+    mode = {(False, False): 0, (True, True): 1, (True, False): 2}.get(value)
+    if mode is None or "torch._inductor.config" in sys.modules:
+        torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+    else:
+        torch.set_deterministic_debug_mode(mode)
+
+
+def _other_deterministic(value: tuple[bool, bool]) -> tuple[bool, bool]:
+    """Ops that have no deterministic algorithm warn, and run."""
+    return (False, False) if value[0] else (True, True)
+
+
+def _set_anomaly(value: bool) -> None:
+    torch.autograd.set_detect_anomaly(value, check_nan=torch.is_anomaly_check_nan_enabled())
+
+
+def _cudnn() -> tuple[bool, bool, bool]:
+    flags = torch.backends.cudnn
+    return flags.enabled, flags.benchmark, flags.deterministic
+
+
+def _set_cudnn(value: tuple[bool, bool, bool]) -> None:
+    """Set them where torch's test tools have forbidden to assign to the attributes, too."""
+    enabled, benchmark, deterministic = value
+    before = torch.backends.cudnn.set_flags(enabled, benchmark, None, deterministic)
+    torch.backends.cudnn.set_flags(enabled, benchmark, before[2], deterministic, *before[4:])
+
+
+def _numpy_errors() -> dict[str, str]:
+    return dict(sys.modules["numpy"].geterr())
+
+
+def _set_numpy_errors(value: dict[str, str]) -> None:
+    sys.modules["numpy"].seterr(**value)
+
+
+def _other_folder(value: str) -> str:
+    return next(path for path in (os.path.realpath(tempfile.gettempdir()), os.path.abspath(os.sep)) if path != value)
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "default dtype": Setting(
+        torch.get_default_dtype,
+        torch.set_default_dtype,
+        lambda value: torch.float64 if value != torch.float64 else torch.float32,
+    ),
+    "default device": Setting(lambda: str(torch.get_default_device()), _set_default_device),
+    "grad mode": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
+    "number of threads": Setting(
+        torch.get_num_threads, torch.set_num_threads, lambda value: value - 1 if value > 1 else 2
+    ),
+    "deterministic algorithms": Setting(_deterministic, _set_deterministic, _other_deterministic),
+    "anomaly mode": Setting(torch.is_anomaly_enabled, _set_anomaly, lambda value: not value),
+    "float32 precision": Setting(
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        lambda value: "high" if value == "highest" else "highest",
+    ),
+    "autocast": Setting(
+        lambda: torch.is_autocast_enabled("cpu"), lambda value: torch.set_autocast_enabled("cpu", value)
+    ),
+    "cudnn": Setting(_cudnn, _set_cudnn, lambda value: tuple(not flag for flag in value)),
+    "NumPy's error handling": Setting(
+        _numpy_errors,
+        _set_numpy_errors,
+        lambda value: {kind: "warn" if action == "ignore" else "ignore" for kind, action in value.items()},
+    ),
+    "recursion limit": Setting(sys.getrecursionlimit, sys.setrecursionlimit, lambda value: value + 100),
+    "working folder": Setting(os.getcwd, os.chdir, _other_folder),
+}
+"""The default device, grad mode and autocast have no other value: they decide what an op computes."""
