@@ -1,6 +1,7 @@
 """The check `linearity` fails a backward that is not linear in its gradient, which gradcheck accepts."""
 
 import pytest
+import torch
 from torch.autograd import Function
 
 from custom_autograd.core.samples import Sample
@@ -54,6 +55,34 @@ class Constant(Doubled):
         return 2 * grad + 1
 
 
+class ClippedFarOut(Doubled):
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad.clamp(-1e200, 1e200)
+
+
+class FlushesToZero(Doubled):
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad * (grad.abs() >= torch.finfo(grad.dtype).tiny)
+
+
+class Squares(Doubled):
+    """Overflows on the way to a finite gradient: no fault of the formula."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * (grad * grad) / (grad + (grad == 0))
+
+
+class InFloat32(Doubled):
+    """Has less range than its inputs."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (2 * grad.float()).to(grad.dtype)
+
+
 def test_linear_backward_passes():
     assert "passed" == result_of(Doubled).status
 
@@ -75,3 +104,18 @@ def test_gradcheck_alone_accepts_it(op):
 
 def test_affine_backward_fails_at_zero():
     assert "vjp(0)" in result_of(Constant).message
+
+
+@pytest.mark.parametrize(
+    ("op", "identity"), [(ClippedFarOut, "vjp(1e+300 u) / 1e+300"), (FlushesToZero, "vjp(5.56268e-309 u)")]
+)
+def test_backward_that_is_not_linear_far_out_fails(op, identity):
+    result = result_of(op)
+
+    assert "failed" == result.status
+    assert identity in result.message
+
+
+@pytest.mark.parametrize("op", [Squares, InFloat32], ids=lambda op: op.__name__)
+def test_backward_that_overflows_far_out_is_not_judged_there(op):
+    assert "passed" == result_of(op).status

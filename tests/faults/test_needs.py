@@ -39,6 +39,24 @@ class ShiftsGradients(Product):
         return (found[1], found[0]) if len(found) == 2 else (found[0], found[0])
 
 
+class OtherInGradMode(Product):
+    """Wrong where only x needs a gradient and the backward is recorded."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return grad * w * (2 if torch.is_grad_enabled() and not ctx.needs_input_grad[1] else 1), grad * x
+
+
+class NumpyProduct(Product):
+    """A backward that cannot be recorded: other checks report it."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return torch.from_numpy(grad.numpy() * w.numpy()), torch.from_numpy(grad.numpy() * x.numpy())
+
+
 @custom_op("faults_needs::asks")
 def asks(x: Tensor, w: Tensor) -> Tensor:
     return x * w
@@ -117,3 +135,15 @@ def test_gradient_in_the_place_of_another_fails():
 
     assert "failed" == result.status
     assert "the gradient of 'x' where only it is needed[0, 0] = " in result.message
+
+
+def test_another_gradient_in_grad_mode_fails():
+    result = result_of(OtherInGradMode)
+
+    assert "failed" == result.status
+    assert "the gradient of 'x' where only it is needed, with create_graph=True[" in result.message
+    assert result.message.endswith("(ratio 2) without it")
+
+
+def test_a_backward_that_cannot_be_recorded_is_not_judged():
+    assert "passed" == result_of(NumpyProduct).status

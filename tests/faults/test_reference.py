@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import pytest
 import torch
 from torch.autograd import Function
 
@@ -116,6 +117,28 @@ def test_rounding_of_the_reference_itself_is_allowed():
     (result,) = check(made, lambda make: [Sample(make(64, low=100, high=101))], checks=["reference"]).results
 
     assert "passed" == result.status, result.message
+
+
+def power(x, p=3.0):
+    return x**p
+
+
+def power_with_fast_path(x, p=3.0):
+    return x * x * 1.5 if p == 2.0 else x**p
+
+
+def power_with_right_fast_path(x, p=3.0):
+    return x * x if p == 2.0 else x**p
+
+
+@pytest.mark.parametrize(("op", "status"), [(power_with_fast_path, "failed"), (power_with_right_fast_path, "passed")])
+def test_fast_path_of_a_power_of_two_is_looked_at(op, status):
+    names = (TargetArgument("x"), TargetArgument("p", default=3.0))
+    made = Target(name="faults::power", call=op, full=op, arguments=names, reference=power, kernels={"": op})
+    (result,) = check(made, lambda make: [Sample(make(4), 3.0)], checks=["reference"]).results
+
+    assert status == result.status, result.message
+    assert status == "passed" or "p=2.0: output 0[0] = " in result.message
 
 
 def test_missing_reference_is_skipped():

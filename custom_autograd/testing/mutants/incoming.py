@@ -116,6 +116,13 @@ INCOMING: tuple[Mutant, ...] = (
         CUBE.but(backward=lambda grad, x: 3 * grad * (grad.abs() > 1e-3) * x * x * (grad.abs() < 100)),
     ),
     plant(
+        "linear_clipped_far_out",
+        "not linear",
+        "linearity",
+        "Incoming gradients beyond 1e200 are cut off.",
+        CUBE.but(backward=lambda grad, x: 3 * grad.clamp(-1e200, 1e200) * x * x),
+    ),
+    plant(
         "linear_mean",
         "not the gradient of one element",
         "directional",

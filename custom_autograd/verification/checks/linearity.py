@@ -10,6 +10,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import copies, function_of, signed_like, vector_jacobian
+from custom_autograd.verification.harness.precision import noise_of
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.tolerances import tolerance_of
 
@@ -17,7 +18,7 @@ CAUSE = "the backward is not linear in the incoming gradient; abs(), clamp(), a 
 
 
 class Linearity(Check):
-    """vjp(a u + b v) = a vjp(u) + b vjp(v), vjp(0) = 0, vjp(1e4 u) = 1e4 vjp(u), with u and v of both signs."""
+    """vjp(a u + b v) = a vjp(u) + b vjp(v), vjp(0) = 0, vjp(c u) = c vjp(u) for c from 2**-1024 to 1e300."""
 
     name = "linearity"
     code = "G04"
@@ -26,7 +27,7 @@ class Linearity(Check):
     purpose = "the backward is linear in the incoming gradient"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Three identities that every linear map satisfies."""
+        """Identities that every linear map satisfies; extreme cotangents only if the op computes in float64."""
         function = function_of(target, sample)
         outputs = function(*function.inputs)
         if not any(output.requires_grad for output in outputs):
@@ -53,6 +54,13 @@ class Linearity(Check):
         for scale in probe.scales:
             scaled = (one / scale for one in vjp(scale * one for one in u))
             yield compare(f"vjp({scale:g} u) / {scale:g}", scaled, of_u)
+        for scale in _extreme_scales(outputs):
+            extreme = tuple(_divided(one, scale) for one in vjp(scale * one for one in u))
+            if not all(bool(torch.isfinite(one).all()) for one in extreme):
+                return  # it overflows on the way, or in a narrower dtype
+            finding = compare(f"vjp({scale:g} u) / {scale:g}", extreme, of_u)
+            if finding is PASSED or noise_of(function, function.inputs) == 0:
+                yield finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,23 @@ class Probe:
     def mix(self, one: Tensor, other: Tensor) -> Tensor:
         """Return a u - b v."""
         return self.a * one - self.b * other
+
+
+def _extreme_scales(outputs: Sequence[Tensor]) -> tuple[float, ...]:
+    """Return what makes numbers of order 1 almost as large as float64 goes, and subnormal; none for other dtypes."""
+    if any(output.dtype not in (torch.float64, torch.complex128) for output in outputs):
+        return ()
+    is_flushed = bool(outputs[0].new_full((), SUBNORMAL) * 1 == 0)  # torch.set_flush_denormal, or -ffast-math
+    return (1e300,) if is_flushed else (1e300, SUBNORMAL)
+
+
+def _divided(tensor: Tensor, scale: float) -> Tensor:
+    """Divide by multiplying, in two steps: the reciprocal of a subnormal number is infinite."""
+    return tensor * 2.0**512 * (2.0**-512 / scale) if scale < 1 else tensor * (1 / scale)
+
+
+SUBNORMAL = 2.0**-1024
+"""Times a number of order 1 it keeps nearly all bits, and is less than the least normal float64, 2**-1022."""
 
 
 def _probe_of(outputs: Sequence[Tensor]) -> Probe:

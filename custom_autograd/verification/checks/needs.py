@@ -31,7 +31,7 @@ class Needs(Check):
     purpose = "a gradient that nobody needs is not computed, and does not change the others"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Two findings per input: the value of its gradient, and what ran for nothing."""
+        """Three findings per input: the value of its gradient, also with create_graph, and what ran for nothing."""
         function = function_of(target, sample)
         if len(function.positions) < 2:
             raise NothingToCheckError("only one input can have a gradient")
@@ -53,6 +53,7 @@ class Needs(Check):
                     f"{difference} where all are needed", cause="a gradient is returned in the place of another"
                 )
             )
+            yield _compare_with_graph(part, cotangents, alone, label)
             yield _waste(target, function, position, everything, alone)
 
 
@@ -113,6 +114,17 @@ def _record(function: TensorFunction, cotangents: Sequence[Tensor]) -> Backward:
     with Watch(found.add):
         found.grads = called.backward(cotangents)
     return found
+
+
+def _compare_with_graph(part: TensorFunction, cotangents: Sequence[Tensor], alone: Backward, label: str) -> Finding:
+    try:
+        found = forward(part, part.inputs).backward(cotangents, create_graph=True)
+    except Exception:  # noqa: BLE001 - what a backward raises in grad mode is a finding of the check second_order
+        return PASSED
+    found = tuple(grad.detach() for grad in found)
+    difference = find_difference(found, alone.grads, names=[f"{label}, with create_graph=True"])
+    cause = "the backward computes something else in grad mode, or from what needs a gradient"
+    return PASSED if difference is None else failed(f"{difference} without it", cause=cause)
 
 
 def _written(overload: Overload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:

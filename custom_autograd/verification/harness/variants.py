@@ -70,8 +70,9 @@ def _others(value: object) -> tuple[object, ...]:
     return ()
 
 
-SCALARS = (0.0, 1.0, -1.0, 250.0, 1e-3)
-"""What a kernel may treat specially, or bound: a factor of 1 is left out, one of 0 divides, one of 250 is clamped."""
+SCALARS = (0.0, 1.0, -1.0, 2.0, 250.0, 1e-3)
+"""What a kernel may treat specially, or bound: a factor of 1 is left out, one of 0 divides, a power of 2 is a product,
+and one of 250 is clamped."""
 
 
 def sizes(sample: Sample, arguments: Sequence[TargetArgument] = ()) -> Iterator[tuple[str, Sample]]:
