@@ -1,8 +1,10 @@
 """The check `vmap` fails a batching rule that differs from a loop, and skips an op without one."""
 
+import pytest
 import torch
 from torch.autograd import Function
 
+from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification.check import check
 
@@ -120,3 +122,136 @@ def test_random_results_are_skipped():
 
     assert "skipped" == result.status
     assert "the op gives other results from one call to the next" in result.message
+
+
+def first_of(tensors, in_dims, size):
+    return [t.expand(size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims, strict=True)]
+
+
+class Middle(Product):
+    """Wrong where both are batched along 1."""
+
+    @staticmethod
+    def vmap(info, in_dims, x, w):
+        factor = 2 if in_dims == (1, 1) and x.dim() > 2 else 1
+        return Product.apply(*first_of((x, w), in_dims, info.batch_size)) * factor, 0
+
+
+class MiddleWithFirst(Product):
+    """Wrong where x is batched along 1 and w along 0."""
+
+    @staticmethod
+    def vmap(info, in_dims, x, w):
+        factor = 2 if in_dims == (1, 0) and x.dim() > 2 else 1
+        return Product.apply(*first_of((x, w), in_dims, info.batch_size)) * factor, 0
+
+
+class MiddleAlone(Product):
+    """Wrong where x is batched along 1, and w is not batched."""
+
+    @staticmethod
+    def vmap(info, in_dims, x, w):
+        factor = 2 if in_dims == (1, None) and x.dim() > 2 else 1
+        return Product.apply(*first_of((x, w), in_dims, info.batch_size)) * factor, 0
+
+
+class FourAtMost(Product):
+    """The fifth of a batch is forgotten."""
+
+    @staticmethod
+    def vmap(info, in_dims, x, w):
+        out = Product.apply(*first_of((x, w), in_dims, info.batch_size))
+        return torch.cat([out[:4], torch.zeros_like(out[4:])]), 0
+
+
+@pytest.mark.parametrize(
+    ("op", "text"),
+    [
+        (Middle, "batched over 'x', 'w' at dimension 1: "),
+        (MiddleWithFirst, "batched over 'x' at dimension 1, 'w' at dimension 0: "),
+        (MiddleAlone, "batched over 'x' at dimension 1: "),
+        (FourAtMost, "batched over 'x', 'w' at dimension 0, 5 of them: output 0[4, "),
+    ],
+)
+def test_middle_dimensions_and_larger_batches_are_looked_at(op, text):
+    result = result_of(op, lambda make: [Sample(make(4, 2), make(4, 2))])
+
+    assert "failed" == result.status
+    assert text in result.message
+
+
+class Squared(Function):
+    """y = x² with a batching rule."""
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return Squared.apply(x), in_dims[0]
+
+
+class FirstOrLast(Squared):
+    """Takes a batch that is not first to be last."""
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        dim = 0 if in_dims[0] == 0 else -1
+        return Squared.apply(x.movedim(in_dims[0], dim)), dim if x.shape[-1] == info.batch_size else 0
+
+
+@pytest.mark.parametrize(("op", "status"), [(Squared, "passed"), (FirstOrLast, "failed")])
+def test_the_middle_dimension_of_one_input_is_looked_at(op, status):
+    result = result_of(op, lambda make: [Sample(make(3, 2))])
+
+    assert status == result.status, result.message
+    assert status == "passed" or "batched over 'x' at dimension 1: " in result.message
+
+
+def test_right_rule_passes_for_matrices():
+    result = result_of(Product, lambda make: [Sample(make(4, 2), make(4, 2)), Sample(make(3, 4, 2), make(2))][:1])
+
+    assert ("passed", "") == (result.status, result.message)
+
+
+@custom_op("faults_vmap::forgets_scale")
+def forgets_scale(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    return x * scale
+
+
+@forgets_scale.register_vmap
+def _(info, in_dims, x, scale):
+    return forgets_scale(x), in_dims[0]
+
+
+@custom_op("faults_vmap::scaled")
+def scaled(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    return x * scale
+
+
+@scaled.register_vmap
+def _(info, in_dims, x, scale):
+    return scaled(x, scale), in_dims[0]
+
+
+@pytest.mark.parametrize("given", [(), (1.0,)], ids=["default", "given"])
+def test_a_scalar_that_a_rule_forgets_is_noticed(given):
+    found = [result_of(op, lambda make: [Sample(make(4), *given)]) for op in (forgets_scale, scaled)]
+
+    assert ["failed", "passed"] == [result.status for result in found]
+    assert "scale=0.7: batched over 'x' at dimension 0: " in found[0].message
+
+
+def refuses_small(x, scale=1.0):
+    if scale < 1:
+        raise ValueError("scale must be >= 1")
+    return x * scale
+
+
+def test_a_scalar_that_the_op_refuses_is_left_out():
+    assert "passed" == result_of(refuses_small, lambda make: [Sample(make(4), 1.0)]).status

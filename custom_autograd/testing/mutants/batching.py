@@ -14,6 +14,7 @@ from custom_autograd.testing.mutants.more_bases import (
     WRITTEN_TWO,
     first,
     growth_jvp,
+    growth_vmap,
 )
 from custom_autograd.testing.mutants.mutant import Mutant, plant
 
@@ -44,6 +45,18 @@ def _vmap_out_dim(info: Any, in_dims: Dims, x: Tensor, y: Tensor) -> tuple[Tenso
     del info
     out = first(x, in_dims[0]).exp() * first(y, in_dims[1])
     return out.movedim(0, -1).contiguous().reshape(out.shape), 0
+
+
+def _vmap_middle(info: Any, in_dims: Dims, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
+    """A batch of x along the middle is taken twice."""
+    factor = 2 if x.dim() > 2 and in_dims == (1, None) else 1
+    return factor * growth_vmap(info, in_dims, x, y)[0], 0
+
+
+def _vmap_of_four(info: Any, in_dims: Dims, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
+    """What comes after the fourth of a batch is zero."""
+    out = growth_vmap(info, in_dims, x, y)[0]
+    return torch.cat([out[:4], torch.zeros_like(out[4:])]), 0
 
 
 def _written_vmap(info: Any, in_dims: Dims, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
@@ -84,6 +97,20 @@ BATCHING: tuple[Mutant, ...] = (
         "vmap",
         "The batch comes out last, and is said to be first.",
         GROWTH.but(vmap=_vmap_out_dim),
+    ),
+    plant(
+        "vmap_middle_dim",
+        "wrong vmap only",
+        "vmap",
+        "Where only x is batched, and in the middle, the result is doubled.",
+        GROWTH.but(vmap=_vmap_middle),
+    ),
+    plant(
+        "vmap_of_four",
+        "wrong vmap only",
+        "vmap",
+        "Of a batch, the first four are computed.",
+        GROWTH.but(vmap=_vmap_of_four),
     ),
     plant(
         "vmap_first_for_all",

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -13,6 +14,7 @@ from custom_autograd.verification.harness.base import (
     Check,
     Finding,
     NothingToCheckError,
+    failed,
     find_refusal,
     first_line,
     skipped,
@@ -21,8 +23,10 @@ from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.sweeps import copy, subsets
 from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.variants import scalars
 
 BATCH = 3
+LARGER = 5
 MOST_CASES = 30
 
 InDims: TypeAlias = tuple[int | None, ...]
@@ -33,7 +37,7 @@ TensorsFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 
 class Vmap(Check):
-    """Every combination of in_dims out of None, 0 and -1, and vmap of vmap."""
+    """Every combination of in_dims out of None, 0 and -1, some with 1, and vmap of vmap; then another scalar."""
 
     name = "vmap"
     code = "T01"
@@ -50,14 +54,55 @@ class Vmap(Check):
         if has_generator(sample):
             raise NothingToCheckError("it draws from a generator that every call of a loop is given anew")
         written = target.written_places(sample)
-        names = [target.name_of(leaf) for leaf in leaves]
-        call = _function(target, copy(sample), written)
-        tensors = copy(sample).tensors()
-        for levels in _cases(tensors, written):
-            finding = _check(call, tensors, levels, names, is_composed=target.is_composed)
+        names = tuple(target.name_of(leaf) for leaf in leaves)
+        loop = Loop(_function(target, copy(sample), written), copy(sample).tensors(), names)
+        for batching in _cases(loop.tensors, written):
+            finding = _check(loop, batching, is_composed=target.is_composed)
             yield finding
             if finding.status == "skipped":
                 return
+        yield from _check_scalars(target, sample)
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """The in_dims of each level, the outer level first, and how many calls each level stands for."""
+
+    levels: tuple[InDims, ...]
+    size: int = BATCH
+
+    def described(self, names: Sequence[str]) -> str:
+        """Such as "batched over 'x', 'w' at dimension 0", or "batched over 'x' at dimension 0, and within over ..."."""
+        text = "batched over " + ", and within over ".join(_level(dims, names) for dims in self.levels)
+        return text if self.size == BATCH else f"{text}, {self.size} of them"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What a loop over a batch gives, computed once for all dimensions along which the batch may lie.
+
+    Args:
+        call: what is called.
+        tensors: its arguments without a batch.
+        names: what to call them.
+        known: the results that are computed already.
+    """
+
+    call: TensorsFunction
+    tensors: tuple[Tensor, ...]
+    names: tuple[str, ...]
+    known: dict[object, tuple[Tensor, ...]] = field(default_factory=dict)
+
+    def results(self, batching: Batching, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the results for batched values.
+
+        Raises:
+            NothingToCheckError: results of equal inputs differ, or cannot be stacked.
+        """
+        key = batching.size, tuple(tuple(dim is None for dim in dims) for dims in batching.levels)
+        if key not in self.known:
+            self.known[key] = _looped(self.call, values, batching)
+        return self.known[key]
 
 
 def _function(target: Target, sample: Sample, written: frozenset[int]) -> TensorsFunction:
@@ -70,20 +115,32 @@ def _function(target: Target, sample: Sample, written: frozenset[int]) -> Tensor
     return call
 
 
-def _cases(tensors: Sequence[Tensor], written: frozenset[int]) -> Iterator[tuple[InDims, ...]]:
-    """The in_dims of each level, the outer level first: one level in every combination, then two."""
+def _cases(tensors: Sequence[Tensor], written: frozenset[int]) -> Iterator[Batching]:
+    """One level in every combination, and with a larger batch, then two levels."""
     size = len(tensors)
     along_first = [_along(chosen, 0, size) for chosen in subsets(size)]
     mixed = itertools.product(*((None, 0, -1) if tensor.dim() else (None, 0) for tensor in tensors))
     everything = list(range(size))
-    ordered = [*along_first, _along(everything, -1, size), *itertools.islice(mixed, MOST_CASES)]
+    ordered = [*along_first, _along(everything, -1, size), *_middle(tensors), *itertools.islice(mixed, MOST_CASES)]
     for dims in dict.fromkeys(ordered):
         if set(dims) != {None} and all(dims[place] is not None for place in written):
-            yield (dims,)
-    yield _along(everything, 0, size), _along(everything, 0, size)
+            yield Batching((dims,))
+    yield Batching((_along(everything, 0, size),), LARGER)
+    yield Batching((_along(everything, 0, size), _along(everything, 0, size)))
     if size > 1:
         outer, inner = sorted(written | {0}), sorted(written | set(everything[1:]))
-        yield _along(outer, 0, size), _along(inner, -1, size)
+        yield Batching((_along(outer, 0, size), _along(inner, -1, size)))
+
+
+def _middle(tensors: Sequence[Tensor]) -> Iterator[InDims]:
+    """Dimension 1 of matrices, neither first nor last: for all, for one of the first two beside 0, and for it alone."""
+    if all(tensor.dim() < 2 for tensor in tensors):
+        return
+    yield tuple(min(1, tensor.dim()) for tensor in tensors)
+    for place, tensor in enumerate(tensors[:2]):
+        if tensor.dim() >= 2:
+            yield tuple(int(other == place) for other in range(len(tensors)))
+            yield _along([place], 1, len(tensors))
 
 
 def _along(chosen: Iterable[int], dim: int, size: int) -> InDims:
@@ -91,21 +148,14 @@ def _along(chosen: Iterable[int], dim: int, size: int) -> InDims:
     return tuple(dim if place in places else None for place in range(size))
 
 
-def _check(
-    call: TensorsFunction,
-    tensors: Sequence[Tensor],
-    levels: tuple[InDims, ...],
-    names: list[str],
-    *,
-    is_composed: bool,
-) -> Finding:
-    values = _batched(tensors, levels)
-    batched = call
-    for dims in reversed(levels):
+def _check(loop: Loop, batching: Batching, *, is_composed: bool) -> Finding:
+    values = _batched(loop.tensors, batching)
+    batched = loop.call
+    for dims in reversed(batching.levels):
         batched = torch.vmap(batched, in_dims=dims, randomness="different")
     with torch.no_grad():
         try:
-            expected = _looped(call, values, levels)
+            expected = loop.results(batching, values)
         except NothingToCheckError as reason:
             return skipped(str(reason))
         try:
@@ -116,43 +166,63 @@ def _check(
                 raise
             return skipped(f"the op has no batching rule and says so: {refusal or first_line(error)}")
     difference = find_difference(found, expected, factor=10.0)
-    return PASSED if difference is None else difference.failed(f"{_described(levels, names)}: {difference} by a loop")
+    return (
+        PASSED if difference is None else difference.failed(f"{batching.described(loop.names)}: {difference} by a loop")
+    )
 
 
-def _batched(tensors: Sequence[Tensor], levels: Sequence[InDims]) -> list[Tensor]:
+def _check_scalars(target: Target, sample: Sample) -> Iterator[Finding]:
+    """The first other float among the arguments that the op takes, with everything batched."""
+    written, names = target.written_places(sample), tuple(target.name_of(leaf) for leaf in sample.leaves())
+    batching = Batching((_along(range(len(names)), 0, len(names)),))
+    for label, variant in scalars(sample, target.arguments):
+        if _floats(variant) == _floats(sample):
+            continue
+        loop = Loop(_function(target, copy(variant), written), copy(variant).tensors(), names)
+        try:
+            with torch.no_grad():
+                expected = loop.results(batching, _batched(loop.tensors, batching))
+        except Exception:  # noqa: BLE001 - whatever the op raises, it was not made for this number
+            continue
+        if all(bool(torch.isfinite(output).all()) for output in expected):
+            finding = _check(loop, batching, is_composed=target.is_composed)
+            yield finding if finding.status != "failed" else failed(f"{label}: {finding.message}", cause=finding.cause)
+            return
+
+
+def _floats(sample: Sample) -> list[float]:
+    return [value for value in (*sample.args, *sample.kwargs.values()) if isinstance(value, float)]
+
+
+def _batched(tensors: Sequence[Tensor], batching: Batching) -> list[Tensor]:
     """The tensors with a dimension for each level, in which they vary; that of the outer level is made last."""
     values = list(tensors)
-    for dims in reversed(levels):
+    for dims in reversed(batching.levels):
         values = [
-            x if dim is None else torch.stack([_vary(x, step) for step in range(BATCH)], dim)
+            x if dim is None else torch.stack([_vary(x, step) for step in range(batching.size)], dim)
             for x, dim in zip(values, dims, strict=True)
         ]
     return values
 
 
-def _looped(call: TensorsFunction, values: Sequence[Tensor], levels: Sequence[InDims]) -> tuple[Tensor, ...]:
+def _looped(call: TensorsFunction, values: Sequence[Tensor], batching: Batching) -> tuple[Tensor, ...]:
     """What loops give, one inside the other.
 
     Raises:
         NothingToCheckError: results of equal inputs differ, or cannot be stacked.
     """
-    if not levels:
+    if not batching.levels:
         outputs = call(*values)
         if find_difference(call(*values), outputs) is not None:
             raise NothingToCheckError("the op gives other results from one call to the next")
         return outputs
-    steps = []
-    for step in range(BATCH):
-        slices = [x if dim is None else x.select(dim, step) for x, dim in zip(values, levels[0], strict=True)]
-        steps.append(_looped(call, slices, levels[1:]))
+    (dims, *inner), steps = batching.levels, []
+    for step in range(batching.size):
+        slices = [x if dim is None else x.select(dim, step) for x, dim in zip(values, dims, strict=True)]
+        steps.append(_looped(call, slices, Batching(tuple(inner), batching.size)))
     if len({tuple(output.shape for output in outputs) for outputs in steps}) > 1:
         raise NothingToCheckError("the size of its results depends on the data, so they cannot be stacked")
     return tuple(torch.stack(outputs) for outputs in zip(*steps, strict=True))
-
-
-def _described(levels: Sequence[InDims], names: Sequence[str]) -> str:
-    """Such as "batched over 'x', 'w' at dimension 0", or "batched over 'x' at dimension 0, then over ..."."""
-    return "batched over " + ", and within over ".join(_level(dims, names) for dims in levels)
 
 
 def _level(dims: InDims, names: Sequence[str]) -> str:
