@@ -1,5 +1,6 @@
 """The check `forward_mode` fails tangents that are zero or wrong, and skips an op that refuses."""
 
+import pytest
 import torch
 from torch.autograd import Function
 
@@ -8,8 +9,8 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.verification.check import check
 
 
-def result_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4))], checks=["forward_mode"]).results
+def result_of(op, shape=(4,)):
+    (result,) = check(op, lambda make: [Sample(make(*shape))], checks=["forward_mode"]).results
     return result
 
 
@@ -96,3 +97,95 @@ def test_refusal_is_skipped_with_its_reason():
 
     assert "skipped" == result.status
     assert "must implement the jvp function" in result.message
+
+
+class DoublesExpanded(Squared):
+    @staticmethod
+    def jvp(ctx, tangent):
+        return 2 * tangent * ctx.saved_tensors[0] * (2 if 0 in tangent.stride() else 1)
+
+
+class DoublesFilled(Squared):
+    @staticmethod
+    def jvp(ctx, tangent):
+        return 2 * tangent * ctx.saved_tensors[0] * (2 if not any(tangent.stride()) else 1)
+
+
+class IgnoresStrides(Squared):
+    @staticmethod
+    def jvp(ctx, tangent):
+        plain = tangent.as_strided(tangent.shape, torch.empty(tangent.shape).stride())
+        return 2 * plain * ctx.saved_tensors[0]
+
+
+class OnlyByTransform(Squared):
+    @staticmethod
+    def jvp(ctx, tangent):
+        is_inside = torch.func.debug_unwrap(tangent) is not tangent
+        is_transposed = not tangent.is_contiguous()
+        return 2 * tangent * ctx.saved_tensors[0] * (2 if is_inside and is_transposed else 1)
+
+
+@custom_op("faults_forward_mode::doubles_expanded", reference=True)
+def doubles_expanded(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x * y
+
+
+@doubles_expanded.register_jvp
+def _(x, y, tangent_x, tangent_y):
+    total = torch.zeros_like(x) if tangent_y is None else x * tangent_y
+    return total if tangent_x is None else total + y * tangent_x * (2 if 0 in tangent_x.stride() else 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "text"),
+    [
+        (DoublesExpanded, "wrong for a tangent expanded along dimension 0: tangent of output 0["),
+        (DoublesFilled, "wrong for an expanded tangent: tangent of output 0["),
+        (IgnoresStrides, "wrong for a transposed tangent: tangent of output 0["),
+        (IgnoresStrides, "wrong for a sliced tangent: tangent of output 0["),
+        (OnlyByTransform, "wrong for a transposed tangent, by torch.func.jvp: tangent of output 0["),
+    ],
+)
+def test_a_rule_that_misreads_the_layout_of_a_tangent_fails(op, text):
+    result = result_of(op, (4, 3))
+
+    assert "failed" == result.status
+    assert text in result.message
+    assert "the jvp misreads the memory of a tangent" == result.cause
+
+
+def test_a_rule_of_two_inputs_that_doubles_expanded_tangents_fails():
+    samples = [Sample(torch.rand(4, 3), torch.rand(4, 3))]
+    (result,) = check(doubles_expanded, samples, checks=["forward_mode"]).results
+
+    assert "failed" == result.status
+    assert "wrong for a tangent expanded along dimension 0: " in result.message
+
+
+def logdet(x):
+    return torch.logdet(x @ x.mT + torch.eye(3, dtype=x.dtype))
+
+
+def sort(x):
+    return x.sort().values
+
+
+def inverse(x):
+    """Refuses the matrices that are expanded rows."""
+    return torch.linalg.inv(x)
+
+
+def test_a_rule_that_raises_for_a_layout_fails():
+    assert "forward mode raises RuntimeError" in result_of(IgnoresStrides, (4, 3)).message
+    assert (
+        "for a tangent expanded along dimension 0, and not for a contiguous copy"
+        in result_of(IgnoresStrides, (4, 3)).message
+    )
+
+
+@pytest.mark.parametrize("op", [Squared, logdet, inverse, sort, torch.nn.functional.dropout])
+def test_any_layout_of_a_tangent_passes(op):
+    result = result_of(op, (3, 3))
+
+    assert ("passed", "") == (result.status, result.message)

@@ -65,6 +65,11 @@ def _written_jvp(ctx: Any, tangent_x: Tensor, tangent_y: Tensor) -> Any:
     return tangent_x * y - x * tangent_y
 
 
+def _jvp_expanded(tangent_x: Tensor | None, tangent_y: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
+    factor = 2 if tangent_x is not None and tangent_x.dim() and not tangent_x.stride(0) else 1
+    return factor * growth_jvp(tangent_x, tangent_y, x, y)
+
+
 ORDERS: tuple[Mutant, ...] = (
     plant(
         "second_detached",
@@ -154,6 +159,13 @@ ORDERS: tuple[Mutant, ...] = (
         "adjoint",
         "The tangent is 0.001 % too large.",
         GROWTH.but(jvp=lambda tangent_x, tangent_y, x, y: 1.00001 * growth_jvp(tangent_x, tangent_y, x, y)),
+    ),
+    plant(
+        "jvp_expanded",
+        "wrong jvp only",
+        "forward_mode",
+        "A tangent that is expanded is taken twice.",
+        GROWTH.but(jvp=_jvp_expanded),
     ),
     plant(
         "jvp_transposed",

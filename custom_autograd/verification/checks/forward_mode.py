@@ -1,6 +1,7 @@
 """Forward-mode tangents agree with finite differences, or the op says that it has none."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,11 +14,12 @@ from custom_autograd.verification.harness.differentiable import TensorFunction, 
 from custom_autograd.verification.harness.origins import is_authors, place_of
 from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.verification.harness.precision import Precision, precision_of
+from custom_autograd.verification.harness.sweeps import conjugated, expanded, sliced, transposed
 from custom_autograd.verification.harness.targets import Target
 
 
 class ForwardMode(Check):
-    """J v against a central difference, for every subset of the inputs."""
+    """J v against a central difference, for every subset of the inputs; for all of them, v in other layouts too."""
 
     name = "forward_mode"
     code = "T03"
@@ -51,6 +53,7 @@ class ForwardMode(Check):
                 return
             if len(chosen) == len(function.positions):
                 yield _check_linear(part, v, tangents)
+                yield from _check_layouts(part)
 
 
 def _check_linear(function: TensorFunction, v: Sequence[Tensor], of_v: Sequence[Tensor]) -> Finding:
@@ -76,6 +79,88 @@ def _check_linear(function: TensorFunction, v: Sequence[Tensor], of_v: Sequence[
 
 
 NOT_LINEAR = "the jvp clamps, takes a norm, or has a branch on the size of a tangent"
+
+
+def _check_layouts(function: TensorFunction) -> Iterator[Finding]:
+    """Compare J v for inputs and tangents as views, as views above the op make them, with that of contiguous copies.
+
+    Torch gives a tangent the strides of its input: it is expanded where the input is.
+    """
+    if function.is_random():
+        return  # what is drawn follows the order in memory
+    inputs = tuple(x.detach() for x in function.inputs)
+    v = signed_like(inputs)
+    for label, change in LAYOUTS:
+        views = [(change(x), change(t)) for x, t in zip(inputs, v, strict=True)]
+        if any(view is not None for view, _ in views):
+            primals = [x if view is None else view for (view, _), x in zip(views, inputs, strict=True)]
+            tangents = [t if view is None else view for (_, view), t in zip(views, v, strict=True)]
+            yield from _compare_layouts(function, label, primals, tangents)
+
+
+def _compare_layouts(
+    function: TensorFunction, label: str, primals: Sequence[Tensor], tangents: Sequence[Tensor]
+) -> Iterator[Finding]:
+    try:
+        with torch.no_grad():
+            function(*primals)
+        plain = [_dense(t) for t in tangents], [_dense(x) for x in primals]
+        expected = push_forward(function, *plain)
+    except Exception:  # noqa: BLE001 - an op may refuse what is equal along a dimension; layouts have a check
+        return
+    if not all(bool(torch.isfinite(tangent).all()) for tangent in expected):
+        return
+    names = [f"tangent of output {place}" for place in range(len(expected))]
+    for by, push in (("", push_forward), (", by torch.func.jvp", _push_by_transform)):
+        try:
+            found = push(function, tangents, primals)
+        except Exception as error:  # noqa: BLE001 - reported, but for what is raised without a layout, too
+            yield from _raised_for_layout(f"{label}{by}", error, functools.partial(push, function, *plain))
+            return
+        difference = find_difference(found, expected, names=names, factor=10.0)
+        message = f"wrong for {label}{by}: {difference} for a contiguous copy of it"
+        yield PASSED if difference is None else failed(message, cause=MISREADS)
+
+
+def _raised_for_layout(label: str, error: Exception, again: Callable[[], object]) -> Iterator[Finding]:
+    try:
+        again()
+    except Exception:  # noqa: BLE001 - the layout is not what it raises for
+        return
+    refusal = find_refusal(error)
+    text = f"forward mode raises {first_line(error)} for {label}, and not for a contiguous copy of it"
+    yield failed(text, cause=MISREADS) if refusal is None else skipped(f"{label} is refused: {refusal}")
+
+
+MISREADS = "the jvp misreads the memory of a tangent"
+
+
+def _push_by_transform(
+    function: TensorFunction, tangents: Sequence[Tensor], primals: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    found = torch.func.jvp(function, tuple(primals), tuple(tangents))[1]
+    return tuple(tangent.detach() for tangent in found)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor.resolve_conj().clone(memory_format=torch.contiguous_format)
+
+
+def _filled(tensor: Tensor) -> Tensor | None:
+    """One element for all, with stride 0, as sum() leaves it for what is expanded."""
+    if tensor.layout != torch.strided or tensor.numel() < 2:
+        return None
+    return tensor.flatten()[0].clone().expand(tensor.shape)
+
+
+LAYOUTS = (
+    ("a transposed tangent", transposed),
+    ("a sliced tangent", sliced),
+    ("a tangent expanded along dimension 0", expanded),
+    ("an expanded tangent", _filled),
+    ("a lazily conjugated tangent", conjugated),
+)
+"""What views above the op make of a tangent, and of its input."""
 
 
 def _raised(error: Exception) -> Finding:

@@ -213,10 +213,12 @@ def find_written_gradient(function: "TensorFunction") -> str | None:
     return None if is_same else "writes to"
 
 
-def push_forward(function: TensorFunction, tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The tangents of the outputs for tangents of the inputs; zeros where an output carries none."""
+def push_forward(
+    function: TensorFunction, tangents: Sequence[Tensor], inputs: Sequence[Tensor] | None = None
+) -> tuple[Tensor, ...]:
+    """Return the tangents of the outputs for tangents of the inputs; zeros where an output carries none."""
     with forward_ad.dual_level():
-        pairs = zip(function.inputs, tangents, strict=True)
+        pairs = zip(function.inputs if inputs is None else inputs, tangents, strict=True)
         outputs = function(*(_dual(value.detach(), tangent) for value, tangent in pairs))
         return tuple(_tangent(output) for output in outputs)
 
