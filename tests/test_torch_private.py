@@ -497,7 +497,8 @@ def test_a_node_knows_all_its_inputs_that_require_a_gradient_at_once():
     (first.sum() + second.sum()).backward()
 
     cpu = torch.device("cpu")
-    known = [(torch.Size((2,)), torch.float32, cpu), (torch.Size((3, 2)), torch.float32, cpu)]
+    shapes = torch.Size((2,)), torch.Size((3, 2))
+    known = [(shape, torch.float32, cpu, torch.float32) for shape in shapes]
     assert [[None, None, *known]] == seen
 
 

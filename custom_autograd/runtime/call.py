@@ -107,7 +107,7 @@ def make_call(entry: Entry) -> Callable[..., Any]:
     helpers = {
         "overload": entry.overload,
         "output": entry.output,
-        "Tensor": Tensor,
+        **numbers.HELPERS,
         "refuse_tracked": numbers.refuse_tracked(entry.declaration),
         "is_compiling": torch.compiler.is_compiling,
         "named_tuple": entry.declaration.schema.named_tuple,
@@ -119,6 +119,7 @@ def make_public_call(entry: Entry) -> Callable[..., Any]:
     """What `op(...)` runs: the direct road, or what `make_call` made. It follows from the schema alone, too."""
     helpers = {
         **direct.helpers(),
+        **numbers.HELPERS,
         "instead": entry.kernels.instead,
         "entry": entry,
         "roads": entry.roads,

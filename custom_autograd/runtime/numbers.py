@@ -23,6 +23,10 @@ NUMBERS = frozenset({"float", "int", "SymInt", "bool"})
 """Types of the schema for which the dispatcher takes a tensor without dimensions."""
 
 
+HELPERS = {"Tensor": Tensor, "isinstance": isinstance, "type": type, "list": list, "tuple": tuple}
+"""What the source of the refusals calls, beside `refuse_tracked`."""
+
+
 def write_refusals(source: Source, schema: Schema) -> None:
     """Write the refusal for every argument that is a number, or a list of floats."""
     for argument in schema.arguments:

@@ -1,7 +1,6 @@
 """The page that says what catches what is what was recorded."""
 
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,7 @@ def catches():
 
 
 def test_the_page_is_made_of_the_recorded_results(catches):
-    recorded = json.loads(catches.RESULTS.read_text(encoding="utf-8"))
-
-    assert catches.document_of(recorded) == catches.DOCUMENT.read_text(encoding="utf-8")
+    assert catches.document_of(catches.read_recorded()) == catches.DOCUMENT.read_text(encoding="utf-8")
 
 
 def test_what_is_caught_on_one_sample_is_caught(catches):
