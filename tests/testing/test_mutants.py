@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
+from corpus import CORRECT, MUTANTS
 from custom_autograd.core.samples import Sample, TensorFactory
-from custom_autograd.testing.mutants import CORRECT, MUTANTS
 from custom_autograd.verification.check import check
 from custom_autograd.verification.harness.targets import call_on, target_of
 
@@ -93,7 +93,7 @@ def test_no_check_fails_an_honest_op(op, fresh_compiler):
 
 
 def test_importing_the_corpus_declares_nothing():
-    program = "import custom_autograd.testing.mutants, torch; print(hasattr(torch.ops.mutants, 'scaled_square'))"
+    program = "import corpus, torch; print(hasattr(torch.ops.mutants, 'scaled_square'))"
 
     assert "False\n" == run_python(program)
 

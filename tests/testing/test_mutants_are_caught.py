@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from custom_autograd.testing.mutants import MUTANTS
+from corpus import MUTANTS
 from custom_autograd.verification.check import case_of, select_checks
 from custom_autograd.verification.harness import runner
 

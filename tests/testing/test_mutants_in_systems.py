@@ -9,7 +9,7 @@ import torch
 import torch.utils.checkpoint
 from torch.func import grad, jacrev, jvp, vmap
 
-from custom_autograd.testing.mutants import CORRECT, MUTANTS
+from corpus import CORRECT, MUTANTS
 from custom_autograd.verification.harness.targets import target_of
 
 OPS = {row.name: row for row in (*MUTANTS, *CORRECT)}

@@ -16,9 +16,6 @@ Origin = Literal["author", "package", "torch"]
 
 PACKAGE = str(Path(__file__).parents[2])
 TORCH = str(Path(torch.__file__).parent)
-CORPUS = str(Path(__file__).parents[2] / "testing" / "mutants")
-"""The planted faults are the author's code, although they are part of this package."""
-
 GENERATED = "<custom_autograd "
 """How the file names of generated source begin."""
 
@@ -70,7 +67,7 @@ def _owner_of(code: types.CodeType) -> Origin:
     name = code.co_filename
     if name.startswith(TORCH):
         return "torch"
-    if name.startswith((PACKAGE, GENERATED)) and not name.startswith(CORPUS):
+    if name.startswith((PACKAGE, GENERATED)):
         return "package"
     return "author"
 

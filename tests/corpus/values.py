@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import (
+from corpus.bases import (
     ADD_SQUARE,
     CUBE,
     JOIN,
@@ -18,8 +17,9 @@ from custom_autograd.testing.mutants.bases import (
     rms_kernel,
     write_sum,
 )
-from custom_autograd.testing.mutants.more_bases import CHANNELS, GROWTH, PEAK, PRODUCT, RUNNING
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.more_bases import CHANNELS, GROWTH, PEAK, PRODUCT, RUNNING
+from corpus.mutant import Mutant, plant
+from custom_autograd.core.samples import Sample
 
 
 def _index_past_end(x: Tensor, index: Tensor) -> Tensor:

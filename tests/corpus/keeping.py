@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corpus.bases import CUBE, JOIN, LINEAR, RMS, SCALED_SQUARE, fit
+from corpus.more_bases import SQUARE, WRITTEN_PRODUCT, save_inputs
+from corpus.mutant import Mutant, plant
 from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import CUBE, JOIN, LINEAR, RMS, SCALED_SQUARE, fit
-from custom_autograd.testing.mutants.more_bases import SQUARE, WRITTEN_PRODUCT, save_inputs
-from custom_autograd.testing.mutants.mutant import Mutant, plant
 
 KEPT: list[Tensor] = []
 

@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import CUBE, SCALED_SQUARE, broadcast_fake, like_fake
-from custom_autograd.testing.mutants.forms import Rule, Written
-from custom_autograd.testing.mutants.more_bases import (
+from corpus.bases import CUBE, SCALED_SQUARE, broadcast_fake, like_fake
+from corpus.forms import Rule, Written
+from corpus.more_bases import (
     CHECKED,
     COMPOSITE,
     GROWTH,
@@ -19,7 +18,8 @@ from custom_autograd.testing.mutants.more_bases import (
     growth_vmap,
     save_inputs,
 )
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.mutant import Mutant, plant
+from custom_autograd.core.samples import Sample
 
 FACTORS = {power: 1.5**power for power in range(-64, 1024)}
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import (
+from corpus.bases import (
     CUBE,
     POLAR,
     RMS,
@@ -12,9 +11,10 @@ from custom_autograd.testing.mutants.bases import (
     SOFTMAX,
     rms_kernel,
 )
-from custom_autograd.testing.mutants.forms import Rule
-from custom_autograd.testing.mutants.more_bases import GROWTH, PACK, PEAK, SQUARE
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.forms import Rule
+from corpus.more_bases import GROWTH, PACK, PEAK, SQUARE
+from corpus.mutant import Mutant, plant
+from custom_autograd.core.samples import Sample
 
 
 def _tail(size: int, value: float) -> Rule:

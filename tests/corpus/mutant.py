@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from custom_autograd.testing.mutants.forms import Form
+from corpus.forms import Form
 from custom_autograd.verification.harness.targets import SamplesRule
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corpus.bases import CUBE, DROPOUT
+from corpus.more_bases import COMPOSITE, SQUARE, save_inputs
+from corpus.mutant import Mutant, plant
 from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import CUBE, DROPOUT
-from custom_autograd.testing.mutants.more_bases import COMPOSITE, SQUARE, save_inputs
-from custom_autograd.testing.mutants.mutant import Mutant, plant
 
 CALLS = itertools.count()
 

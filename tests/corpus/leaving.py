@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from custom_autograd.testing.mutants.bases import CUBE
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.bases import CUBE
+from corpus.mutant import Mutant, plant
 
 
 def _sets_threads(x: Tensor) -> Tensor:

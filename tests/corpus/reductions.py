@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corpus.bases import JOIN, LINEAR, RMS, SCALED_SQUARE, SOFTMAX, fit, rms_backward
+from corpus.more_bases import CHANNELS, RUNNING, WRITTEN_PRODUCT
+from corpus.mutant import Mutant, plant
 from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import JOIN, LINEAR, RMS, SCALED_SQUARE, SOFTMAX, fit, rms_backward
-from custom_autograd.testing.mutants.more_bases import CHANNELS, RUNNING, WRITTEN_PRODUCT
-from custom_autograd.testing.mutants.mutant import Mutant, plant
 
 
 def _only_alone(grad: Tensor, x: Tensor, w: Tensor, alpha: float, needs: Any) -> dict[str, Tensor]:

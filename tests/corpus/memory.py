@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import (
+from corpus.bases import (
     ADD_SQUARE,
     CUBE,
     LINEAR,
@@ -17,8 +16,9 @@ from custom_autograd.testing.mutants.bases import (
     SCALED_SQUARE,
     like_fake,
 )
-from custom_autograd.testing.mutants.more_bases import PACK, PEAK, POSITIVES, PRODUCT, SQUARE
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.more_bases import PACK, PEAK, POSITIVES, PRODUCT, SQUARE
+from corpus.mutant import Mutant, plant
+from custom_autograd.core.samples import Sample
 
 WORKSPACES: dict[str, Tensor] = {}
 

@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import POLAR
-from custom_autograd.testing.mutants.more_bases import (
+from corpus.bases import POLAR
+from corpus.more_bases import (
     COMPOSITE,
     GROWTH,
     WRITTEN_PRODUCT,
@@ -16,7 +15,8 @@ from custom_autograd.testing.mutants.more_bases import (
     growth_jvp,
     growth_vmap,
 )
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.mutant import Mutant, plant
+from custom_autograd.core.samples import Sample
 
 Dims = tuple[int | None, ...]
 

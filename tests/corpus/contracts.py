@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import CUBE, fit
-from custom_autograd.testing.mutants.more_bases import (
+from corpus.bases import CUBE, fit
+from corpus.more_bases import (
     BROADCAST_PRODUCT,
     GROWTH,
     PRODUCT,
@@ -16,7 +15,8 @@ from custom_autograd.testing.mutants.more_bases import (
     WRITTEN_TWO,
     two_backward,
 )
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.mutant import Mutant, plant
+from custom_autograd.core.samples import Sample
 
 
 def _both(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corpus.bases import CUBE, POLAR, SCALED_SQUARE, fit
+from corpus.more_bases import PRODUCT, RUNNING, SQUARE, WRITTEN_PRODUCT, WRITTEN_TWO
+from corpus.mutant import Mutant, plant
 from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import CUBE, POLAR, SCALED_SQUARE, fit
-from custom_autograd.testing.mutants.more_bases import PRODUCT, RUNNING, SQUARE, WRITTEN_PRODUCT, WRITTEN_TWO
-from custom_autograd.testing.mutants.mutant import Mutant, plant
 
 
 def in_memory_order(tensor: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from custom_autograd.testing.mutants.bases import CUBE
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.bases import CUBE
+from corpus.mutant import Mutant, plant
 
 
 def cube_in_place(x: Tensor) -> None:

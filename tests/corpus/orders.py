@@ -5,17 +5,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import CUBE, RMS, SCALED_SQUARE, fit, one_samples
-from custom_autograd.testing.mutants.forms import Rule, Written
-from custom_autograd.testing.mutants.more_bases import (
+from corpus.bases import CUBE, RMS, SCALED_SQUARE, fit, one_samples
+from corpus.forms import Rule, Written
+from corpus.more_bases import (
     GROWTH,
     SQUARE,
     WRITTEN_PRODUCT,
     growth_jvp,
     save_inputs,
 )
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.mutant import Mutant, plant
+from custom_autograd.core.samples import Sample
 
 
 def _by_numpy(grad: Tensor, x: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample, TensorFactory
-from custom_autograd.testing.mutants.bases import (
+from corpus.bases import (
     broadcast_fake,
     fit,
     like_fake,
@@ -15,7 +14,8 @@ from custom_autograd.testing.mutants.bases import (
     pair_samples,
     wide,
 )
-from custom_autograd.testing.mutants.forms import Declared, Defined, Library, Plain, Written
+from corpus.forms import Declared, Defined, Library, Plain, Written
+from custom_autograd.core.samples import Sample, TensorFactory
 
 
 def growth_jvp(tangent_x: Tensor | None, tangent_y: Tensor | None, x: Tensor, y: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.testing.mutants.bases import JOIN, LINEAR, POLAR, RMS, SCALED_SQUARE, SOFTMAX, fit
-from custom_autograd.testing.mutants.more_bases import PRODUCT, SQUARE
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.bases import JOIN, LINEAR, POLAR, RMS, SCALED_SQUARE, SOFTMAX, fit
+from corpus.more_bases import PRODUCT, SQUARE
+from corpus.mutant import Mutant, plant
 
 
 def _swapped(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:

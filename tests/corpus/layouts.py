@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.testing.mutants.bases import (
+from corpus.bases import (
     COMPLEX_PRODUCT,
     CUBE,
     LINEAR,
@@ -16,10 +15,11 @@ from custom_autograd.testing.mutants.bases import (
     one_samples,
     rms_kernel,
 )
-from custom_autograd.testing.mutants.forms import Declared
-from custom_autograd.testing.mutants.incoming import in_memory_order
-from custom_autograd.testing.mutants.more_bases import CHANNELS, PACK, SQUARE, WRITTEN_PRODUCT
-from custom_autograd.testing.mutants.mutant import Mutant, plant
+from corpus.forms import Declared
+from corpus.incoming import in_memory_order
+from corpus.more_bases import CHANNELS, PACK, SQUARE, WRITTEN_PRODUCT
+from corpus.mutant import Mutant, plant
+from custom_autograd.core.samples import Sample
 
 VECTOR = 16
 

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
+from corpus.bases import CUBE, POLAR, SCALED_SQUARE, fit
+from corpus.forms import Declared, Rule
+from corpus.more_bases import GROWTH
+from corpus.mutant import Mutant, plant
 from custom_autograd.core.samples import Sample, TensorFactory
-from custom_autograd.testing.mutants.bases import CUBE, POLAR, SCALED_SQUARE, fit
-from custom_autograd.testing.mutants.forms import Declared, Rule
-from custom_autograd.testing.mutants.more_bases import GROWTH
-from custom_autograd.testing.mutants.mutant import Mutant, plant
 
 CURVE = CUBE.but(
     default=lambda x: torch.log1p(x * x),

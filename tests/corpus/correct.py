@@ -1,10 +1,10 @@
 """CORRECT: the ops without a fault that mutants are made of; no check may fail one of them."""
 
-from custom_autograd.testing.mutants import bases, more_bases
-from custom_autograd.testing.mutants.branches import CURVE, STEP
-from custom_autograd.testing.mutants.containers import CONTAINER
-from custom_autograd.testing.mutants.mutant import Honest, honest
-from custom_autograd.testing.mutants.siblings import cube_in_place, cube_out
+from corpus import bases, more_bases
+from corpus.branches import CURVE, STEP
+from corpus.containers import CONTAINER
+from corpus.mutant import Honest, honest
+from corpus.siblings import cube_in_place, cube_out
 
 CORRECT: tuple[Honest, ...] = (
     honest("scaled_square", "elementwise, with a weight that is broadcast and a scalar", bases.SCALED_SQUARE),

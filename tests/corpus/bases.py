@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from corpus.forms import Declared
 from custom_autograd.core.samples import Sample, TensorFactory
-from custom_autograd.testing.mutants.forms import Declared
 
 
 def fit(grad: Tensor, tensor: Tensor) -> Tensor:

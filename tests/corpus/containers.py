@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from corpus.forms import Declared
+from corpus.mutant import Mutant, plant
 from custom_autograd.core.samples import Sample, TensorFactory
-from custom_autograd.testing.mutants.forms import Declared
-from custom_autograd.testing.mutants.mutant import Mutant, plant
 
 
 class Affine(NamedTuple):
