@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from custom_autograd.core.messages import quote, suggest
 
 
@@ -12,7 +14,11 @@ class Named:
     """Values by name, read as attributes. Plain enough for compiled autograd to trace."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:  # Any: bools, lists of bools, or metadata
-        vars(self).update(values)  # an argument may have a name that every object has, such as __class__
+        if torch.compiler.is_dynamo_compiling():  # Dynamo of torch 2.11 cannot trace `vars(self).update`
+            for name, value in values.items():
+                setattr(self, name, value)
+        else:
+            vars(self).update(values)  # an argument may have a name that every object has, such as __class__
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"

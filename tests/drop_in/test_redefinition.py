@@ -4,6 +4,7 @@ import importlib
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -32,9 +33,16 @@ def _(grad):
 """
 
 
+@pytest.fixture(autouse=True)
+def _notebook(monkeypatch):
+    """The module of the cells can be imported, as that of a notebook can: Dynamo of torch 2.11 does so."""
+    monkeypatch.setitem(sys.modules, "notebook", types.ModuleType("notebook"))
+
+
 def run(text, names, cell=0):
     """Runs text as a notebook runs a cell: each has a file name of its own, and all have one module."""
     exec(compile(text, f"<cell {cell}>", "exec"), names)
+    vars(sys.modules["notebook"]).update(names)
     return names["scale"]
 
 

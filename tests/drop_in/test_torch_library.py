@@ -245,6 +245,7 @@ def make_theirs():
 THEIRS = make_theirs()
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="members that torch 2.13 no longer has are not copied")
 def test_every_member_of_torchs_object_is_there():
     ours = cube()
 
@@ -258,7 +259,11 @@ def test_every_member_of_torchs_object_is_there():
     "name", ["_schema", "_tags", "_is_inplace", "_is_out", "_out_kwarg_names", "_used_triton_kernels"]
 )
 def test_a_member_has_the_value_that_torchs_object_has(name):
-    assert getattr(THEIRS, name) == getattr(cube(), name)
+    if not hasattr(THEIRS, name):
+        pytest.skip(f"the object of this torch has no {name}")
+
+    expected, found = getattr(THEIRS, name), getattr(cube(), name)
+    assert (tuple(expected) if name == "_tags" else expected) == found
 
 
 def test_members_name_the_op():

@@ -56,6 +56,7 @@ def test_a_call_through_the_dispatcher_is_observed(observe, x, tmp_path):
     assert 1 == found.count("observed::double")
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # torch 2.11
 def test_a_profiler_of_python_observes_every_call(x):
     with torch.profiler.profile() as profiler:
         double(x)

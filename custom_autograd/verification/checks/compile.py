@@ -9,6 +9,7 @@ from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
     Finding,
+    NothingToCheckError,
     failed,
     find_refusal,
     first_line,
@@ -24,6 +25,7 @@ from custom_autograd.verification.harness.compilation import (
     run,
 )
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
+from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -38,6 +40,8 @@ class Compile(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding for static shapes, one for dynamic ones."""
+        if has_generator(sample):
+            raise NothingToCheckError("torch.compile cannot trace a torch.Generator")
         sample, refusal = without_refused_gradients(target, sample)
         if refusal is not None:
             yield skipped(refusal)
