@@ -183,7 +183,7 @@ def _loaded(name: str, value: object) -> Check:
         format_message(
             f"entry point '{name}'",
             f"what the group {ENTRY_POINTS} brings is no check",
-            expected="a subclass of custom_autograd.verification.harness.base.Check, or an instance",
+            expected="a subclass of custom_autograd.extend.Check, or an instance",
             found=repr(value)[:80],
             do="correct the entry point of the package that brings it, or uninstall that package",
         )

@@ -1,0 +1,36 @@
+"""The stable names for packages that add checks; everything else below `verification` may move.
+
+A package that adds a check subclasses `Check`, and names the class in an entry point of the group
+`custom_autograd.checks`: see docs/extending/add-a-check.md.
+"""
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    measured,
+    skipped,
+)
+from custom_autograd.verification.harness.runner import Case, run
+from custom_autograd.verification.harness.sweeps import copy
+from custom_autograd.verification.harness.targets import Target, call_on, target_of
+
+__all__ = [
+    "PASSED",
+    "Case",
+    "Check",
+    "Finding",
+    "NothingToCheckError",
+    "Sample",
+    "Target",
+    "call_on",
+    "copy",
+    "failed",
+    "measured",
+    "run",
+    "skipped",
+    "target_of",
+]
