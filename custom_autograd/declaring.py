@@ -168,8 +168,8 @@ def _move(entry: Entry) -> None:
     _attach(entry, home)
 
 
-def coverage(entry: Entry) -> dict[str, str]:
-    """What each integration says of the op."""
+def capabilities(entry: Entry) -> dict[str, str]:
+    """Return what each integration says of the op."""
     return {integration.name: integration.describe(entry) for integration in INTEGRATIONS}
 
 

@@ -191,7 +191,7 @@ class CustomOp(OpDef, Generic[P, R]):
 
         entry = self.entry
         schema, location = entry.declaration.schema.text, entry.declaration.location
-        return html.format_op(self.name, schema, location, self.coverage(), self.kernels, self.source)
+        return html.format_op(self.name, schema, location, self.capabilities(), self.kernels, self.source)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, declaring.pickled(self.entry)
@@ -269,9 +269,11 @@ class CustomOp(OpDef, Generic[P, R]):
         self.entry.validation = None if level is None else parse_level(level, f"{self.name}, validation")
         self.entry.forget()
 
-    def coverage(self) -> dict[str, str]:
-        """Where each capability comes from: registered, derived (from what), or missing."""
-        return declaring.coverage(self.entry)
+    def capabilities(self) -> dict[str, str]:
+        """Return where each capability comes from: registered, derived (from what), or missing."""
+        return declaring.capabilities(self.entry)
+
+    coverage = capabilities  # its name in the first release
 
     @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
     def register_kernel(

@@ -64,6 +64,7 @@ SIGNATURES = {
     "register_samples": "(self, fn=None, /, *, replace=False)",
     "set_kernel_enabled": "(self, device_type, enabled=True)",
     "use_kernel": "(self, name)",
+    "capabilities": "(self)",
     "coverage": "(self)",
     "check": (
         "(self, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=True, isolated=True)"

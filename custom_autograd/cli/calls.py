@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.benchmarking.interleaved import Work
-from custom_autograd.cli.list_ops import coverage_of
+from custom_autograd.cli.list_ops import capabilities_of
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.registry import Entry
@@ -86,7 +86,7 @@ def kernel_of(target: Target, sample: Sample) -> str | None:
 
 
 def _call(target: Target, name: str, function: Function, sample: Sample, mode: str) -> Call:
-    if name == "op" and mode == MODES[2] and coverage_of(target.call).get("backward", "").startswith("missing"):
+    if name == "op" and mode == MODES[2] and capabilities_of(target.call).get("backward", "").startswith("missing"):
         return Call(name, mode, None, "no backward is registered")
     hidden = _hidden_outputs(target) if name == "reference" else frozenset[int]()
     try:

@@ -22,25 +22,23 @@ def run(arguments: argparse.Namespace) -> int:
     from custom_autograd.verification.report.text import align  # imports torch
 
     values = [loaded.value for text in arguments.targets for loaded in load(text)]
-    coverages = [coverage_of(value) for value in values]
-    capabilities = list(dict.fromkeys(name for coverage in coverages for name in coverage))
-    rows = [["op", *capabilities, "declared at"]]
-    for value, coverage in zip(values, coverages, strict=True):
+    found = [capabilities_of(value) for value in values]
+    names = list(dict.fromkeys(name for capabilities in found for name in capabilities))
+    rows = [["op", *names, "declared at"]]
+    for value, capabilities in zip(values, found, strict=True):
         target = target_of(value)
-        cells = [
-            _kernels(value) if name == "kernels" else _word(coverage.get(name, "unknown")) for name in capabilities
-        ]
+        cells = [_kernels(value) if name == "kernels" else _word(capabilities.get(name, "unknown")) for name in names]
         rows.append([target.name, *cells, target.location or "unknown"])
     print(align(rows))
     return 0
 
 
-def coverage_of(value: object) -> Mapping[str, str]:
+def capabilities_of(value: object) -> Mapping[str, str]:
     """Capability -> where it comes from; empty for what does not say."""
-    coverage = getattr(value, "coverage", None)
-    if not callable(coverage):
+    capabilities = getattr(value, "capabilities", None)
+    if not callable(capabilities):
         return {}
-    result = coverage()
+    result = capabilities()
     return result if isinstance(result, Mapping) else {}
 
 

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
-from custom_autograd.cli.list_ops import coverage_of
+from custom_autograd.cli.list_ops import capabilities_of
 
 PURPOSE = "show schema, kernels, coverage, samples and generated source of ops"
 
@@ -34,7 +34,7 @@ def _lines(value: object) -> Iterator[str]:
     yield from _block("schema", _schema(value))
     yield from _block("declared", [target.location] if target.location else [])
     yield from _block("kernels", _kernels(value))
-    yield from _block("coverage", [f"{name:<16} {source}" for name, source in coverage_of(value).items()])
+    yield from _block("coverage", [f"{name:<16} {source}" for name, source in capabilities_of(value).items()])
     yield from _block("samples", _samples(value))
     source = getattr(value, "source", None)
     yield from _block("source", source.splitlines() if isinstance(source, str) else [])

@@ -22,7 +22,7 @@ class CastPolicy:
 
     Attributes:
         device_type: such as "cpu"; tensors elsewhere are left alone.
-        text: what the author wrote, as `coverage()` shows it.
+        text: what the author wrote, as `capabilities()` shows it.
         arguments: the cast of each argument that has one, by name.
         outputs: the same for the outputs that a call returns.
     """

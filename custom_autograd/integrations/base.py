@@ -11,7 +11,7 @@ class Integration(Protocol):
     """One subsystem of PyTorch.
 
     Attributes:
-        name: of the capability, as `coverage()` lists it.
+        name: of the capability, as `capabilities()` lists it.
     """
 
     name: str

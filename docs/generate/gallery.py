@@ -126,7 +126,7 @@ def _code(root: Path, example: Example) -> list[str]:
 
 
 def _op(op: CustomOp, results: list[verification.Result]) -> list[str]:
-    coverage = [[f"`{name}`", cell(escape(text))] for name, text in op.coverage().items()]
+    coverage = [[f"`{name}`", cell(escape(text))] for name, text in op.capabilities().items()]
     kernels = [[f"`{device}`", cell(escape(_kernel(text)))] for device, text in op.kernels.items()]
     return [
         f"## {escape(op.name)}",

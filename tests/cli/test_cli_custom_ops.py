@@ -28,7 +28,7 @@ def test_list_has_a_column_per_capability(target, capsys):
 
     head, _, row = capsys.readouterr().out.splitlines()
     assert 0 == code
-    assert all(name in head for name in square.coverage())
+    assert all(name in head for name in square.capabilities())
     assert row.startswith("cli::square")
     assert "derived" in row
 
@@ -41,7 +41,7 @@ def test_show_prints_schema_kernels_coverage_samples_and_source(target, capsys):
     assert "cli::square(Tensor x) -> Tensor" in out
     assert "default          test_cli_custom_ops.py:" in out
     assert "Sample(float32[2, 3]).named('small')" in out
-    assert all(f"\n    {name}" in out for name in square.coverage())
+    assert all(f"\n    {name}" in out for name in square.capabilities())
     assert square.source.splitlines()[0].strip() in out
 
 

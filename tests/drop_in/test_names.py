@@ -131,8 +131,8 @@ def test_a_rule_registered_by_the_name_of_an_overload_is_adopted():
     op = custom_op("naming::scale.late", lambda x, n: x * n, schema="(Tensor x, int n) -> Tensor")
     torch.library.register_fake("naming::scale.late", lambda x, n: torch.empty_like(x))
 
-    assert op.coverage()["fake"].startswith("registered")
-    assert "missing: register_fake" != op.coverage()["fake"]
+    assert op.capabilities()["fake"].startswith("registered")
+    assert "missing: register_fake" != op.capabilities()["fake"]
 
 
 def test_the_variants_of_an_overload_are_overloads():

@@ -76,7 +76,7 @@ def test_a_backward_has_every_transform(way, is_called_first):
     torch.testing.assert_close(torch.func.jvp(op, (X,), (torch.ones_like(X),))[1], expected)
     torch.testing.assert_close(torch.func.hessian(lambda x: op(x).sum())(X), torch.diag(6 * X))
     torch.testing.assert_close(torch.vmap(torch.func.grad(lambda x: op(x)))(X), expected)
-    assert op.coverage()["backward"].startswith("registered: autograd")
+    assert op.capabilities()["backward"].startswith("registered: autograd")
 
 
 def test_a_backward_that_is_registered_after_a_first_gradient_failed_is_used():
@@ -171,7 +171,7 @@ def test_an_effect_keeps_calls_in_order():
     torch.compile(forward, backend=aot_autograd(fw_compiler=lambda graph, inputs: graphs.append(graph) or graph))(X)
 
     assert "with_effects" in graphs[0].code
-    assert "registered (register_effect(EffectType.ORDERED))" == op.coverage()["effect"]
+    assert "registered (register_effect(EffectType.ORDERED))" == op.capabilities()["effect"]
 
 
 def test_opcheck_takes_the_op():
@@ -202,7 +202,7 @@ def test_a_replaced_op_adopts_rules_too():
     torch.library.register_autograd(first.overload, backward, setup_context=setup_context)
 
     torch.testing.assert_close(torch.func.jvp(first, (X,), (torch.ones_like(X),))[1], 3 * X * X)
-    assert "missing: register_backward" == second.coverage()["backward"]
+    assert "missing: register_backward" == second.capabilities()["backward"]
 
 
 def test_an_op_whose_handle_is_dropped_adopts_rules():

@@ -281,7 +281,7 @@ def test_forward_mode_casts_too():
 
 
 def test_coverage_tells_the_policy():
-    found = "\n".join(op.coverage()["autocast"] for op in (scaled, two_devices, moments))
+    found = "\n".join(op.capabilities()["autocast"] for op in (scaled, two_devices, moments))
 
     assert_expected_inline(
         found,

@@ -275,8 +275,8 @@ def test_with_a_rule_undefined_gradients_under_compile(fresh_compiler):
 
 
 def test_coverage_says_what_happens_to_jagged_tensors():
-    assert "registered: jagged tensors (pointwise: over their values)" == mul.coverage()["torch_dispatch"]
-    assert "none: each class's own __torch_dispatch__" == softmax.coverage()["torch_dispatch"]
+    assert "registered: jagged tensors (pointwise: over their values)" == mul.capabilities()["torch_dispatch"]
+    assert "none: each class's own __torch_dispatch__" == softmax.capabilities()["torch_dispatch"]
 
 
 # ------------------------------------------------------------------------------------------------- what is refused

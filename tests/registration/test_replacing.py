@@ -89,7 +89,7 @@ def test_the_new_one_does_not_inherit_rules():
     new = custom_op("replacing::bare", lambda x: x + 1, schema="(Tensor x) -> Tensor", replace=True)
 
     assert [2.0, 2.0] == [value(old), value(new)]
-    assert "missing: register_backward" == new.coverage()["backward"]
+    assert "missing: register_backward" == new.capabilities()["backward"]
 
 
 def test_the_new_one_may_have_another_schema():

@@ -50,7 +50,7 @@ def test_an_op_shows_name_schema_coverage_kernels_and_source():
     fragment = scale._repr_html_()
 
     assert "<b>notebooks::scale</b>(Tensor x, float factor=2.0) -&gt; Tensor" in fragment
-    assert all(f"<td>{name}</td>" in fragment for name in scale.coverage())
+    assert all(f"<td>{name}</td>" in fragment for name in scale.capabilities())
     assert "test_notebooks.py:" in fragment
     assert "<summary>Generated source</summary>" in fragment
     assert "<CustomOp" not in fragment

@@ -176,7 +176,7 @@ def test_a_value_that_autograd_saved_is_missed_when_it_is_written_to_through_the
 
 
 def test_coverage_says_that_the_reference_answers():
-    found = row.coverage()
+    found = row.capabilities()
 
     assert ["derived from the reference"] * 3 == [found["backward"], found["jvp"], found["vmap"]]
 

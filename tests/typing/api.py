@@ -73,7 +73,7 @@ def handles(op: Callable[[Tensor], Tensor], x: Tensor) -> None:
     assert_type(scale.name, str)
     assert_type(scale.source, str)
     assert_type(scale.kernels, dict[str, str])
-    assert_type(scale.coverage(), dict[str, str])
+    assert_type(scale.capabilities(), dict[str, str])
     assert_type(scale.inplace(x, 2), Tensor)
     assert_type(scale.inplace.kernels, dict[str, str])
     assert_type(scale.out.check(), Report)

@@ -490,8 +490,9 @@ def test_a_kernel_does_not_run_where_the_result_has_another_shape(no_calls):
 def test_coverage_says_what_is_derived():
     place = doubled.inplace.kernels["cpu"]
 
-    assert "derived: the op, then a copy" == cube.coverage()["inplace"]
-    assert f"registered: cpu ({place}); with gradients derived: the op, then a copy" == doubled.coverage()["inplace"]
+    assert "derived: the op, then a copy" == cube.capabilities()["inplace"]
+    expected = f"registered: cpu ({place}); with gradients derived: the op, then a copy"
+    assert expected == doubled.capabilities()["inplace"]
     assert {} == cube.inplace.kernels
 
 
@@ -600,7 +601,7 @@ def test_an_op_that_can_have_none_says_why(schema):
         op.inplace  # noqa: B018 - reading it is the question
 
     assert NONE[schema] in str(caught.value)
-    assert f"none: {NONE[schema]}" == op.coverage()["inplace"]
+    assert f"none: {NONE[schema]}" == op.capabilities()["inplace"]
 
 
 def test_a_name_that_is_taken_is_refused():

@@ -306,8 +306,8 @@ def test_it_can_be_pickled():
 
 
 def test_coverage_says_what_is_derived():
-    assert "derived: the op, then a copy" == scaled.coverage()["out"]
-    assert flipped.coverage()["out"].startswith("registered: cpu (test_out.py:")
+    assert "derived: the op, then a copy" == scaled.capabilities()["out"]
+    assert flipped.capabilities()["out"].startswith("registered: cpu (test_out.py:")
 
 
 def test_check_compares_it_with_the_op():
@@ -505,7 +505,7 @@ def test_an_op_that_can_have_none_says_why(schema):
         op.out  # noqa: B018 - reading it is the question
 
     assert NONE[schema] in str(caught.value)
-    assert f"none: {NONE[schema]}" == op.coverage()["out"]
+    assert f"none: {NONE[schema]}" == op.capabilities()["out"]
 
 
 def test_outputs_may_be_parts_of_one_memory():
