@@ -15,6 +15,7 @@ from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import direct, numbers
+from custom_autograd.runtime.arity import refuse_more
 from custom_autograd.runtime.passing import call_kernel, pass_on
 from custom_autograd.runtime.reading import write_reading
 from custom_autograd.runtime.results import ResultReader
@@ -24,24 +25,27 @@ from custom_autograd.torch_private import guards
 from custom_autograd.torch_private.compiler import constant_in_graphs, is_tracing
 
 
-def signature(schema: Schema, *, first: str = "", for_dispatcher: bool) -> str:
+def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher: bool) -> str:
     """Source of a parameter list, with defaults.
 
     Args:
         schema: of the op.
         first: a parameter that stands before the op's own.
+        rest: what takes further positional arguments, unless the op does.
         for_dispatcher: as the dispatcher calls it, with defaults in its form, rather than as users do.
     """
     parts, has_star = [first] if first else [], False
     for argument in schema.arguments:
         is_variadic = argument.is_variadic and not for_dispatcher
         if argument.is_keyword_only and not has_star:
-            parts.append("*")
+            parts.append(f"*{rest}")
         has_star |= argument.is_keyword_only or is_variadic
         default = default_of(argument, for_dispatcher=for_dispatcher)[0] if argument.has_default else ""
         if argument.is_variadic and for_dispatcher:
             default = "()"  # the dispatcher always gives it; Python wants a default behind others
         parts.append(f"{'*' * is_variadic}{argument.name}{'=' * bool(default)}{default}")
+    if rest and not has_star:
+        parts.append(f"*{rest}")
     nameless = bool(first) + sum(argument.is_positional_only for argument in schema.arguments)
     if nameless and not for_dispatcher:
         parts.insert(nameless, "/")
@@ -124,6 +128,7 @@ def make_public_call(entry: Entry) -> Callable[..., Any]:
         "entry": entry,
         "roads": entry.roads,
         "refuse_tracked": numbers.refuse_tracked(entry.declaration),
+        "refuse_more": refuse_more(entry.name, [(a.kind, a.has_default) for a in entry.declaration.schema.arguments]),
         "named_tuple": entry.declaration.schema.named_tuple,
         "read_result": ResultReader(entry.declaration, entry.kernels.describe, share=_view).read,
     }
@@ -158,6 +163,8 @@ def _outside(entry: Entry, flat: Callable[..., Any], name: str, first: str) -> C
         return flat
     source = _outside_source(entry, name, first)
     helpers = structured.values(declaration.form, entry.name, declaration.location, flat)
+    own = declaration.form.signature.parameters.values()
+    helpers["refuse_more"] = refuse_more(entry.name, [(one.kind, one.default is not one.empty) for one in own])
     namespace = compile_source(source.text, f"{entry.name} {name} with containers", source.namespace(helpers))
     call: Callable[..., Any] = namespace[source.own(name)]
     call.__qualname__ = entry.name
@@ -228,8 +235,11 @@ def own_names(schema: Schema, name: str) -> set[str]:
 def write_public_call(source: Source, schema: Schema, name: str) -> None:
     """Writes `op`: the direct road, for calls that are known to need no dispatcher, or else `call`."""
     writer = direct.DirectWriter(source, schema)
-    with source.block(f"def $op({signature(schema, first='$self', for_dispatcher=False)})"):
+    with source.block(f"def $op({signature(schema, first='$self', rest='$more', for_dispatcher=False)})"):
         source.line(f'"""What {name}(...) runs."""')
+        if not any(argument.is_variadic for argument in schema.arguments):
+            with source.block("if $more"):
+                source.line("$refuse_more($more)")
         if writer.is_possible:
             with source.block("if not $is_dynamo_compiling() and $compiling_callback() is None"):
                 _write_conversions(source, schema)

@@ -13,14 +13,19 @@ from custom_autograd.structures.nodes import Plain
 from custom_autograd.structures.skeletons import MisfitError
 
 
-def parameters(signature: inspect.Signature) -> str:
-    """Source of a parameter list; a default is written `$default$<name>`."""
+def parameters(signature: inspect.Signature, *, rest: str) -> str:
+    """Source of a parameter list; a default is written `$default$<name>`.
+
+    Args:
+        signature: of what the author declared.
+        rest: what takes further positional arguments, unless a parameter does.
+    """
     parts, was_starred, previous = [], False, None
     for parameter in signature.parameters.values():
         if previous is not None and previous.kind is previous.POSITIONAL_ONLY and parameter.kind is not previous.kind:
             parts.append("/")
         if parameter.kind is parameter.KEYWORD_ONLY and not was_starred:
-            parts.append("*")
+            parts.append(f"*{rest}")
             was_starred = True
         star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
         was_starred = was_starred or bool(star)
@@ -29,7 +34,7 @@ def parameters(signature: inspect.Signature) -> str:
         previous = parameter
     if previous is not None and previous.kind is previous.POSITIONAL_ONLY:
         parts.append("/")
-    return ", ".join(parts)
+    return ", ".join(parts if was_starred or not rest else [*parts, f"*{rest}"])
 
 
 def lines(form: Form, name: str, head: str, first: str) -> list[str]:
@@ -48,9 +53,11 @@ def lines(form: Form, name: str, head: str, first: str) -> list[str]:
             taken.append(f"            {', '.join(names)}, = $take${node.name}({node.name})")
         is_keyword = parameter.kind is parameter.KEYWORD_ONLY
         passed += [f"{flat}={flat}" if is_keyword else flat for flat in names]
-    own = parameters(form.signature)
+    own = parameters(form.signature, rest="$more")
     before = "" if not first else f"{first}, " if "/" in own else f"{first}, /, "
     body = [f"def {head}({before}{own}):", f'    """What {name}(...) runs: {name} itself knows no containers."""']
+    if not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in form.signature.parameters.values()):
+        body += ["    if $more:", "        $refuse_more($more)"]
     if taken:
         body += ["    try:", *[line[4:] for line in taken]]
         body += ["    except $MisfitError as $error:", "        $refuse($error)"]

@@ -50,8 +50,10 @@ def test_the_source_of_a_plain_op():
 # source::multiply(Tensor x, Tensor y) -> Tensor
 
 
-def op(self, /, x, y):
+def op(self, /, x, y, *more):
     \"\"\"What source::multiply(...) runs.\"\"\"
+    if more:
+        refuse_more(more)
     if not is_dynamo_compiling() and compiling_callback() is None:
         if not torch_function_modes() and not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0:
             check, function, record, is_checked, is_blind = roads.last
@@ -242,8 +244,10 @@ def test_the_source_of_an_op_with_a_hidden_output_keywords_and_defaults():
 # source::norm(Tensor x, Tensor? weight=None, SymInt n=2, *, float eps=1e-06) -> (Tensor, Tensor)
 
 
-def op(self, /, x, weight=None, n=2, *, eps=1e-06):
+def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
     \"\"\"What source::norm(...) runs.\"\"\"
+    if more:
+        refuse_more(more)
     if not is_dynamo_compiling() and compiling_callback() is None:
         if not torch_function_modes() and not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0 and type(n) is int and -9223372036854775808 <= n <= 9223372036854775807 and type(eps) is float:
             tensors = [x]
@@ -466,8 +470,10 @@ def test_the_source_of_an_op_that_writes_to_a_list():
 # source::add_all_(Tensor(a0!)[] values, Tensor step) -> Tensor[]
 
 
-def op(self, /, values, step):
+def op(self, /, values, step, *more):
     \"\"\"What source::add_all_(...) runs.\"\"\"
+    if more:
+        refuse_more(more)
     if not is_dynamo_compiling() and compiling_callback() is None:
         if not torch_function_modes() and not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0 and (type(values) is list or type(values) is tuple):
             tensors = [step]
