@@ -19,6 +19,8 @@ from custom_autograd.verification.harness.base import Check
 from custom_autograd.verification.harness.targets import target_of
 from custom_autograd.verification.report import Report
 
+__all__ = ["CheckCase", "Test", "cases_of", "parametrize_checks"]
+
 Test = TypeVar("Test", bound=Callable[..., Any])
 """A test function, which the decorator gives back parametrized."""
 

@@ -1,7 +1,9 @@
 """The corpus is what it says: every mutant can be made and called, names its check, and is made of honest ops."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -99,7 +101,12 @@ def test_importing_the_corpus_declares_nothing():
 
 
 def run_python(program):
-    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    finished = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment
+    )
+    return finished.stdout
 
 
 def differs(name, sample, *, base):
