@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.torch_version import TorchVersion
 
 from custom_autograd.torch_private.compilation import GraphCounter
@@ -125,3 +126,11 @@ def test_quantile_does_not_take_a_wrapper_subclass():
 
     with pytest.raises(RuntimeError, match="Mismatch in shape"):
         torch.autograd.grad(y, x, Wrapped(torch.ones((), dtype=torch.float64), []))
+
+
+def test_the_tangent_of_view_copy_raises_for_what_is_transposed():
+    x, tangent = torch.ones(5, 4, 3).transpose(0, 2), torch.ones(5, 4, 3).transpose(0, 2)
+    assert (12, 5) == torch.view_copy(x, (12, 5)).shape
+
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="view size is not compatible"):
+        torch.view_copy(forward_ad.make_dual(x, tangent), (12, 5))

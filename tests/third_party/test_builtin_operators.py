@@ -31,6 +31,7 @@ FOUND = {
     "torch.ops.aten._safe_softmax.default": {"nesting": "the tangent of its gradient is nan under torch.func"},
     "bernoulli": {"low_precision": "it draws other numbers in other dtypes; PyTorch's wrapper hides that it draws"},
     "scatter_reduce.prod": {"forward_mode": "the tangent is silently zero"},
+    "view_copy": {"forward_mode": "a transposed tangent raises: its formula views what has to be copied"},
 }
 """Operator -> check -> what is wrong there, or what it says of itself; torch 2.13."""
 
