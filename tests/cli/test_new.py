@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 RULES = "E,W,F,I,B,C4,UP,SIM"
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", [k if k == "none" else pytest.param(k, marks=pytest.mark.slow) for k in KERNELS])
 def test_new_file_passes_check(imports_of, capsys, kernel):
     main(["new", f"new_{kernel}::fresh_{kernel}", "--kernel", kernel])
     code = main(["check", f"fresh_{kernel}.py", "--checks", "quick"])

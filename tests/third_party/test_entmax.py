@@ -36,6 +36,7 @@ def samples_of(name):
     return lambda make: [Sample(make(3, 5), 2) if name == "budget_bisect" else Sample(make(3, 5), dim=-1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND)
 def test_every_finding_is_known(name):
     report = check(getattr(entmax, name), samples_of(name), checks=CHECKS)

@@ -30,6 +30,7 @@ def report_of(process, name):
     return json.loads(printed.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLOWS)
 def test_a_package_gives_the_same_numbers_with_ours_in_place_of_torchs(name):
     if find_spec(name) is None:

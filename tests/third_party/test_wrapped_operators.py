@@ -31,6 +31,7 @@ def test_nine_of_ten_pass():
 
 
 @pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the operators were drawn from torch 2.13")
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_operators_were_drawn_by_chance():
     assert NAMES == list(draw())
