@@ -19,9 +19,11 @@ class NamedFunction(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the arguments."""
+        ...
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the results."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
