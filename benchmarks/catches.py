@@ -27,7 +27,10 @@ import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.testing._internal.optests.generate_tests import OpCheckError  # noqa: PLC2701 - the class has no public name
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # where the corpus is
+sys.path.insert(0, str(Path(__file__).parent))  # recorded_runs, where this file is imported
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the corpus
+
+from recorded_runs import read_recorded, version_of
 
 from corpus import CORRECT, MUTANTS, Honest, Mutant
 from custom_autograd.benchmarking.machine import describe_machine
@@ -191,18 +194,6 @@ def rows_of(columns: list[str], extent: str, jobs: int) -> list[dict[str, Any]]:
     ]
 
 
-def read_recorded() -> list[dict[str, Any]]:
-    """Return what was recorded, the newest torch first."""
-    recorded = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
-    return sorted(recorded, key=lambda one: [int(part) for part in version_of(one).split(".")], reverse=True)
-
-
-def version_of(result: dict[str, Any]) -> str:
-    """Return the torch of a recorded run, as in "2.13.0"."""
-    version: str = result["torch"]
-    return version.partition("+")[0]
-
-
 def document_of(recorded: list[dict[str, Any]]) -> str:
     """Return the page: the counts with each torch, and every row with the newest."""
     newest = recorded[0]
@@ -220,8 +211,8 @@ def document_of(recorded: list[dict[str, Any]]) -> str:
         "A crash is any other exception: it stops, but it does not say that the op is wrong.",
     ]
     for result in recorded:
-        lines += ["", f"PyTorch {version_of(result)}:", "", *counts_of(result)]
-    lines += ["", "## Every fault", "", f"With PyTorch {version_of(newest)}."]
+        lines += ["", f"PyTorch {version_of(result['torch'])}:", "", *counts_of(result)]
+    lines += ["", "## Every fault", "", f"With PyTorch {version_of(newest['torch'])}."]
     lines += ["A tool that passes has missed the fault; – says that it does not apply.", ""]
     lines.append(f"| what is wrong, and the name of the fault | {' | '.join(columns)} |")
     lines.append("|---|" + "---|" * len(columns))
@@ -278,8 +269,10 @@ def main() -> None:
         "rows": rows_of(columns, arguments.ours, arguments.jobs),
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{version_of(result)}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    DOCUMENT.write_text(document_of(read_recorded()), encoding="utf-8")
+    (RESULTS / f"{version_of(torch.__version__)}.json").write_text(
+        json.dumps(result, indent=1) + "\n", encoding="utf-8"
+    )
+    DOCUMENT.write_text(document_of(read_recorded(RESULTS)), encoding="utf-8")
     print("\n".join(counts_of(result)))
 
 

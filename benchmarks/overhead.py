@@ -118,7 +118,7 @@ def main() -> None:
     if options.out:
         options.out.write_text(text, encoding="utf-8")
     if options.record:
-        (overhead_tables.RESULTS / f"{overhead_tables.version_of(found)}.json").write_text(text, encoding="utf-8")
+        (overhead_tables.RESULTS / f"{overhead_tables.torch_of(found)}.json").write_text(text, encoding="utf-8")
         overhead_tables.write_page()
 
 

@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # the module beside this file
+
+from recorded_runs import put_between, read_recorded, table, version_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "overhead-cpu"
@@ -34,16 +38,9 @@ KINDS = {
 LEVELS = {"validation full": "`full`", "validation cheap": "`cheap`", "validation off": "`off`"}
 
 
-def read_recorded() -> list[dict[str, Any]]:
-    """Return what was recorded, the newest torch first."""
-    recorded = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
-    return sorted(recorded, key=lambda one: [int(part) for part in version_of(one).split(".")], reverse=True)
-
-
-def version_of(recorded: dict[str, Any]) -> str:
+def torch_of(recorded: dict[str, Any]) -> str:
     """Return the torch of a recorded run, as in "2.13.0"."""
-    version: str = recorded["machine"]["torch"]
-    return version.partition("+")[0]
+    return version_of(recorded["machine"]["torch"])
 
 
 def calls(recorded: list[dict[str, Any]]) -> str:
@@ -51,7 +48,7 @@ def calls(recorded: list[dict[str, Any]]) -> str:
     tables = []
     for one in recorded:
         rows = [[name, *_times(one, key)] for key, name in PEERS.items()]
-        tables += [f"PyTorch {version_of(one)}:", _table(["µs per call", *MODES], rows)]
+        tables += [f"PyTorch {torch_of(one)}:", table(["µs per call", *MODES], rows)]
     machine = recorded[0]["machine"]
     where = f"{machine['cpu']}, threads: {machine['threads']}, Python {machine['python']}"
     tables.append(f"Measured on {recorded[0]['date']}: {where}, no GPU.")
@@ -62,7 +59,7 @@ def levels(recorded: list[dict[str, Any]]) -> str:
     """Return the times of one call per level of validation."""
     newest = recorded[0]
     rows = [[name, *_times(newest, key)] for key, name in LEVELS.items()]
-    return _table([f"PyTorch {version_of(newest)}, µs per call", *MODES], rows)
+    return table([f"PyTorch {torch_of(newest)}, µs per call", *MODES], rows)
 
 
 def kinds(recorded: list[dict[str, Any]]) -> str:
@@ -71,17 +68,17 @@ def kinds(recorded: list[dict[str, Any]]) -> str:
     for key, name in KINDS.items():
         own, other = _times(newest, key), _times(newest, f"torch.library {key}")
         rows.append([name, *(f"{mine} / {theirs}" for mine, theirs in zip(own, other, strict=True))])
-    return _table([f"PyTorch {version_of(newest)}, µs per call, ours / torch.library", *MODES], rows)
+    return table([f"PyTorch {torch_of(newest)}, µs per call, ours / torch.library", *MODES], rows)
 
 
 def ratios(recorded: list[dict[str, Any]]) -> str:
     """Return every target and the ratio that was measured for it, with a column per torch."""
-    heads = ["ratio", "mode", "at most", *(f"PyTorch {version_of(one)}" for one in recorded)]
+    heads = ["ratio", "mode", "at most", *(f"PyTorch {torch_of(one)}" for one in recorded)]
     rows = []
     for row in recorded[0]["ratios"]:
         found = [_ratio(one, row) for one in recorded]
         rows.append([f"{row['ours']} / {row['peer']}", row["mode"] or "-", str(row["target"]), *found])
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 TABLES = {"calls": calls, "ratios": ratios, "levels": levels, "kinds": kinds}
@@ -89,13 +86,10 @@ TABLES = {"calls": calls, "ratios": ratios, "levels": levels, "kinds": kinds}
 
 def page() -> str:
     """Return the page with its tables written from what was recorded."""
-    text, recorded = DOCUMENT.read_text(encoding="utf-8"), read_recorded()
-    for name, table in TABLES.items():
+    text, recorded = DOCUMENT.read_text(encoding="utf-8"), read_recorded(RESULTS)
+    for name, make in TABLES.items():
         begin, end = f"<!-- {name}: benchmarks/overhead_tables.py -->", f"<!-- end of {name} -->"
-        before, found, rest = text.partition(begin)
-        if not found:
-            raise SystemExit(f"{DOCUMENT}: expected the line {begin}")
-        text = f"{before}{begin}\n{table(recorded)}\n{end}{rest.partition(end)[2]}"
+        text = put_between(text, begin, end, make(recorded))
     return text
 
 
@@ -115,11 +109,6 @@ def _ratio(recorded: dict[str, Any], target: dict[str, Any]) -> str:
         if all(row[key] == target[key] for key in keys):
             return f"{row['ratio']:.3f}{'' if row['holds'] else ', missed'}"
     return "-"
-
-
-def _table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":

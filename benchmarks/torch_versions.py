@@ -26,6 +26,8 @@ import custom_autograd
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from recorded_runs import put_between, read_recorded, table, version_of  # noqa: E402 - beside this file
+
 import custom_op_database  # noqa: E402 - from tests/, found by the line above
 import nestings  # noqa: E402 - as above
 
@@ -143,7 +145,7 @@ def measure() -> dict[str, Any]:
         "custom_autograd": our_cube(),
     }
     return {
-        "torch": torch.__version__.partition("+")[0],
+        "torch": version_of(torch.__version__),
         "python": platform.python_version(),
         "database": {name: database(declare, f"versions_{name[:5]}") for name, declare in DECLARERS.items()},
         "nestings": {name: nested(op) for name, op in cubes.items()},
@@ -152,28 +154,24 @@ def measure() -> dict[str, Any]:
 
 def write_tables() -> None:
     """Write the tables of the page from every recorded version."""
-    recorded = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
-    recorded.sort(key=lambda row: [int(part) for part in row["torch"].split(".")], reverse=True)
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{tables(recorded)}\n{END}{after}", encoding="utf-8")
+    text = DOCUMENT.read_text(encoding="utf-8")
+    DOCUMENT.write_text(put_between(text, BEGIN, END, tables(read_recorded(RESULTS))), encoding="utf-8")
 
 
 def tables(recorded: list[dict[str, Any]]) -> str:
     """Return both tables in Markdown, with a row per version."""
     return "\n\n".join([
-        table("The database of custom ops", "database", recorded),
-        table("Nested transforms", "nestings", recorded),
+        titled_table("The database of custom ops", "database", recorded),
+        titled_table("Nested transforms", "nestings", recorded),
     ])  # fmt: skip
 
 
-def table(title: str, key: str, recorded: list[dict[str, Any]]) -> str:
+def titled_table(title: str, key: str, recorded: list[dict[str, Any]]) -> str:
     """Return one table in Markdown."""
     names = list(recorded[0][key])
     heads = [f"`{name}`" if "." in name or "_" in name else name for name in names]
     rows = [[row["torch"], *(_counted(row[key][name]) for name in names)] for row in recorded]
-    lines = [["torch", *heads], ["---"] * (len(names) + 1), *rows]
-    return "\n".join([f"**{title}**", "", *("| " + " | ".join(line) + " |" for line in lines)])
+    return f"**{title}**\n\n{table(['torch', *heads], rows)}"
 
 
 def _counted(found: Outcome) -> str:

@@ -22,6 +22,7 @@ def test_the_tables_of_the_page_are_those_of_the_recorded_runs(overhead_tables):
 
 
 def test_the_pinned_and_the_newest_torch_are_recorded(overhead_tables):
-    versions = [overhead_tables.version_of(one) for one in overhead_tables.read_recorded()]
+    recorded = overhead_tables.read_recorded(overhead_tables.RESULTS)
+    versions = [overhead_tables.torch_of(one) for one in recorded]
 
     assert ["2.15.0", "2.13.0"] == versions

@@ -17,7 +17,7 @@ def catches():
 
 
 def test_the_page_is_made_of_the_recorded_results(catches):
-    assert catches.document_of(catches.read_recorded()) == catches.DOCUMENT.read_text(encoding="utf-8")
+    assert catches.document_of(catches.read_recorded(catches.RESULTS)) == catches.DOCUMENT.read_text(encoding="utf-8")
 
 
 def test_what_is_caught_on_one_sample_is_caught(catches):
