@@ -66,7 +66,7 @@ def do_overlap(one: Tensor, other: Tensor) -> bool:
     mine, theirs = storages.storages_of(one), storages.storages_of(other)
     if not mine or not theirs or mine.isdisjoint(theirs):
         return False
-    if not _has_numbers(one) or not _has_numbers(other) or one.layout != torch.strided:
+    if not _has_numbers(one) or not _has_numbers(other):
         return one is other
     if not one.numel() or not other.numel():
         return False

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.runtime.results import owns_memory
+from custom_autograd.runtime.overlap import do_overlap
 
 
 def has_several_elements_in_one_place(tensor: Tensor) -> bool:
@@ -45,24 +45,3 @@ def overlap_any(targets: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
             return True
         seen.append(target)
     return False
-
-
-def do_overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether the addresses from the first element to the last of two tensors have some in common, or they are one."""
-    if one is other:
-        return True
-    start, end = _extent(one)
-    other_start, other_end = _extent(other)
-    return start < other_end and other_start < end
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """The first address of a tensor, and the first behind its last element; nothing for what owns no memory."""
-    if not owns_memory(tensor) or tensor.layout is not torch.strided or not tensor.numel():
-        return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    try:
-        start = tensor.data_ptr()
-    except RuntimeError:  # a wrapper of a transform
-        return 0, 0
-    return start, start + (last + 1) * tensor.element_size() if start else 0
