@@ -25,11 +25,13 @@ class NodeWriter:
         self.plan = function.plan
         self.schema = function.schema
         self.is_checked = is_checked
+        self.keeps_metadata = self._keeps_metadata()
+        self.reading = ReadingWriter(function, is_checked=is_checked, keeps_metadata=self.keeps_metadata)
 
     def write(self) -> None:
         """Writes `$quick`, and `$make_node`, which makes the forward for a kernel."""
-        self.has_quick = self._write_quick()
-        if self.has_quick:
+        has_quick = self._write_quick()
+        if has_quick:
             self.source.lines("", "")
         if self.schema.mutated_arguments:
             return
@@ -38,7 +40,7 @@ class NodeWriter:
             source.line('"""The forward of a call that needs no dispatcher, for one kernel."""')
             source.line()
             with source.block(f"def $forward({', '.join(['$ctx', *self.function.parameters()])})"):
-                self._write_forward()
+                self._write_forward(keeps_facts=has_quick and self.plan.drop_in is None)
             source.line()
             source.line("return $forward")
         source.lines("", "")
@@ -53,15 +55,12 @@ class NodeWriter:
             if has_one:
                 self._write_quick_drop_in()
             return has_one
-        writer = QuickWriter(self.function, self._reading())
+        writer = QuickWriter(self.function, self.reading)
         if writer.is_possible:
             writer.write()
         return writer.is_possible
 
-    def _reading(self) -> ReadingWriter:
-        return ReadingWriter(self.function, is_checked=self.is_checked, keeps_metadata=self._keeps_metadata())
-
-    def _write_forward(self) -> None:
+    def _write_forward(self, *, keeps_facts: bool) -> None:
         source, results = self.source, self.function.results
         if self.function.has_lists:
             source.line(f"{', '.join(self.function.inputs)}, = $restore_lists($flat, $layout.inputs)")
@@ -78,9 +77,9 @@ class NodeWriter:
         else:
             if self.plan.drop_in is not None or not self.function.saves_always():
                 self.function.unpack_needs()
-            self.function.write_context(keeps_metadata=self._keeps_metadata())
-            if self.has_quick and self.plan.drop_in is None:
-                self._reading().write_facts()
+            self.function.write_context(keeps_metadata=self.keeps_metadata)
+            if keeps_facts:
+                self.reading.write_facts()
         source.line(f"return {'$output' if self.function.has_lists else '$result'}")
 
     def _keeps_metadata(self) -> bool:

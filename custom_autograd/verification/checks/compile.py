@@ -9,7 +9,6 @@ from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
     Finding,
-    NothingToCheckError,
     failed,
     find_refusal,
     first_line,
@@ -22,10 +21,10 @@ from custom_autograd.verification.harness.compilation import (
     find_change,
     fresh,
     is_limit_of_torch,
+    require_no_generator,
     run,
 )
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
-from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -40,8 +39,7 @@ class Compile(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding for static shapes, one for dynamic ones."""
-        if has_generator(sample):
-            raise NothingToCheckError("torch.compile cannot trace a torch.Generator")
+        require_no_generator(sample)
         sample, refusal = without_refused_gradients(target, sample)
         if refusal is not None:
             yield skipped(refusal)

@@ -19,9 +19,15 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.compilation import TensorCall, fresh, has_data_dependent_size, refusal_of
+from custom_autograd.verification.harness.compilation import (
+    TensorCall,
+    fresh,
+    has_data_dependent_size,
+    refusal_of,
+    require_no_generator,
+)
 from custom_autograd.verification.harness.differentiable import can_have_gradient
-from custom_autograd.verification.harness.dispatching import has_generator, takes_instances
+from custom_autograd.verification.harness.dispatching import takes_instances
 from custom_autograd.verification.harness.targets import Target
 
 Transformed = Callable[..., object]
@@ -52,8 +58,7 @@ class CompiledTransforms(Check):
         inputs = tuple(tensor.detach().clone() for tensor in sample.tensors())
         if not any(can_have_gradient(tensor) and tensor.numel() for tensor in inputs):
             raise NothingToCheckError("no tensor of the sample can have a gradient")
-        if has_generator(sample):
-            raise NothingToCheckError("torch.compile cannot trace a torch.Generator")
+        require_no_generator(sample)
         if has_data_dependent_size(target, sample):
             raise NothingToCheckError("the size of its results depends on the data")
         for name, transformed, arguments in _transforms(TensorCall(target, sample), inputs):

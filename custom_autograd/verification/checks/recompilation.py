@@ -11,16 +11,22 @@ from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
     Finding,
-    NothingToCheckError,
     failed,
     first_line,
     root_cause,
     skipped,
 )
 from custom_autograd.verification.harness.comparison import Difference
-from custom_autograd.verification.harness.compilation import eager_results, find_change, fresh, refusal_of, run, takes
+from custom_autograd.verification.harness.compilation import (
+    eager_results,
+    find_change,
+    fresh,
+    refusal_of,
+    require_no_generator,
+    run,
+    takes,
+)
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
-from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.sweeps import growths, resized, sizes_of
 from custom_autograd.verification.harness.targets import Function, Target
 
@@ -46,8 +52,7 @@ class Recompilation(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """One finding for sizes, and one for each number among the arguments."""
-        if has_generator(sample):
-            raise NothingToCheckError("torch.compile cannot trace a torch.Generator")
+        require_no_generator(sample)
         sample, _ = without_refused_gradients(target, sample)
         eager_results(target, sample)
         try:

@@ -15,6 +15,7 @@ from custom_autograd.torch_private.verification import fake_mode
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line, root_cause
 from custom_autograd.verification.harness.comparison import Difference, find_difference
 from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.origins import is_authors
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
@@ -39,6 +40,12 @@ class TensorCall:
         values = [x.clone() if is_written else x for x, is_written in zip(tensors, written, strict=True)]
         outputs = call_on(self.target.call, self.sample.with_tensors(values))
         return outputs + tuple(x for x, is_written in zip(values, written, strict=True) if is_written)
+
+
+def require_no_generator(sample: Sample) -> None:
+    """Raise NothingToCheckError if a call is given a generator, which torch.compile cannot trace."""
+    if has_generator(sample):
+        raise NothingToCheckError("torch.compile cannot trace a torch.Generator")
 
 
 def eager_results(target: Target, sample: Sample) -> tuple[NamedResults, Sequence[Tensor]]:

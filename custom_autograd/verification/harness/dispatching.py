@@ -48,7 +48,7 @@ def _converted(argument: Argument | None, value: object) -> object:
 
 
 def has_generator(sample: Sample) -> bool:
-    """Whether a call is given a generator."""
+    """Return whether a call is given a generator."""
     return any(isinstance(value, torch.Generator) for value in (*sample.args, *sample.kwargs.values()))
 
 
