@@ -18,7 +18,7 @@ from custom_autograd.core.locations import (
     location_of_declaration,
     modules_of,
 )
-from custom_autograd.core.messages import format_message, quote, show
+from custom_autograd.core.messages import quote, show
 from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
@@ -144,12 +144,10 @@ def define(declaration: Declaration, *, replace: bool) -> Entry:
             library.undefine(replaced)
             _attach(replaced, name)
         raise DeclarationError(
-            format_message(
-                str(name),
-                f"the dispatcher refuses the op: {error}",
-                found=declaration.schema.text,
-                declared=declaration.location,
-            )
+            str(name),
+            f"the dispatcher refuses the op: {error}",
+            found=declaration.schema.text,
+            declared=declaration.location,
         ) from error
     return entry
 
@@ -208,12 +206,10 @@ def pickled(entry: Entry) -> tuple[str, tuple[str, ...]]:
     """
     if registry.find_entry(entry.name) is not entry:
         raise DeclarationError(
-            format_message(
-                entry.name,
-                "the op was replaced by another one of its name, and so it cannot be pickled: ops pickle by name",
-                declared=entry.declaration.location,
-                do="pickle the op that has the name now, or declare this one under another",
-            )
+            entry.name,
+            "the op was replaced by another one of its name, and so it cannot be pickled: ops pickle by name",
+            declared=entry.declaration.location,
+            do="pickle the op that has the name now, or declare this one under another",
         )
     return entry.name, entry.modules
 
@@ -235,15 +231,15 @@ def find_or_import(name: str, modules: str | tuple[str, ...]) -> Entry:
             problems.append(f"{module}: {error}")
     entry = registry.find_entry(name)
     if entry is None:
-        raise DeclarationError(_nowhere(name, candidates, problems))
+        raise _nowhere(name, candidates, problems)
     return entry
 
 
-def _nowhere(name: str, modules: tuple[str, ...], problems: list[str]) -> str:
+def _nowhere(name: str, modules: tuple[str, ...], problems: list[str]) -> DeclarationError:
     if "__main__" in modules:
         found = "an op that was declared in the program that pickled it, in its '__main__'"
         do = "declare it in a module that both programs import; in a script, outside of `if __name__ == '__main__'`"
     else:
         found = "; ".join(problems) or f"module {quote(modules)} without it"
         do = "import the module that declares it before unpickling"
-    return format_message(name, "the op is not declared in this process", found=found, do=do)
+    return DeclarationError(name, "the op is not declared in this process", found=found, do=do)

@@ -18,7 +18,7 @@ import torch
 from torch.export import ExportedProgram
 
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.messages import format_message, quote, show
+from custom_autograd.core.messages import quote, show
 from custom_autograd.core.names import DEFAULT, Name
 from custom_autograd.registration import registry
 from custom_autograd.registration.one_tuple import SUFFIX
@@ -80,7 +80,7 @@ def load_program(file: File) -> ExportedProgram:
     ops, modules = _read(file)
     missing = [op for op in ops if not _is_declared(op)]
     if missing:
-        raise DeclarationError(_not_declared(file, missing, modules))
+        raise _not_declared(file, missing, modules)
     return torch.export.load(file)
 
 
@@ -171,10 +171,10 @@ def _where(file: File) -> str:
     return repr(os.fspath(file)) if isinstance(file, (str, os.PathLike)) else "the file"
 
 
-def _not_declared(file: File, missing: list[str], modules: Mapping[str, list[str]]) -> str:
+def _not_declared(file: File, missing: list[str], modules: Mapping[str, list[str]]) -> DeclarationError:
     known = list(dict.fromkeys(module for op in missing for module in modules.get(op, [])))
     do = f"import {', '.join(known)} before loading" if known else "import the module that declares it before loading"
-    return format_message(
+    return DeclarationError(
         ", ".join(missing),
         f"the exported program in {_where(file)} calls ops that are not declared in this process",
         found=None if known else f"no note of the modules that declare {quote(missing)}: save_program writes one",

@@ -10,7 +10,7 @@ import torch
 
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import format_message, quote, show, suggest
+from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.names import names_of
 from custom_autograd.integrations import INTEGRATIONS, effects, subclasses
 from custom_autograd.registration import rules
@@ -70,19 +70,17 @@ def _check_device(entry: Entry, device_type: str, function: Callable[..., Any]) 
         key_of_device(device_type)
         torch.device(device_type)
     except RuntimeError as error:
-        raise _refusal(
-            entry,
+        raise entry.declaration.origin(location_of(function)).error(
+            RegistrationError,
             f"torch knows no device type {device_type!r}",
-            function,
             expected="'cpu', 'cuda', 'mps', 'xpu', ...",
             found=repr(device_type),
         ) from error
     schema = entry.declaration.schema
     if not schema.tensor_arguments and not any(a.type.startswith("Device") for a in schema.arguments):
-        raise _refusal(
-            entry,
+        raise entry.declaration.origin(location_of(function)).error(
+            RegistrationError,
             "an op without tensors cannot choose between devices",
-            function,
             expected="an argument 'device: torch.device'",
             do="add one, or declare the op with device_types=None",
         )
@@ -114,20 +112,18 @@ def check_inputs(entry: Entry, inputs: Sequence[str]) -> None:
     if entry.declaration.form is not None:
         valid = ByName(entry.declaration.form, entry.declaration).differentiable_names()
     if not inputs or not all(isinstance(name, str) for name in inputs):
-        raise _refusal(
-            entry,
+        raise entry.declaration.origin().error(
+            RegistrationError,
             "register_grad takes names of inputs",
-            None,
             expected=quote(valid),
             found=", ".join(show(name) if isinstance(name, str) else type(name).__name__ for name in inputs) or "none",
             do=f"write @op.register_grad({show(next(iter(valid), 'x'))})",
         )
     for name in inputs:
         if name not in valid:
-            raise _refusal(
-                entry,
+            raise entry.declaration.origin().error(
+                RegistrationError,
                 f"register_grad names {name!r}, which is no differentiable input",
-                None,
                 expected=quote(valid),
                 found=repr(name),
                 do=suggest(name, valid),
@@ -177,10 +173,9 @@ def add_drop_in(
     """Registers a backward and a setup_context as `torch.library` takes them."""
     schema = entry.declaration.schema
     if schema.mutated_arguments:
-        raise _refusal(
-            entry,
+        raise entry.declaration.origin(location_of(backward)).error(
+            RegistrationError,
             "register_autograd cannot express an op that mutates",
-            backward,
             do="use register_backward: there, grad_<input> is the gradient after the call",
         )
     form = entry.declaration.form
@@ -256,7 +251,9 @@ def add_effect(entry: Entry, effect: Any) -> None:  # Any: torch's EffectType, w
 def add_torch_dispatch(entry: Entry, cls: type, function: F, *, replace: bool) -> F:
     """Registers what the op does for a subclass or a mode."""
     if not isinstance(cls, type):
-        raise _refusal(entry, "register_torch_dispatch takes a class", function, found=show(cls))
+        raise entry.declaration.origin(location_of(function)).error(
+            RegistrationError, "register_torch_dispatch takes a class", found=show(cls)
+        )
     rules.check_signature(
         entry.declaration, "torch_dispatch rule", function, ["cls", "func", "types", "args", "kwargs"]
     )
@@ -270,10 +267,3 @@ def add_samples(entry: Entry, function: F, *, replace: bool) -> F:
     rules.check_signature(entry.declaration, "generator of samples", function, ["make"])
     entry.add(Rule("samples", function, location_of(function)), replace=replace)
     return function
-
-
-def _refusal(entry: Entry, problem: str, function: Callable[..., Any] | None, **facts: str | None) -> RegistrationError:
-    rule = None if function is None else location_of(function)
-    return RegistrationError(
-        format_message(entry.name, problem, rule=rule, declared=entry.declaration.location, **facts)
-    )

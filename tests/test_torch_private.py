@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from custom_autograd import custom_op
+from custom_autograd.core.errors import KernelError
 from custom_autograd.torch_private import (
     checkpointing,
     classes,
@@ -415,7 +416,7 @@ def test_modes_and_grad_mode_are_counted_and_set():
 
 
 def test_a_profiler_sets_the_flag_that_generated_source_reads():
-    with torch.profiler.profile():
+    with torch.profiler.profile(acc_events=True):
         assert torch.autograd.profiler._is_profiler_enabled
     assert not torch.autograd.profiler._is_profiler_enabled
 
@@ -935,3 +936,16 @@ def test_an_op_can_be_given_another_policy():
     assert [2.0, 2.0] == found.tolist()
     assert [] == checkpointing.saved_tensors(mode)
     assert given is mode.policy_fn
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_text_that_is_raised_reaches_whoever_compiles():
+    def refused(x: Tensor) -> Tensor:
+        if x.dim() == 1:
+            compiler.raise_text(KernelError, "one dimension is too few")
+        return x
+
+    with pytest.raises(KernelError, match="one dimension is too few"):
+        refused(torch.ones(2))
+    with pytest.raises(Exception, match="one dimension is too few"):
+        torch.compile(refused, backend="eager", fullgraph=True)(torch.ones(2))

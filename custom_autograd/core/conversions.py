@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message, show
+from custom_autograd.core.messages import show
 
 Conversion: TypeAlias = Callable[[Any], Any]
 """Turns one value of a call into the dispatcher's, or back (Any: of the argument's type), or raises a ValueError."""
@@ -54,7 +54,7 @@ class Travelling(dict[str, Any]):  # Any: a member of an Enum, or another value 
         """
         problem = f"{text!r} stands for no value of an argument that travels as text"
         do = "give torch.ops one of the texts above, or call the op itself, which takes the values"
-        raise KernelError(format_message(self.label, problem, expected=f"one of {', '.join(map(repr, self))}", do=do))
+        raise KernelError(self.label, problem, expected=f"one of {', '.join(map(repr, self))}", do=do)
 
 
 def literal(values: tuple[Any, ...]) -> ArgumentType | None:  # Any: what `Literal` takes

@@ -10,9 +10,63 @@ CustomAutogradError (RuntimeError)
   CheckError (also AssertionError)       verification found something, or could not start
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from custom_autograd.core.messages import format_message
+
 
 class CustomAutogradError(RuntimeError):
-    """Anything this package refuses; catch it to catch all of the errors below."""
+    """Anything this package refuses; catch it to catch all of the errors below.
+
+    Args:
+        op: the qualified name of the op, or what stands for it before there is one; the whole text if it is alone.
+        problem: what is wrong, in the present tense.
+        expected: what would have been right.
+        found: what was there instead.
+        rule: file:line of the rule, kernel or fake at fault.
+        declared: file:line of the declaration of the op.
+        do: what to do about it.
+
+    Attributes:
+        op, problem, expected, found, rule, declared, do: as given; `op` is empty if there is only a text.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        problem: str | None = None,
+        *,
+        expected: str | None = None,
+        found: str | None = None,
+        rule: str | None = None,
+        declared: str | None = None,
+        do: str | None = None,
+    ) -> None:
+        # Not super().__init__: Dynamo cannot trace it, and BaseException.__new__ has set `args` already.
+        self.op = "" if problem is None else op
+        self.problem = op if problem is None else problem
+        self.expected = expected
+        self.found = found
+        self.rule = rule
+        self.declared = declared
+        self.do = do
+
+    def __str__(self) -> str:
+        """Return the text: the problem, then a line for each fact."""
+        if not self.op:
+            return self.problem
+        return format_message(
+            self.op,
+            self.problem,
+            expected=self.expected,
+            found=self.found,
+            rule=self.rule,
+            declared=self.declared,
+            do=self.do,
+        )
 
 
 class DeclarationError(CustomAutogradError, ValueError):
@@ -45,3 +99,33 @@ class CheckError(CustomAutogradError, AssertionError):
 
 class KernelWarning(UserWarning):
     """A kernel could not be built, and something slower runs in its place."""
+
+
+Error = TypeVar("Error", bound=CustomAutogradError)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What errors about one op, or about one of its rules, have in common.
+
+    Attributes:
+        op: the qualified name of the op.
+        declared: file:line of its declaration.
+        rule: file:line of the rule, kernel or fake at fault, if there is one.
+    """
+
+    op: str
+    declared: str
+    rule: str | None = None
+
+    def error(
+        self,
+        kind: type[Error],
+        problem: str,
+        *,
+        expected: str | None = None,
+        found: str | None = None,
+        do: str | None = None,
+    ) -> Error:
+        """Return the error of a class that says what is wrong here; arguments as for `CustomAutogradError`."""
+        return kind(self.op, problem, expected=expected, found=found, rule=self.rule, declared=self.declared, do=do)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import quote
 
 DEFAULT = "default"
 RESERVED_NAMESPACES = frozenset({"aten", "at", "prim", "prims", "torch", "pytorch", "quantized", "c10d"})
@@ -72,9 +72,7 @@ def parse_name(text: str, declared: str | None = None, *, is_torchs: bool = Fals
 
 def _refusal(text: str, problem: str, declared: str | None, *, do: str) -> DeclarationError:
     expected = "'namespace::name' or 'namespace::name.overload'"
-    return DeclarationError(
-        format_message(text, problem, expected=expected, found=repr(text), declared=declared, do=do)
-    )
+    return DeclarationError(text, problem, expected=expected, found=repr(text), declared=declared, do=do)
 
 
 def is_name(text: object) -> bool:

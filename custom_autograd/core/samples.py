@@ -15,7 +15,6 @@ from torch import Tensor
 
 from custom_autograd.core.containers import children_of, map_tensors
 from custom_autograd.core.errors import CheckError
-from custom_autograd.core.messages import format_message
 
 
 class Sample:
@@ -62,7 +61,7 @@ class Sample:
         """
         if not (isinstance(error, type) and issubclass(error, Exception)):
             problem = "raises() takes one class of exceptions"
-            raise CheckError(format_message("samples", problem, found=repr(error)[:80], do="raises(ValueError)"))
+            raise CheckError("samples", problem, found=repr(error)[:80], do="raises(ValueError)")
         sample = self.map(lambda tensor: tensor)
         sample.error = ExpectedError(error, match)
         return sample
@@ -79,7 +78,7 @@ class Sample:
         """
         if not checks or not reason.strip():
             problem = "xfail() is given no " + ("reason" if checks else "name of a check")
-            raise CheckError(format_message("samples", problem, do="xfail('gradcheck', reason='a kink at 0')"))
+            raise CheckError("samples", problem, do="xfail('gradcheck', reason='a kink at 0')")
         sample = self.map(lambda tensor: tensor)
         sample.accepted = {**self.accepted, **dict.fromkeys(checks, reason)}
         return sample
@@ -194,7 +193,7 @@ class TensorFactory:
         is_differentiable = dtype.is_floating_point or dtype.is_complex
         low, high = _bounds(low, high, is_differentiable)
         if requires_grad and not is_differentiable:
-            raise CheckError(_no_gradient(dtype))
+            raise _no_gradient(dtype)
         tensor = self._draw(shape, dtype, low, high).to(self.device)
         return tensor.requires_grad_(
             is_differentiable and (self.requires_grad if requires_grad is None else requires_grad)
@@ -249,12 +248,12 @@ def _bounds(low: float | None, high: float | None, is_differentiable: bool) -> t
     high = low + width if high is None else high
     if not low < high:
         problem = "make() is given an empty range"
-        raise CheckError(format_message("samples", problem, expected="low < high", found=f"low={low}, high={high}"))
+        raise CheckError("samples", problem, expected="low < high", found=f"low={low}, high={high}")
     return low, high
 
 
-def _no_gradient(dtype: torch.dtype) -> str:
-    return format_message(
+def _no_gradient(dtype: torch.dtype) -> CheckError:
+    return CheckError(
         "samples",
         f"make() cannot give a {dtype} tensor that requires grad",
         expected="a floating or complex dtype",

@@ -9,7 +9,7 @@ from typing import Any
 from custom_autograd.core.conversions import ArgumentType, optional
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.imported import find_imported, reason_and_advice
-from custom_autograd.core.messages import format_message, show
+from custom_autograd.core.messages import show
 from custom_autograd.core.wish import Refusal
 from custom_autograd.torch_private.compiler import constant_in_graphs
 
@@ -70,14 +70,12 @@ def _load(argument: str, refuse: Refusal, path: str) -> Any:  # Any: what was pa
         return found
     reason, advice = reason_and_advice(path)
     raise KernelError(
-        format_message(
-            refuse.op,
-            f"the static argument '{argument}' names what cannot be found",
-            expected="'module:name' of a function or class in a module that is imported in this process",
-            found=reason,
-            declared=refuse.location,
-            do=advice,
-        )
+        refuse.op,
+        f"the static argument '{argument}' names what cannot be found",
+        expected="'module:name' of a function or class in a module that is imported in this process",
+        found=reason,
+        declared=refuse.location,
+        do=advice,
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.messages import format_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +33,4 @@ class Refusal:
 
     def __call__(self, problem: str, **facts: str | None) -> DeclarationError:
         """The error that says so."""
-        return DeclarationError(format_message(self.op, problem, declared=self.location, **facts))
+        return DeclarationError(self.op, problem, declared=self.location, **facts)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.integrations.base import registered
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import Entry
@@ -75,15 +74,13 @@ def _check_has_no_data(entry: Entry, rule: str, found: Any, arguments: dict[str,
         return
     devices = {name: tensor.device for name, value in arguments.items() for tensor in tensors_in([value])}
     raise KernelError(
-        format_message(
-            entry.name,
-            "the op meets tensors on 'meta', which have no data, together with tensors that have",
-            expected="all tensors on one device",
-            found=", ".join(f"'{name}' on {str(device)!r}" for name, device in devices.items()),
-            rule=rule,
-            declared=entry.declaration.location,
-            do="move them to one device; a fake makes its outputs on the device of an input",
-        )
+        entry.name,
+        "the op meets tensors on 'meta', which have no data, together with tensors that have",
+        expected="all tensors on one device",
+        found=", ".join(f"'{name}' on {str(device)!r}" for name, device in devices.items()),
+        rule=rule,
+        declared=entry.declaration.location,
+        do="move them to one device; a fake makes its outputs on the device of an input",
     )
 
 
@@ -98,13 +95,11 @@ def _find_rule(entry: Entry) -> Rule | None:
     if _returns_nothing_new(entry):
         return None
     raise KernelError(
-        format_message(
-            entry.name,
-            "the op meets fake tensors, and no fake is registered",
-            declared=entry.declaration.location,
-            do="register_fake a function that returns empty tensors of the right shape, dtype and device; "
-            "torch.compile, export and meta tensors need it",
-        )
+        entry.name,
+        "the op meets fake tensors, and no fake is registered",
+        declared=entry.declaration.location,
+        do="register_fake a function that returns empty tensors of the right shape, dtype and device; "
+        "torch.compile, export and meta tensors need it",
     )
 
 

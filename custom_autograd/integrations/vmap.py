@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.integrations.base import registered
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import content, opened
@@ -82,13 +81,11 @@ def _kernel(entry: Entry) -> Callable[..., Any]:
 def _no_view(entry: Entry) -> KernelError:
     """A loop over the batch stacks what it gets: a write to the result would not reach the argument."""
     return KernelError(
-        format_message(
-            entry.name,
-            "vmap met an op that returns a view, and a loop over the batch would return a copy of it",
-            expected="a reference, or a vmap rule that returns a view",
-            declared=entry.declaration.location,
-            do="declare the op with reference=True: PyTorch's own views know how to be batched",
-        )
+        entry.name,
+        "vmap met an op that returns a view, and a loop over the batch would return a copy of it",
+        expected="a reference, or a vmap rule that returns a view",
+        declared=entry.declaration.location,
+        do="declare the op with reference=True: PyTorch's own views know how to be batched",
     )
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable
-from custom_autograd.core.messages import format_message
 
 
 def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -35,14 +34,13 @@ def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
         return [replaced(place, value) for place, value in values]
     except Unsuitable as error:
         place, reason = error.args
-        message = format_message(
+        raise KernelError(
             kernel_name(function),
             f"'{place}' cannot become a NumPy array",
             expected="a strided CPU tensor of a dtype that NumPy has: not bfloat16 and no float8",
             found=reason,
             do="let another kernel serve such tensors, or write this one in PyTorch operations",
-        )
-        raise KernelError(message) from error
+        ) from error
 
 
 def to_tensors(function: Callable[..., Any], holder: list[Any], arrays: Sequence[Any]) -> Any:
@@ -168,7 +166,7 @@ def to_tensor(kernel: str, array: Any) -> Tensor:
             found = f"{found}: {error}"
     do = "convert it in the kernel: numpy.asarray(..., dtype=...)"
     problem = "what the kernel returns cannot become a tensor"
-    raise KernelError(format_message(kernel, problem, expected=expected, found=found, do=do))
+    raise KernelError(kernel, problem, expected=expected, found=found, do=do)
 
 
 def numpy_module(kernel: str) -> Any:  # Any: NumPy is optional, and imported late
@@ -176,5 +174,4 @@ def numpy_module(kernel: str) -> Any:  # Any: NumPy is optional, and imported la
     try:
         return importlib.import_module("numpy")
     except ImportError as error:
-        message = format_message(kernel, "the kernel needs NumPy", found=str(error), do="pip install numpy")
-        raise KernelUnavailable(message) from error
+        raise KernelUnavailable(kernel, "the kernel needs NumPy", found=str(error), do="pip install numpy") from error

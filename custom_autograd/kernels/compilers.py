@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.core.messages import format_message
 
 
 class Compiler(ABC):
@@ -68,13 +67,11 @@ class CppCompiler(Compiler):
         if os.name == "posix" and words and shutil.which(words[0]):
             return words
         raise KernelUnavailable(
-            format_message(
-                source.name,
-                "no C++ compiler for the kernel",
-                expected="g++ or clang++, on Linux or macOS",
-                found=f"'{wanted}' ({'from CXX' if os.environ.get('CXX') else 'CXX is not set'}), which is not on PATH",
-                do="install g++ or clang++, or set CXX",
-            )
+            source.name,
+            "no C++ compiler for the kernel",
+            expected="g++ or clang++, on Linux or macOS",
+            found=f"'{wanted}' ({'from CXX' if os.environ.get('CXX') else 'CXX is not set'}), which is not on PATH",
+            do="install g++ or clang++, or set CXX",
         )
 
     def programs(self, source: Path) -> list[str]:
@@ -114,13 +111,11 @@ class CudaCompiler(Compiler):
         if os.name == "posix" and words and shutil.which(words[0]):
             return words
         raise KernelUnavailable(
-            format_message(
-                source.name,
-                "no CUDA compiler for the kernel",
-                expected="nvcc of CUDA 12 or later, on Linux",
-                found=f"'{wanted}', which is not there",
-                do="install the CUDA toolkit, or set NVCC or CUDA_HOME, or register another kernel for the device",
-            )
+            source.name,
+            "no CUDA compiler for the kernel",
+            expected="nvcc of CUDA 12 or later, on Linux",
+            found=f"'{wanted}', which is not there",
+            do="install the CUDA toolkit, or set NVCC or CUDA_HOME, or register another kernel for the device",
         )
 
     def programs(self, source: Path) -> list[str]:
@@ -147,7 +142,7 @@ def words_of(text: str, variable: str, source: Path) -> list[str]:
     except ValueError as error:
         problem = f"{variable} is not a command"
         do = f"correct {variable}: its words are parted as a shell parts them"
-        raise KernelUnavailable(format_message(source.name, problem, found=f"'{text}': {error}", do=do)) from error
+        raise KernelUnavailable(source.name, problem, found=f"'{text}': {error}", do=do) from error
 
 
 def capabilities() -> list[str]:
@@ -167,7 +162,7 @@ def architectures(source: Path) -> list[str]:
         if match is None:
             problem = "TORCH_CUDA_ARCH_LIST names no architecture"
             expected = "compute capabilities, such as '8.0;9.0a+PTX'"
-            raise KernelUnavailable(format_message(source.name, problem, expected=expected, found=f"'{wanted}'"))
+            raise KernelUnavailable(source.name, problem, expected=expected, found=f"'{wanted}'")
         number = match[1] + match[2]
         flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
         if match[3]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable
-from custom_autograd.core.messages import format_message, quote, show, suggest
+from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.kernels.lazy import LazyKernel, thread_lock
 from custom_autograd.kernels.library import find_or_build
 from custom_autograd.torch_private.registrations import names_in
@@ -104,13 +104,11 @@ class CppKernel(LazyKernel):
         except AttributeError as error:
             known = names_in(name)
             raise KernelUnavailable(
-                format_message(
-                    self.source.name,
-                    f"the source registers no function '{self.function}' in KERNEL_NAMESPACE",
-                    expected=f"one of {quote(known)}" if known else None,
-                    rule=str(self.source),
-                    do=suggest(self.function, known),
-                )
+                self.source.name,
+                f"the source registers no function '{self.function}' in KERNEL_NAMESPACE",
+                expected=f"one of {quote(known)}" if known else None,
+                rule=str(self.source),
+                do=suggest(self.function, known),
             ) from error
         return overload
 
@@ -124,9 +122,7 @@ def words(function: str, flags: Sequence[str]) -> tuple[str, ...]:
     if isinstance(flags, str) or not all(isinstance(flag, str) for flag in flags):
         do = "give each flag as an item: flags=['-O2', '-Iinclude']"
         expected, found = "a sequence of str, one for each word", show(flags)
-        raise KernelError(
-            format_message(function, "'flags' is no list of flags", expected=expected, found=found, do=do)
-        )
+        raise KernelError(function, "'flags' is no list of flags", expected=expected, found=found, do=do)
     return tuple(flags)
 
 
@@ -139,5 +135,6 @@ def load_library(path: Path) -> None:
         advice = "point CUSTOM_AUTOGRAD_CACHE at a folder from which libraries may be loaded"
         if "undefined symbol" in found:
             advice = "define the symbol in the source, or link what does: flags=['-L...', '-l...']"
-        message = format_message(path.name, "the library cannot be loaded", found=found, rule=str(path), do=advice)
-        raise KernelUnavailable(message) from error
+        raise KernelUnavailable(
+            path.name, "the library cannot be loaded", found=found, rule=str(path), do=advice
+        ) from error

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.core.messages import format_message
 from custom_autograd.kernels.compilers import CudaCompiler
 from custom_autograd.kernels.cpp import CppKernel, words
 from custom_autograd.kernels.library import find_or_build
@@ -75,5 +74,5 @@ class CudaKernel(CppKernel):
             found = f"torch {torch.__version__}, torch.cuda.is_available() is {torch.cuda.is_available()}"
             problem = "the kernel needs an NVIDIA GPU"
             do = "call it with CUDA tensors where there is one, or register another kernel for this device"
-            raise KernelUnavailable(format_message(self.source.name, problem, found=found, do=do))
+            raise KernelUnavailable(self.source.name, problem, found=found, do=do)
         return super().load()

@@ -31,7 +31,6 @@ from pathlib import Path
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.core.messages import format_message
 from custom_autograd.kernels.compilers import HEADERS, LONGEST_BUILD, TORCH, Compiler, CppCompiler, run
 from custom_autograd.kernels.dependencies import Record, digest_of, identity, listed_files, read_record, version_of
 from custom_autograd.kernels.intact import is_intact, place, place_library
@@ -63,8 +62,7 @@ def find_or_build(source: Path, flags: Sequence[str], compiler: Compiler | None 
                 name = build.recorded() or build.made()
     except OSError as error:
         advice = NO_SOURCE if is_missing(source, error) else ANOTHER_CACHE
-        message = format_message(source.name, "the kernel cannot be built", found=str(error), do=advice)
-        raise KernelUnavailable(message) from error
+        raise KernelUnavailable(source.name, "the kernel cannot be built", found=str(error), do=advice) from error
     return name, build.folder / f"{name}.so"
 
 
@@ -151,7 +149,7 @@ class Build:
             for sign, (cause, remedy) in FAULTS_OF_THE_MACHINE.items():
                 if sign in result.stdout:
                     problem, advice = f"the compiler does not finish: {cause}", remedy
-            raise KernelUnavailable(format_message(self.source.name, problem, found=found, do=advice))
+            raise KernelUnavailable(self.source.name, problem, found=found, do=advice)
 
     def _try(self, path: Path) -> None:
         words = last_words(path)
@@ -159,7 +157,7 @@ class Build:
             problem = "loading the library of the kernel fails, which may end a process"
             advice = f"correct {self.source}: its schemas, what it defines twice, or its static variables"
             found = f"another process, which tried it, said:\n{indented(words.splitlines())}"
-            raise KernelUnavailable(format_message(self.source.name, problem, found=found, do=advice))
+            raise KernelUnavailable(self.source.name, problem, found=found, do=advice)
 
     def _remove_leftovers(self) -> None:
         """What processes left that were killed while they compiled."""

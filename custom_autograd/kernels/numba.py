@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import Any
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable
-from custom_autograd.core.messages import format_message
 from custom_autograd.kernels.arrays import argument_names, kernel_name, leaves, to_arrays, to_tensors
 from custom_autograd.kernels.lazy import LazyKernel, ThreadLock
 
@@ -77,8 +76,9 @@ class NumbaKernel(LazyKernel):
             refused = importlib.import_module("numba.core.errors").NumbaError
         except ImportError as error:
             do = "pip install custom-autograd[numba], or pass fallback="
-            message = format_message(kernel_name(self.function), "the kernel needs Numba", found=str(error), do=do)
-            raise KernelUnavailable(message) from error
+            raise KernelUnavailable(
+                kernel_name(self.function), "the kernel needs Numba", found=str(error), do=do
+            ) from error
         try:
             compiled = numba.njit(**{"nogil": True, **self.options})(self.function)
         except RuntimeError as error:  # Numba's, if it finds no folder that can be written
@@ -86,9 +86,7 @@ class NumbaKernel(LazyKernel):
                 raise
             do = "set NUMBA_CACHE_DIR to a folder that can be written, or leave out cache=True"
             problem = "Numba has no folder in which to keep the kernel"
-            raise KernelUnavailable(
-                format_message(kernel_name(self.function), problem, found=str(error), do=do)
-            ) from error
+            raise KernelUnavailable(kernel_name(self.function), problem, found=str(error), do=do) from error
         return functools.partial(self._run, compiled, refused)
 
     def _run(self, compiled: Callable[..., Any], refused: type[Exception], /, *args: Any, **kwargs: Any) -> Any:
@@ -102,26 +100,26 @@ class NumbaKernel(LazyKernel):
             do = "write the kernel in what Numba knows, or register it with when= for what it can take"
             found = "\n             ".join(str(error).strip().splitlines()[:12])
             problem = "Numba does not compile the kernel for these arguments"
-            raise KernelError(format_message(kernel_name(self.function), problem, found=found, do=do)) from error
+            raise KernelError(kernel_name(self.function), problem, found=found, do=do) from error
         except (NotImplementedError, KeyError) as error:  # Numba's own, which are no NumbaError; or the kernel's
-            if message := self._complaint(error, args, kwargs):
-                raise KernelError(message) from error
+            if complaint := self._complaint(error, args, kwargs):
+                raise complaint from error
             raise
         return to_tensors(self.function, holder, arrays)
 
-    def _complaint(self, error: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    def _complaint(self, error: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> KernelError | None:
         """What is wrong with a dtype or an option; None where the error is the kernel's own."""
         name = kernel_name(self.function)
         if isinstance(error, KeyError) and str(error.args[0]).startswith("Unrecognized options"):
             do = "options are those of numba.njit; see its documentation"
-            return format_message(name, "Numba does not know an option", found=str(error.args[0]), do=do)
+            return KernelError(name, "Numba does not know an option", found=str(error.args[0]), do=do)
         places = argument_names(self.function)
         for place, value in [*((next(places), value) for value in args), *kwargs.items()]:
             for array in leaves(to_arrays(self.function, (), {place: value})):
                 if isinstance(error, NotImplementedError) and str(error) == str(array.dtype):
                     problem, found = f"Numba has no type for '{place}'", f"an array of {array.dtype}"
                     do = "let another kernel serve such tensors (when=), or convert it before"
-                    return format_message(name, problem, expected="a dtype that Numba has", found=found, do=do)
+                    return KernelError(name, problem, expected="a dtype that Numba has", found=found, do=do)
         return None
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import format_message
 from custom_autograd.kernels.arrays import leaves, to_arrays, to_tensors
 from custom_autograd.registration.op_kernels import OpKernel
 
@@ -100,12 +99,10 @@ class NumpyKernelOfOp(NumpyKernel):
     def _refused(self, names: Iterable[str], error: ValueError) -> KernelError:
         named = " or ".join(f"'{name}'" for name in names)
         return KernelError(
-            format_message(
-                self._op,
-                f"the NumPy kernel writes to a read-only array, such as that of {named}",
-                expected="writes to arguments that the op declares as mutated, and to arrays that the kernel makes",
-                found=str(error),
-                rule=location_of(self.function),
-                do=f"write to a copy, or declare the argument: mutates_args=('{next(iter(names))}',)",
-            )
+            self._op,
+            f"the NumPy kernel writes to a read-only array, such as that of {named}",
+            expected="writes to arguments that the op declares as mutated, and to arrays that the kernel makes",
+            found=str(error),
+            rule=location_of(self.function),
+            do=f"write to a copy, or declare the argument: mutates_args=('{next(iter(names))}',)",
         )

@@ -8,7 +8,6 @@ from types import FunctionType
 from typing import Any
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.core.messages import format_message
 
 
 def triton_kernel(function: Callable[..., Any]) -> TritonKernel:
@@ -70,10 +69,9 @@ def compiled(function: Callable[..., Any]) -> Any:  # Any: triton has no types h
         triton = importlib.import_module("triton")
         language = importlib.import_module("triton.language")
     except ImportError as error:
-        message = format_message(
+        raise KernelUnavailable(
             function.__name__, "the kernel needs Triton", found=str(error), do="pip install triton (Linux only)"
-        )
-        raise KernelUnavailable(message) from error
+        ) from error
     assert isinstance(function, FunctionType)
     function.__globals__["tl"] = language
     for name in function.__code__.co_names:  # kernels that it calls: Triton looks for its own kind of function there

@@ -9,7 +9,7 @@ import torch
 
 from custom_autograd.core.casting import INPUT_WORDS, KEEP, OUTPUT_WORDS, Cast, CastPolicy
 from custom_autograd.core.errors import RegistrationError
-from custom_autograd.core.messages import format_message, quote, show, suggest
+from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.registration.declaration import Declaration
 
 
@@ -40,7 +40,8 @@ class _Reader:
     def check_device(self, device_type: object) -> None:
         """Refuses a device type without autocast."""
         if not _has_autocast(device_type):
-            raise self._refusal(
+            raise self.declaration.origin().error(
+                RegistrationError,
                 "the device type has no autocast",
                 expected="'cpu', 'cuda', ...",
                 found=show(device_type),
@@ -58,7 +59,8 @@ class _Reader:
             self._check_name(name, named, self.schema.argument_names, "no tensor argument")
             self._check(cast, f"'{name}'", INPUT_WORDS)
             if name in own and cast != KEEP:
-                raise self._refusal(
+                raise self.declaration.origin().error(
+                    RegistrationError,
                     f"autocast cannot cast '{name}', which {own[name]}",
                     expected=f"{show(name)}: 'keep'",
                     found=f"{show(name)}: {show(cast)}",
@@ -90,7 +92,8 @@ class _Reader:
         if name in valid:
             return
         is_known = name in existing
-        raise self._refusal(
+        raise self.declaration.origin().error(
+            RegistrationError,
             f"autocast names {show(name)}, which is {kind if is_known else 'no name of the op'}",
             expected=quote(valid),
             found=show(name),
@@ -102,16 +105,13 @@ class _Reader:
             return
         if isinstance(cast, str) and cast in words:
             return
-        raise self._refusal(
+        raise self.declaration.origin().error(
+            RegistrationError,
             f"autocast casts {what} to a floating-point dtype, or as a word says",
             expected=f"torch.bfloat16, ..., {', '.join(map(repr, words))}",
             found=show(cast),
             do=_advice(cast, words) if isinstance(cast, str) else None,
         )
-
-    def _refusal(self, problem: str, **facts: str | None) -> RegistrationError:
-        op, declared = str(self.declaration.name), self.declaration.location
-        return RegistrationError(format_message(op, problem, declared=declared, **facts))
 
 
 def _advice(word: str, words: Sequence[str]) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable
-from custom_autograd.core.messages import format_message, show
+from custom_autograd.core.messages import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,7 @@ class Condition:
             return first_line(error)
         if type(answer) is not bool:
             problem = "the function given as when= returns no bool"
-            raise KernelError(
-                format_message(self.op, problem, expected="a bool", found=show(answer), rule=self.location)
-            )
+            raise KernelError(self.op, problem, expected="a bool", found=show(answer), rule=self.location)
         return None if answer else ""
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from custom_autograd.core.errors import Origin
 from custom_autograd.core.names import Name
 from custom_autograd.core.schema import Schema
 
@@ -37,3 +38,11 @@ class Declaration:
     is_reference: bool
     form: Any = None  # Any: structures' Form, a layer above
     composition: Callable[..., Any] | None = None  # Any: as above
+
+    def origin(self, rule: str | None = None) -> Origin:
+        """Return what errors about the op have in common.
+
+        Args:
+            rule: file:line of the rule, kernel or fake at fault, if there is one.
+        """
+        return Origin(str(self.name), self.location, rule)

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.torch_private import thread_values
 
 VARIABLE = "CUSTOM_AUTOGRAD_KERNELS"
@@ -64,17 +63,13 @@ def _parse(text: str) -> dict[str, str]:
         op, equals, name = (piece.strip() for piece in part.partition("="))
         if not equals or not name or "::" not in op:
             raise KernelError(
-                format_message(
-                    VARIABLE,
-                    "the environment variable cannot be read",
-                    expected="namespace::op=kernel, separated by commas",
-                    found=repr(part),
-                    do=f"correct it, or unset {VARIABLE}",
-                )
+                VARIABLE,
+                "the environment variable cannot be read",
+                expected="namespace::op=kernel, separated by commas",
+                found=repr(part),
+                do=f"correct it, or unset {VARIABLE}",
             )
         if found.setdefault(op, name) != name:
             problem = f"the environment variable names two kernels for {op}"
-            raise KernelError(
-                format_message(VARIABLE, problem, found=f"{found[op]!r} and {name!r}", do="leave one out")
-            )
+            raise KernelError(VARIABLE, problem, found=f"{found[op]!r} and {name!r}", do="leave one out")
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import DeclarationError, RegistrationError
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import quote
 from custom_autograd.core.names import Name
 from custom_autograd.core.redefinition import (
     is_imported_twice,
@@ -132,13 +132,11 @@ class Entry:
 
     def _conflict(self, rule: Rule, taken: Rule) -> RegistrationError:
         return RegistrationError(
-            format_message(
-                self.name,
-                f"the {taken.slot} rule is already registered",
-                found=f"one at {taken.location}, another at {rule.location}",
-                declared=self.declaration.location,
-                do="pass replace=True if that is meant",
-            )
+            self.name,
+            f"the {taken.slot} rule is already registered",
+            found=f"one at {taken.location}, another at {rule.location}",
+            declared=self.declaration.location,
+            do="pass replace=True if that is meant",
         )
 
 
@@ -209,20 +207,16 @@ def _taken(old: Declaration, new: Declaration) -> DeclarationError:
     if is_imported_twice(old.function, new.function):
         modules = module_of(old.function), module_of(new.function)
         return DeclarationError(
-            format_message(
-                str(new.name),
-                "the op is declared twice, because its file is imported under two names",
-                found=f"{new.location} as {quote(modules)}",
-                do="import the file under one name: declare ops in a module that the script imports",
-            )
+            str(new.name),
+            "the op is declared twice, because its file is imported under two names",
+            found=f"{new.location} as {quote(modules)}",
+            do="import the file under one name: declare ops in a module that the script imports",
         )
     return DeclarationError(
-        format_message(
-            str(new.name),
-            "the op is already declared",
-            found=f"one at {old.location}, another at {new.location}",
-            do="choose another name, or pass replace=True if that is meant",
-        )
+        str(new.name),
+        "the op is already declared",
+        found=f"one at {old.location}, another at {new.location}",
+        do="choose another name, or pass replace=True if that is meant",
     )
 
 
@@ -231,21 +225,17 @@ def _check_free(declaration: Declaration) -> None:
     namespace = getattr(torch.ops, name.namespace)
     if name.name in (*dir(type(namespace)), "name", "_dir"):
         raise DeclarationError(
-            format_message(
-                str(name),
-                f"'{name.name}' cannot be the name of an op: torch.ops.{name.namespace}.{name.name} is something else",
-                declared=declaration.location,
-                do="choose another name",
-            )
+            str(name),
+            f"'{name.name}' cannot be the name of an op: torch.ops.{name.namespace}.{name.name} is something else",
+            declared=declaration.location,
+            do="choose another name",
         )
     if dispatch.is_defined(name.namespace, name.name, name.overload):
         raise DeclarationError(
-            format_message(
-                str(name),
-                "an op of that name exists, and was not declared through custom_autograd",
-                declared=declaration.location,
-                do="choose another name, or remove the other declaration",
-            )
+            str(name),
+            "an op of that name exists, and was not declared through custom_autograd",
+            declared=declaration.location,
+            do="choose another name, or remove the other declaration",
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import format_message, quote, suggest
+from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.registration.declaration import Declaration
@@ -50,6 +50,11 @@ class Rule:
     def fills(self, name: str) -> bool:
         """Return whether zeros stand for the incoming gradient that it takes by a name, where none arrives."""
         return self.materializes and name not in self.optional
+
+    @property
+    def where(self) -> str:
+        """The file and line, and what the function is registered as: what an error says of the rule."""
+        return f"{self.location}, {self.slot}"
 
     @property
     def is_positional(self) -> bool:
@@ -266,11 +271,9 @@ def _refusal(
     declaration: Declaration, slot: str, function: Callable[..., Any], problem: str, **facts: str | None
 ) -> RegistrationError:
     return RegistrationError(
-        format_message(
-            str(declaration.name),
-            f"the {slot} {problem}",
-            declared=declaration.location,
-            rule=location_of(function) if callable(function) else None,
-            **facts,
-        )
+        str(declaration.name),
+        f"the {slot} {problem}",
+        declared=declaration.location,
+        rule=location_of(function) if callable(function) else None,
+        **facts,
     )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import format_message, quote, show
+from custom_autograd.core.messages import quote, show
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.registration.declaration import Declaration
@@ -133,13 +133,11 @@ def _ignored(
     found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else show(value)
     names = quote((*parameters.positional, *parameters.keywords))
     return KernelError(
-        format_message(
-            str(declaration.name),
-            f"the {slot} does not take '{name}', and the call passes another value than the default",
-            expected=f"{show(parameters.defaults[name])}, the default of '{name}'",
-            found=found,
-            rule=location_of(function),
-            declared=declaration.location,
-            do=f"give the {slot} a parameter for each argument of the op: {names}",
-        )
+        str(declaration.name),
+        f"the {slot} does not take '{name}', and the call passes another value than the default",
+        expected=f"{show(parameters.defaults[name])}, the default of '{name}'",
+        found=found,
+        rule=location_of(function),
+        declared=declaration.location,
+        do=f"give the {slot} a parameter for each argument of the op: {names}",
     )

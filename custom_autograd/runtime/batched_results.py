@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message, quote, show
+from custom_autograd.core.messages import quote, show
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.one_tuple import content
 from custom_autograd.registration.registry import Entry
@@ -29,6 +29,7 @@ class BatchedResultReader:
         self.rule = rule
         self.batch_size = batch_size
         self.schema = entry.declaration.schema
+        self.origin = entry.declaration.origin(rule.location)
 
     def read(self, found: Any) -> tuple[Any, Any]:  # Any: whatever the user's rule returned
         """Return the output and its out_dims, in one structure.
@@ -37,7 +38,8 @@ class BatchedResultReader:
             KernelError: if they are not what the schema says, or an output is not batched where the rule says so.
         """
         if not isinstance(found, tuple) or len(found) != 2:
-            raise self._error(
+            raise self.origin.error(
+                KernelError,
                 "the vmap rule returns no pair",
                 expected="(output, out_dims)",
                 found=type(found).__name__ if not isinstance(found, tuple) else f"a tuple of {len(found)}",
@@ -59,8 +61,12 @@ class BatchedResultReader:
             return result
         do = self._advise_count(len(result) if isinstance(result, (list, tuple)) else 1)
         expected = f"{len(outputs)} outputs: {quote(self.schema.output_names)}"
-        raise self._error(
-            "the vmap rule returns the wrong number of outputs", expected=expected, found=_kind(result), do=do
+        raise self.origin.error(
+            KernelError,
+            "the vmap rule returns the wrong number of outputs",
+            expected=expected,
+            found=_kind(result),
+            do=do,
         )
 
     def _advise_count(self, count: int) -> str:
@@ -78,7 +84,8 @@ class BatchedResultReader:
         if not isinstance(out_dims, (list, tuple)):
             return [out_dims] * len(outputs)  # one number for all: torch.vmap takes it so, too
         if len(out_dims) != len(outputs):
-            raise self._error(
+            raise self.origin.error(
+                KernelError,
                 "the vmap rule returns the wrong number of out_dims",
                 expected=f"{len(outputs)}, one per output: {quote(self.schema.output_names)}",
                 found=_kind(out_dims),
@@ -95,10 +102,11 @@ class BatchedResultReader:
             return None, None
         if not isinstance(value, (list, tuple)):
             problem = f"the output '{output.name}' of the vmap rule is not a list"
-            raise self._error(problem, expected="a list of tensors", found=_kind(value), do=RETURN)
+            raise self.origin.error(KernelError, problem, expected="a list of tensors", found=_kind(value), do=RETURN)
         dims = list(dim) if isinstance(dim, (list, tuple)) else [dim] * len(value)
         if len(dims) != len(value):
-            raise self._error(
+            raise self.origin.error(
+                KernelError,
                 f"the out_dims of the list '{output.name}' do not fit it",
                 expected=f"{len(value)}, one per tensor of the list, or one for all",
                 found=f"{len(dims)}",
@@ -112,7 +120,8 @@ class BatchedResultReader:
         if value is None and "?" in output.type:
             return None, None
         if not isinstance(value, Tensor):
-            raise self._error(
+            raise self.origin.error(
+                KernelError,
                 f"the output '{label}' of the vmap rule is not a tensor",
                 expected="a tensor",
                 found=_kind(value),
@@ -126,7 +135,8 @@ class BatchedResultReader:
         try:
             place = operator.index(dim)
         except TypeError:
-            raise self._error(
+            raise self.origin.error(
+                KernelError,
                 f"the out_dims of the vmap rule have no dimension for output '{label}'",
                 expected="an int, or None if the output is not batched",
                 found=_kind(dim),
@@ -134,16 +144,13 @@ class BatchedResultReader:
             ) from None
         if value.is_nested or (-value.dim() <= place < value.dim() and value.shape[place] == self.batch_size):
             return place
-        raise self._error(
+        raise self.origin.error(
+            KernelError,
             f"the vmap rule says that output '{output.name}' is batched over dimension {place}, and it is not",
             expected=f"{self.batch_size} samples there",
             found=f"shape {tuple(value.shape)}",
             do="return as out_dims the dimension of each output that has the batch, or None",
         )
-
-    def _error(self, problem: str, *, expected: str, found: str, do: str) -> KernelError:
-        facts = {"rule": self.rule.location, "declared": self.entry.declaration.location, "do": do}
-        return KernelError(format_message(self.entry.name, problem, expected=expected, found=found, **facts))
 
 
 def _kind(value: Any) -> str:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
@@ -65,8 +64,8 @@ def _check(entry: Entry, info: Any, values: ByName, dims: ByName) -> None:
             if dim is None:
                 raise _written_once_per_sample(entry, label, values, dims)
     if info.randomness == "error" and _draws(entry, values):
-        raise _error(
-            entry,
+        raise entry.declaration.origin().error(
+            KernelError,
             "vmap met an op that draws random numbers",
             expected="randomness='different' or 'same'",
             found="randomness='error'",
@@ -98,8 +97,8 @@ def _node_of(entry: Entry, name: str) -> Plain | Free | None:
 
 def _written_once_per_sample(entry: Entry, label: str, values: ByName, dims: ByName) -> KernelError:
     rows = [row for name in values for row in _labelled(entry, name, values, dims)]
-    return _error(
-        entry,
+    return entry.declaration.origin().error(
+        KernelError,
         f"vmap would write one tensor once per sample: {label} is not batched",
         found=f"{', '.join(one for one, dim in rows if dim is not None)} batched",
         do=f"batch {label} as well: expand and clone it before the call",
@@ -152,8 +151,8 @@ def _stack(entry: Entry, name: str, column: Sequence[Any], *, is_empty: bool) ->
     if isinstance(first, (list, tuple)) and first and isinstance(first[0], Tensor):
         return [_stack(entry, name, items, is_empty=is_empty) for items in zip(*column, strict=True)]
     if any(value != first for value in column):
-        raise _error(
-            entry,
+        raise entry.declaration.origin().error(
+            KernelError,
             f"the output '{name}' is no tensor and differs between the samples of a vmap",
             found=", ".join(map(str, column[:4])),
             do="register_vmap a rule that says what it means",
@@ -165,7 +164,3 @@ def _dims_of(result: Any) -> Any:
     if isinstance(result, list):
         return [_dims_of(item) for item in result]
     return 0 if isinstance(result, Tensor) else None
-
-
-def _error(entry: Entry, problem: str, **facts: str) -> KernelError:
-    return KernelError(format_message(entry.name, problem, declared=entry.declaration.location, **facts))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
@@ -22,7 +21,7 @@ from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.source import Source, compile_source, literal
 from custom_autograd.structures import calls as structured
 from custom_autograd.torch_private import guards
-from custom_autograd.torch_private.compiler import constant_in_graphs, is_tracing
+from custom_autograd.torch_private.compiler import constant_in_graphs, is_tracing, raise_text
 
 
 def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher: bool) -> str:
@@ -90,15 +89,14 @@ def _checked(declaration: Declaration, name: str, convert: Callable[[Any], Any])
 
     @constant_in_graphs  # Dynamo cannot trace how a message is laid out
     def refusal(reason: str) -> str:
-        problem = f"argument '{name}': {reason}"
-        return format_message(str(declaration.name), problem, declared=declaration.location)
+        return str(declaration.origin().error(KernelError, f"argument '{name}': {reason}"))
 
     def convert_or_refuse(value: Any) -> Any:
         try:
             return convert(value)
         except ValueError as error:
             reason = str(error)
-        raise KernelError(refusal(reason))  # not from None: Dynamo of torch 2.11 cannot trace that
+        return raise_text(KernelError, refusal(reason))  # not from None: Dynamo of torch 2.11 cannot trace that
 
     return convert_or_refuse
 

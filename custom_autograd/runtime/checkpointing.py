@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import quote
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.tensors import tensors_in
@@ -90,24 +90,20 @@ def _without_saving(entry: Entry) -> Callable[[Policy], Policy]:
 
 def _written_twice(entry: Entry, name: str) -> GradientError:
     return GradientError(
-        format_message(
-            entry.name,
-            f"the op writes to '{name}', which selective checkpointing has saved: run again, it would write twice",
-            declared=entry.declaration.location,
-            do=f"leave the op that makes '{name}' out of the policy, or write to a copy of it",
-        )
+        entry.name,
+        f"the op writes to '{name}', which selective checkpointing has saved: run again, it would write twice",
+        declared=entry.declaration.location,
+        do=f"leave the op that makes '{name}' out of the policy, or write to a copy of it",
     )
 
 
 def _lost_write(entry: Entry) -> GradientError:
     written = quote(argument.name for argument in entry.declaration.schema.mutated_arguments)
     return GradientError(
-        format_message(
-            entry.name,
-            f"a policy of selective checkpointing saves the op, and what it writes to {written} would be lost",
-            expected="CheckpointPolicy.PREFER_SAVE, PREFER_RECOMPUTE or MUST_RECOMPUTE, which all run the op again",
-            found="CheckpointPolicy.MUST_SAVE",
-            declared=entry.declaration.location,
-            do="leave the op out of the policy, or make it return new tensors",
-        )
+        entry.name,
+        f"a policy of selective checkpointing saves the op, and what it writes to {written} would be lost",
+        expected="CheckpointPolicy.PREFER_SAVE, PREFER_RECOMPUTE or MUST_RECOMPUTE, which all run the op again",
+        found="CheckpointPolicy.MUST_SAVE",
+        declared=entry.declaration.location,
+        do="leave the op out of the policy, or make it return new tensors",
     )

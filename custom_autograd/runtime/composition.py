@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import torch
 
 from custom_autograd.core.errors import GradientUnavailable, KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.program import program_of
@@ -84,13 +83,11 @@ def _refuse_lost_writes(entry: Entry, values: list[Any]) -> None:
 
 def _refuse(entry: Entry, reason: str, alternative: str) -> NoReturn:
     raise GradientUnavailable(
-        format_message(
-            entry.name,
-            f"the op returns a view and has gradient rules: {reason}",
-            expected="a view with a reference, and without gradient rules",
-            declared=entry.declaration.location,
-            do=f"declare it with reference=True and no gradient rules{alternative}",
-        )
+        entry.name,
+        f"the op returns a view and has gradient rules: {reason}",
+        expected="a view with a reference, and without gradient rules",
+        declared=entry.declaration.location,
+        do=f"declare it with reference=True and no gradient rules{alternative}",
     )
 
 
@@ -107,14 +104,12 @@ def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema say
         compose = find_composition(entry)
         if compose is None:
             raise KernelError(
-                format_message(
-                    entry.name,
-                    "the op returns a view, and a graph can only hold views that are made of PyTorch's own",
-                    expected="a view with a reference, and without gradient rules",
-                    found=entry.declaration.schema.text,
-                    declared=entry.declaration.location,
-                    do="declare it with reference=True and no gradient rules, or return new memory",
-                )
+                entry.name,
+                "the op returns a view, and a graph can only hold views that are made of PyTorch's own",
+                expected="a view with a reference, and without gradient rules",
+                found=entry.declaration.schema.text,
+                declared=entry.declaration.location,
+                do="declare it with reference=True and no gradient rules, or return new memory",
             )
         return run(compose, bind.arguments(*args, **kwargs))
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientUnavailable
-from custom_autograd.core.messages import format_message
 from custom_autograd.core.metadata import Metadata
 from custom_autograd.runtime.drop_in import PARCEL, DropIn
 from custom_autograd.runtime.lists import restore
@@ -127,17 +126,15 @@ class Derivatives:
     def _no_backward(self) -> GradientUnavailable:
         declaration = self.plan.declaration
         return GradientUnavailable(
-            format_message(
-                str(declaration.name),
-                "a gradient is asked for, and no backward is registered",
-                declared=declaration.location,
-                do="register one with register_backward, register_grad or register_autograd, "
-                + (
-                    DRAWS_AGAIN
-                    if declaration.schema.has_generator
-                    else "or a differentiable reference with register_reference"
-                ),
-            )
+            str(declaration.name),
+            "a gradient is asked for, and no backward is registered",
+            declared=declaration.location,
+            do="register one with register_backward, register_grad or register_autograd, "
+            + (
+                DRAWS_AGAIN
+                if declaration.schema.has_generator
+                else "or a differentiable reference with register_reference"
+            ),
         )
 
 

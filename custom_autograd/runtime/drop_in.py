@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import format_message, quote, show
+from custom_autograd.core.messages import quote, show
 from custom_autograd.registration.rule_names import differentiable_results
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.context import SIMPLE, Context, check_saved, pack, unpack
@@ -32,6 +32,7 @@ class DropIn:
         self.is_one_tuple = schema.is_one_tuple
         self.plan = plan
         self.rule = rule
+        self.origin = plan.declaration.origin(f"{rule.location}, backward")
         self.arguments = schema.argument_names
         answered = [argument for argument in schema.arguments if not argument.is_keyword_only or argument.holds_tensors]
         self.names = tuple(argument.name for argument in answered)
@@ -153,7 +154,8 @@ class DropIn:
             results.pop()
         missing = self.names[len(results) :]
         if len(results) > len(self.names) or any(not self._may_miss(name, needs.get(name)) for name in missing):
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 "the backward returns the wrong number of gradients",
                 expected=f"{len(self.names)}: {quote(self.names)}",
                 found=str(len(results)),
@@ -166,7 +168,8 @@ class DropIn:
             if name in valid:
                 found[name] = self._list(name, gradient, needs[name]) if is_list else self._one(name, gradient)
             elif gradient is not None:
-                self._fail(
+                raise self.origin.error(
+                    GradientError,
                     f"the backward returns a gradient for '{name}', which carries none",
                     expected="None",
                     found=type(gradient).__name__,
@@ -189,7 +192,8 @@ class DropIn:
 
     def _one(self, name: str, gradient: Any) -> Tensor | None:
         if gradient is not None and not isinstance(gradient, Tensor):
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the gradient of '{name}' is no tensor",
                 expected="a tensor or None",
                 found=f"{type(gradient).__name__}: {show(gradient)}",
@@ -201,24 +205,14 @@ class DropIn:
             return [None] * len(need)
         if not isinstance(gradients, (list, tuple)) or len(gradients) != len(need):
             found = f"{len(gradients)}" if isinstance(gradients, (list, tuple)) else type(gradients).__name__
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the gradient of the list '{name}' does not fit it",
                 expected=f"a list of {len(need)}",
                 found=found,
                 do="return one gradient (or None) per tensor of the list",
             )
         return [self._one(f"{name}[{index}]", gradient) for index, gradient in enumerate(gradients)]
-
-    def _fail(self, problem: str, **facts: str | None) -> NoReturn:
-        raise GradientError(
-            format_message(
-                str(self.plan.declaration.name),
-                problem,
-                rule=f"{self.rule.location}, backward",
-                declared=self.plan.declaration.location,
-                **facts,
-            )
-        )
 
 
 def _holds_list_first(result: Sequence[Any]) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import format_message, quote, show, suggest
+from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.metadata import Metadata
 from custom_autograd.core.schema import Argument
 from custom_autograd.registration.declaration import Declaration
@@ -25,6 +25,7 @@ class GradientReader:
     def __init__(self, declaration: Declaration, rule: Rule, *, is_checked: bool) -> None:
         self.declaration = declaration
         self.rule = rule
+        self.origin = declaration.origin(rule.where)
         self.is_checked = is_checked  # whether gradients are compared with their inputs
         self.valid = tuple(argument.name for argument in declaration.schema.differentiable_arguments)
         self.inputs = rule.inputs or self.valid
@@ -72,7 +73,8 @@ class GradientReader:
             return result
         if isinstance(result, tuple) or (isinstance(result, list) and not self._is_sole_list()):
             if len(result) != len(self.inputs):
-                self._fail(
+                raise self.origin.error(
+                    GradientError,
                     "the backward returns the wrong number of gradients",
                     expected=f"{len(self.inputs)}: {quote(self.inputs)}",
                     found=str(len(result)),
@@ -83,7 +85,8 @@ class GradientReader:
             return {self.inputs[0]: result}
         if result is None and not any(_is_needed(needs[name]) for name in self.inputs):
             return {}
-        return self._fail(
+        raise self.origin.error(
+            GradientError,
             "the backward returns one value for several inputs",
             expected=f"a dict or a tuple for {quote(self.inputs)}",
             found=_kind(result),
@@ -95,12 +98,14 @@ class GradientReader:
 
     def _refuse_name(self, name: Any) -> NoReturn:
         if name in self.declaration.schema.argument_names:
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the backward returns a gradient for '{name}', which carries none",
                 expected=f"gradients for {quote(self.inputs)}",
                 do=f"leave '{name}' out of the result",
             )
-        self._fail(
+        raise self.origin.error(
+            GradientError,
             f"the backward returns a gradient for {name!r}, which is no input",
             expected=f"gradients for {quote(self.inputs)}",
             found=repr(name),
@@ -112,7 +117,8 @@ class GradientReader:
         if not _is_needed(need):
             return [None] * len(need) if isinstance(need, list) else None
         if name not in by_name:
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the gradient of '{name}' is missing",
                 expected=f"an entry '{name}'",
                 found=f"entries {quote(map(str, by_name))}",
@@ -129,14 +135,16 @@ class GradientReader:
         if gradients is None:
             return [None] * len(need)
         if not isinstance(gradients, (list, tuple)):
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the gradient of the list '{name}' is no list",
                 expected=f"a list of {len(need)}",
                 found=_kind(gradients),
                 do="return one gradient (or None) per tensor of the list",
             )
         if len(gradients) != len(need):
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the gradient of the list '{name}' has the wrong length",
                 expected=str(len(need)),
                 found=str(len(gradients)),
@@ -155,7 +163,8 @@ class GradientReader:
         if gradient is None:
             return None
         if not isinstance(gradient, Tensor):
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the gradient of {label} is no tensor",
                 expected="a tensor, None, or a callable that returns one",
                 found=_kind(gradient),
@@ -167,7 +176,8 @@ class GradientReader:
 
     def _check_shape(self, label: str, gradient: Tensor, metadata: Metadata) -> None:
         if gradient.shape != metadata.shape:
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the gradient of {label} has the wrong shape",
                 expected=f"{tuple(metadata.shape)}, the shape of {label}",
                 found=str(tuple(gradient.shape)),
@@ -176,36 +186,28 @@ class GradientReader:
 
     def _check_kind(self, label: str, gradient: Tensor, metadata: Metadata) -> None:
         if gradient.dtype != metadata.dtype and metadata.grad_dtype not in (None, gradient.dtype):
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the gradient of {label} has the wrong dtype",
                 expected=f"{metadata.dtype}, the dtype of {label}",
                 found=str(gradient.dtype),
                 do=_advise_dtype(metadata),
             )
         if gradient.device != metadata.device:
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the gradient of {label} is on the wrong device",
                 expected=f"{metadata.device}, the device of {label}",
                 found=str(gradient.device),
                 do="compute it where the input is",
             )
         if gradient.layout != metadata.layout and metadata.layout != torch.strided:
-            self._fail(
+            raise self.origin.error(
+                GradientError,
                 f"the gradient of {label} has the wrong layout",
                 expected=f"{metadata.layout}",
                 found=str(gradient.layout),
             )
-
-    def _fail(self, problem: str, **facts: str | None) -> NoReturn:
-        raise GradientError(
-            format_message(
-                str(self.declaration.name),
-                problem,
-                rule=f"{self.rule.location}, {self.rule.slot}",
-                declared=self.declaration.location,
-                **facts,
-            )
-        )
 
 
 def are_fit(gradients: Any, needs: Sequence[bool], like: Sequence[Any]) -> bool:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import opened
@@ -125,7 +124,8 @@ class OverValues:
         if not isinstance(result, Tensor):
             return result
         if tuple(result.shape[: len(sizes)]) != sizes:
-            self._fail(
+            raise self.entry.declaration.origin().error(
+                KernelError,
                 "the op is declared pointwise, and its output has another shape than the values",
                 expected=f"{sizes}, and any sizes behind",
                 found=str(tuple(result.shape)),
@@ -134,7 +134,8 @@ class OverValues:
         return nested_of(result, raggedness)
 
     def _refuse_strided(self, name: str) -> NoReturn:
-        self._fail(
+        raise self.entry.declaration.origin().error(
+            KernelError,
             f"'{name}' is a nested tensor of strided layout",
             expected="dense tensors, or nested tensors of layout torch.jagged",
             found="layout torch.strided",
@@ -142,7 +143,8 @@ class OverValues:
         )
 
     def _refuse_all(self, name: str) -> NoReturn:
-        self._fail(
+        raise self.entry.declaration.origin().error(
+            KernelError,
             f"'{name}' is a nested tensor, and the op has no rule for those",
             expected="a dense tensor, a pointwise op, or a rule",
             found="layout torch.jagged",
@@ -152,13 +154,15 @@ class OverValues:
 
     def _refuse_memory(self, written: Argument | None) -> NoReturn:
         does = "returns views" if written is None else f"writes to '{written.name}'"
-        self._fail(
+        raise self.entry.declaration.origin().error(
+            KernelError,
             f"the op {does}, which it cannot for nested tensors",
             do="call it on x.values(), or register_torch_dispatch(type(x), rule)",
         )
 
     def _refuse_raggedness(self, name: str, value: NestedTensor, first_name: str, first: NestedTensor) -> NoReturn:
-        self._fail(
+        raise self.entry.declaration.origin().error(
+            KernelError,
             f"the nested tensors '{first_name}' and '{name}' are not ragged alike",
             expected=f"the same offsets, and as many dimensions, in both; '{first_name}' has shape {_shown(first)}",
             found=f"'{name}' of shape {_shown(value)}",
@@ -167,16 +171,13 @@ class OverValues:
         )
 
     def _refuse_dense(self, name: str, dense: Tensor, first_name: str, first: NestedTensor) -> NoReturn:
-        self._fail(
+        raise self.entry.declaration.origin().error(
+            KernelError,
             f"the dense tensor '{name}' does not broadcast against the nested tensor '{first_name}'",
             expected=f"no more than the dimensions behind the ragged one of {_shown(first)}, or size 1 there",
             found=str(tuple(dense.shape)),
             do="make it a nested tensor with the same offsets",
         )
-
-    def _fail(self, problem: str, **facts: str | None) -> NoReturn:
-        declared = self.entry.declaration.location
-        raise KernelError(format_message(self.entry.name, problem, declared=declared, **facts))
 
 
 def _are_ragged_alike(one: NestedTensor, other: NestedTensor) -> bool:

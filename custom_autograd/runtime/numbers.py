@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.runtime.source import Source
 from custom_autograd.torch_private import storages, transforms
-from custom_autograd.torch_private.compiler import constant_in_graphs
+from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 
 NUMBERS = frozenset({"float", "int", "SymInt", "bool"})
 """Types of the schema for which the dispatcher takes a tensor without dimensions."""
@@ -50,21 +49,21 @@ def refuse_tracked(declaration: Declaration) -> Callable[[str, Tensor], None]:
 
     @constant_in_graphs  # Dynamo cannot trace how a message is laid out
     def refusal(name: str, what: str) -> str:
-        return format_message(
-            str(declaration.name),
+        error = declaration.origin().error(
+            KernelError,
             f"argument '{name}' is a number, and the tensor given for it {what}: that would be lost",
-            declared=declaration.location,
             do=f"declare '{name}: Tensor', or pass {name}.item()",
         )
+        return str(error)
 
     def refuse(name: str, value: Tensor) -> None:
         if value.requires_grad and torch.is_grad_enabled():
-            raise KernelError(refusal(name, "requires a gradient"))
+            raise_text(KernelError, refusal(name, "requires a gradient"))
         if torch.compiler.is_dynamo_compiling():
             return
         if storages.unwrapped(value) is not value:
-            raise KernelError(refusal(name, "belongs to a torch.func transform"))
+            raise_text(KernelError, refusal(name, "belongs to a torch.func transform"))
         if transforms.is_tracked(value):
-            raise KernelError(refusal(name, "has a tangent"))
+            raise_text(KernelError, refusal(name, "has a tangent"))
 
     return refuse

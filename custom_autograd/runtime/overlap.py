@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import format_message
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.torch_private import storages
@@ -44,12 +43,10 @@ def refuse_overlap(declaration: Declaration, inputs: Mapping[str, Any]) -> None:
         if (name in mutated or other_name in mutated) and do_overlap(tensor, other):
             written, read = (label, other_label) if name in mutated else (other_label, label)
             raise GradientError(
-                format_message(
-                    str(declaration.name),
-                    f"{written} is mutated and shares memory with {read}, and derivatives of the call would be wrong",
-                    declared=declaration.location,
-                    do="pass a copy of one of them, or call the op under torch.no_grad()",
-                )
+                str(declaration.name),
+                f"{written} is mutated and shares memory with {read}, and derivatives of the call would be wrong",
+                declared=declaration.location,
+                do="pass a copy of one of them, or call the op under torch.no_grad()",
             )
 
 

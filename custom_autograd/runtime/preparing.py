@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.rules import keywords_of, positional_of
 from custom_autograd.runtime.passing import arguments_of
@@ -134,11 +133,11 @@ class Copies:
         if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
             problem = f"argument '{name}' is written to, and is expanded: several of its elements lie in one place"
             found = f"strides {tensor.stride()} for shape {tuple(tensor.shape)}"
-            raise KernelError(format_message(self.op, problem, found=found, do=f"pass '{name}'.clone()"))
+            raise KernelError(self.op, problem, found=found, do=f"pass '{name}'.clone()")
         if sum(not set(spans(tensor)).isdisjoint(spans(other)) for other in others) > 1:
             problem = f"argument '{name}' is written to, has to be copied, and lies in the memory of another argument"
             do = f"pass it in the layout that the kernel needs ('{name}'.contiguous()), or a copy of the other one"
-            raise KernelError(format_message(self.op, problem, do=do))
+            raise KernelError(self.op, problem, do=do)
 
 
 def written_back(copies: Sequence[tuple[Tensor, Tensor]], result: Any) -> Any:  # Any: what a kernel returns

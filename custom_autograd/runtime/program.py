@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import Function
 
 from custom_autograd.core.errors import GradientError, GradientUnavailable
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import quote
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.one_tuple import enclosed, opened
 from custom_autograd.registration.registry import Entry
@@ -256,12 +256,10 @@ def _refuse_leaves(entry: Entry, inputs: Mapping[str, Any]) -> None:
     for name, value in inputs.items():
         if any(map(functions.is_leaf_in_graph, tensors.tensors_in([value]))):
             raise GradientError(
-                format_message(
-                    entry.name,
-                    f"'{name}' is a leaf that requires a gradient, or a view of one, and the op writes to it",
-                    declared=entry.declaration.location,
-                    do="call it under torch.no_grad(), or on a copy",
-                )
+                entry.name,
+                f"'{name}' is a leaf that requires a gradient, or a view of one, and the op writes to it",
+                declared=entry.declaration.location,
+                do="call it under torch.no_grad(), or on a copy",
             )
 
 
@@ -271,14 +269,12 @@ def _refuse_if_tracked(entry: Entry, inputs: Mapping[str, Any]) -> None:
     if not names:
         return
     raise GradientUnavailable(
-        format_message(
-            entry.name,
-            f"the op writes to {quote(a.name for a in entry.declaration.schema.mutated_arguments)} and has no "
-            f"backward, and {_requiring(names)}, which would be wrong",
-            declared=entry.declaration.location,
-            do="register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under "
-            "torch.no_grad()",
-        )
+        entry.name,
+        f"the op writes to {quote(a.name for a in entry.declaration.schema.mutated_arguments)} and has no "
+        f"backward, and {_requiring(names)}, which would be wrong",
+        declared=entry.declaration.location,
+        do="register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under "
+        "torch.no_grad()",
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Schema
 from custom_autograd.runtime.bind import spread
 from custom_autograd.runtime.plan import Plan
@@ -109,14 +109,12 @@ def call_reference(plan: Plan, reference: Callable[..., Any], values: ByName) ->
     results = tuple(result) if isinstance(result, tuple) else (result,)
     if len(results) != len(schema.outputs):
         raise GradientError(
-            format_message(
-                str(plan.declaration.name),
-                "the reference returns the wrong number of results",
-                expected=f"{len(schema.outputs)}: {quote(schema.output_names)}",
-                found=str(len(results)),
-                declared=plan.declaration.location,
-                do="return what the kernel returns, hidden outputs included",
-            )
+            str(plan.declaration.name),
+            "the reference returns the wrong number of results",
+            expected=f"{len(schema.outputs)}: {quote(schema.output_names)}",
+            found=str(len(results)),
+            declared=plan.declaration.location,
+            do="return what the kernel returns, hidden outputs included",
         )
     return dict(zip(schema.output_names, results, strict=True))
 

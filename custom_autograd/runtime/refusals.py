@@ -8,7 +8,6 @@ from typing import Any
 from torch.masked import MaskedTensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.sharding import NO_STRATEGY
 from custom_autograd.runtime.tensors import tensors_in
@@ -51,13 +50,11 @@ def _advice(entry: Entry, text: str) -> str:
 
 def _masked(entry: Entry) -> KernelError:
     return KernelError(
-        format_message(
-            entry.name,
-            "the op is called with a masked tensor, and has no rule for those",
-            expected="plain tensors",
-            found="torch.masked.MaskedTensor",
-            declared=entry.declaration.location,
-            do="call it on x.get_data(), and mask the result with x.get_mask(); or "
-            "register_torch_dispatch(torch.masked.MaskedTensor, rule)",
-        )
+        entry.name,
+        "the op is called with a masked tensor, and has no rule for those",
+        expected="plain tensors",
+        found="torch.masked.MaskedTensor",
+        declared=entry.declaration.location,
+        do="call it on x.get_data(), and mask the result with x.get_mask(); or "
+        "register_torch_dispatch(torch.masked.MaskedTensor, rule)",
     )

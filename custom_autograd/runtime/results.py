@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private.functions import is_view
@@ -167,12 +167,10 @@ class ResultReader:
 
     def _fail(self, source: Any, problem: str, **facts: str | None) -> NoReturn:
         raise KernelError(
-            format_message(
-                str(self.declaration.name),
-                f"the {self.describe(source)} {problem}",
-                declared=self.declaration.location,
-                **facts,
-            )
+            str(self.declaration.name),
+            f"the {self.describe(source)} {problem}",
+            declared=self.declaration.location,
+            **facts,
         )
 
 

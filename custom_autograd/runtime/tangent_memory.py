@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import format_message
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.torch_private.storages import storages_of
@@ -67,14 +66,11 @@ class TangentMemory:
 
     def _refuse(self, name: str, source: str | None) -> NoReturn:
         raise GradientError(
-            format_message(
-                str(self.declaration.name),
-                f"the output '{name}' is a view of '{source}', and its tangent is not a view of the tangent of "
-                f"'{source}'",
-                expected=f"the same view, of the tangent of '{source}'",
-                found="a tensor with memory of its own",
-                declared=self.declaration.location,
-                do=f"register_jvp a rule that returns that view of 'tangent_{source}', or have a reference and no "
-                "gradient rules",
-            )
+            str(self.declaration.name),
+            f"the output '{name}' is a view of '{source}', and its tangent is not a view of the tangent of '{source}'",
+            expected=f"the same view, of the tangent of '{source}'",
+            found="a tensor with memory of its own",
+            declared=self.declaration.location,
+            do=f"register_jvp a rule that returns that view of 'tangent_{source}', or have a reference and no "
+            "gradient rules",
         )

@@ -12,13 +12,13 @@ A rule that returns None says that the gradient is zero everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import GradientError, GradientUnavailable
-from custom_autograd.core.messages import format_message, quote, suggest
+from custom_autograd.core.errors import GradientError, GradientUnavailable, Origin
+from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.rule_names import differentiable_results
 from custom_autograd.registration.rules import Rule
@@ -75,6 +75,10 @@ class Jvp:
         self.missing = tuple(name for name in absent if name not in derivable)
         return found
 
+    def origin(self, rule: Rule | None = None) -> Origin:
+        """Return what errors about the op, or about one of its rules, have in common."""
+        return self.plan.declaration.origin(None if rule is None else rule.where)
+
     def _is_derivable(self, name: str) -> bool:
         """Whether the backward answers for the incoming gradient of a result."""
         if self.plan.drop_in is not None or name in self.visible:
@@ -88,15 +92,16 @@ class Jvp:
             GradientUnavailable: there is no backward, or it cannot be differentiated.
         """
         if not self.plan.has_reverse:
-            self._refuse(
+            raise self.origin().error(
+                GradientUnavailable,
                 "the op has neither a jvp nor a backward rule, and a tangent is asked for",
                 do="register one with register_jvp, or a differentiable register_backward",
             )
         once = next((rule for rule in self.plan.rules if rule.is_once_differentiable), None)
         if once is not None:
-            self._refuse(
+            raise self.origin(once).error(
+                GradientUnavailable,
                 "the op cannot derive forward mode from a backward that is once-differentiable",
-                once,
                 do="register_jvp, or write the backward in differentiable operations",
             )
         needs = {name: _has(tangent) for name, tangent in tangents.items()}
@@ -121,7 +126,8 @@ class Jvp:
                 if gradient is None or one is None:
                     continue
                 if not gradient.requires_grad:
-                    self._refuse(
+                    raise self.origin().error(
+                        GradientUnavailable,
                         f"the op cannot derive forward mode: the gradient of '{name}' is not differentiable",
                         do=f"where it is always zero, return None for '{name}'; else register_jvp, or write the "
                         "backward in differentiable operations",
@@ -149,9 +155,9 @@ class Jvp:
         """Refuses a tangent that the rule does not ask for: left out, it would silently count as zero."""
         for name, tangent in tangents.items():
             if f"tangent_{name}" not in rule.names and _flat(tangent):
-                self._fail(
+                raise self.origin(rule).error(
+                    GradientError,
                     f"'{name}' has a tangent, and the jvp does not take it",
-                    rule,
                     expected=f"a parameter 'tangent_{name}'",
                     found=quote(rule.names),
                     do=f"name 'tangent_{name}'; where '{name}' has no derivative, declare it non_differentiable",
@@ -165,18 +171,20 @@ class Jvp:
                 if one is None:
                     continue
                 if not isinstance(one, Tensor):
-                    self._fail(f"the tangent of '{name}' is no tensor", rule, found=type(one).__name__)
+                    raise self.origin(rule).error(
+                        GradientError, f"the tangent of '{name}' is no tensor", found=type(one).__name__
+                    )
                 if not _can_differ(known.dtype):
-                    self._fail(
+                    raise self.origin(rule).error(
+                        GradientError,
                         f"the jvp returns a tangent for '{name}', whose dtype cannot have one",
-                        rule,
                         found=f"an output of {known.dtype}",
                         do=f"leave '{name}' out, or return '{name}': None",
                     )
                 if one.shape != known.shape or one.dtype != known.dtype:
-                    self._fail(
+                    raise self.origin(rule).error(
+                        GradientError,
                         f"the tangent of '{name}' does not match the output",
-                        rule,
                         expected=f"{tuple(known.shape)}, {known.dtype}",
                         found=f"{tuple(one.shape)}, {one.dtype}",
                     )
@@ -189,18 +197,18 @@ class Jvp:
         if isinstance(result, tuple):
             names = needed if len(result) == len(needed) else self.visible
             if len(result) != len(names):
-                self._fail(
+                raise self.origin(rule).error(
+                    GradientError,
                     "the jvp returns the wrong number of tangents",
-                    rule,
                     expected=f"{len(needed)}: {quote(needed)}",
                     found=str(len(result)),
                 )
             return dict(zip(names, result, strict=True))
         names = needed or self.visible
         if len(names) != 1:
-            self._fail(
+            raise self.origin(rule).error(
+                GradientError,
                 "the jvp returns one tangent for several outputs",
-                rule,
                 expected=f"a dict or a tuple for {quote(names)}",
                 found=type(result).__name__,
             )
@@ -209,17 +217,17 @@ class Jvp:
     def _checked_names(self, rule: Rule, found: dict[str, Any], needed: list[str]) -> dict[str, Any]:
         for name in found:
             if name not in self.results:
-                self._fail(
+                raise self.origin(rule).error(
+                    GradientError,
                     f"the jvp returns a tangent for {name!r}, which is no differentiable output",
-                    rule,
                     expected=quote(self.results),
                     do=suggest(str(name), self.results),
                 )
         for name in needed:
             if name not in found:
-                self._fail(
+                raise self.origin(rule).error(
+                    GradientError,
                     f"the tangent of '{name}' is missing",
-                    rule,
                     expected=f"an entry '{name}'",
                     found=f"entries {quote(found)}",
                     do=f"where it is zero, return '{name}': None",
@@ -234,23 +242,12 @@ class Jvp:
         """
         unknown = [name for name in self.missing if name in saved]
         if unknown:
-            self._refuse(
+            raise self.origin(self.plan.jvp).error(
+                GradientUnavailable,
                 f"the tangent of the hidden output {quote(unknown)} is not known, and a gradient depends on it",
-                self.plan.jvp,
                 do=f"return it from the jvp rule by name, take {quote(f'grad_{n}' for n in unknown)} in the "
                 "backward, or register a differentiable reference",
             )
-
-    def _fail(self, problem: str, rule: Rule | None = None, **facts: str | None) -> NoReturn:
-        raise GradientError(self._message(problem, rule, facts))
-
-    def _refuse(self, problem: str, rule: Rule | None = None, **facts: str | None) -> NoReturn:
-        raise GradientUnavailable(self._message(problem, rule, facts))
-
-    def _message(self, problem: str, rule: Rule | None, facts: Mapping[str, str | None]) -> str:
-        location = None if rule is None else f"{rule.location}, {rule.slot}"
-        declaration = self.plan.declaration
-        return format_message(str(declaration.name), problem, rule=location, declared=declaration.location, **facts)
 
 
 def _is_hidden(result: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import format_message, quote, show, suggest
+from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.registration.conditions import Condition
 from custom_autograd.registration.declaration import Declaration
@@ -49,10 +49,14 @@ def make_kernel(
     name = device_type or "default" if terms.name is None else terms.name
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         problem = "a kernel cannot have this name"
-        raise _refusal(declaration, location, problem, expected="letters, digits and any of _ . + -", found=show(name))
+        raise declaration.origin(location).error(
+            RegistrationError, problem, expected="letters, digits and any of _ . + -", found=show(name)
+        )
     if type(terms.priority) is not int:
         problem = "the priority of a kernel is an int"
-        raise _refusal(declaration, location, problem, expected="an int, such as 1", found=show(terms.priority))
+        raise declaration.origin(location).error(
+            RegistrationError, problem, expected="an int, such as 1", found=show(terms.priority)
+        )
     when = None if terms.when is None else _condition(declaration, terms.when, location)
     own = wrap(flat_kernel(declaration, function))
     return Kernel(device_type, own, location, name, terms.priority, when, function, wrap)
@@ -64,7 +68,9 @@ def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
     signature = find_signature(when) if callable(when) else None
     if signature is None:
         problem = "when= takes a function of some of the op's arguments"
-        raise _refusal(declaration, location, problem, expected="a function of " + quote(valid), found=show(when))
+        raise declaration.origin(location).error(
+            RegistrationError, problem, expected="a function of " + quote(valid), found=show(when)
+        )
     names = []
     for parameter in signature.parameters.values():
         if parameter.name in valid and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
@@ -72,7 +78,9 @@ def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
         elif parameter.default is parameter.empty:
             problem = f"when= has a parameter {str(parameter)!r}, which is no argument of the op"
             advice = suggest(parameter.name, valid)
-            raise _refusal(declaration, location_of(when), problem, expected=quote(valid), do=advice)
+            raise declaration.origin(location_of(when)).error(
+                RegistrationError, problem, expected=quote(valid), do=advice
+            )
     return Condition(when, tuple(names), location_of(when), _binder(declaration), str(declaration.name))
 
 
@@ -98,21 +106,20 @@ def _layouts(declaration: Declaration, location: str, terms: Terms) -> dict[str,
     layouts = dict.fromkeys(tensors, given) if isinstance(given, str) else given
     if not isinstance(layouts, Mapping):
         problem = "layouts= takes a layout, or a dict of layouts by argument"
-        raise _refusal(declaration, location, problem, expected=quote(LAYOUTS), found=show(given))
+        raise declaration.origin(location).error(RegistrationError, problem, expected=quote(LAYOUTS), found=show(given))
     for name, layout in layouts.items():
         if name not in tensors:
             problem = f"layouts= names {name!r}, which is no tensor argument"
-            raise _refusal(declaration, location, problem, expected=quote(tensors), do=suggest(str(name), tensors))
+            raise declaration.origin(location).error(
+                RegistrationError, problem, expected=quote(tensors), do=suggest(str(name), tensors)
+            )
         if layout not in LAYOUTS:
             problem = f"layouts= names a layout for '{name}' that is none"
             advice = suggest(str(layout), LAYOUTS)
-            raise _refusal(declaration, location, problem, expected=quote(LAYOUTS), found=show(layout), do=advice)
+            raise declaration.origin(location).error(
+                RegistrationError, problem, expected=quote(LAYOUTS), found=show(layout), do=advice
+            )
     if schema.is_view:
         problem = "a kernel that returns a view cannot have its arguments copied"
-        raise _refusal(declaration, location, problem, expected="no layouts=", found=schema.text)
+        raise declaration.origin(location).error(RegistrationError, problem, expected="no layouts=", found=schema.text)
     return dict(layouts)
-
-
-def _refusal(declaration: Declaration, location: str, problem: str, **facts: str | None) -> RegistrationError:
-    text = format_message(str(declaration.name), problem, rule=location, declared=declaration.location, **facts)
-    return RegistrationError(text)

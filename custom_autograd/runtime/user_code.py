@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import format_message
 from custom_autograd.registration.rules import Rule
 
 
@@ -37,15 +36,13 @@ def _needs_memory(error: Exception) -> bool:
 
 def _without_memory(op: str, rule: Rule, error: Exception) -> GradientError:
     return GradientError(
-        format_message(
-            op,
-            f"the {rule.slot} rule reads the memory of a tensor that has none",
-            expected="differentiable PyTorch operations, or ops: torch.func and torch.compile run the rule on tensors "
-            "without memory, which NumPy and native code cannot read",
-            found=str(error).splitlines()[0],
-            rule=f"{rule.location}, {rule.slot}",
-            do="make that part of the rule an op of its own (custom_op), and call that op in the rule",
-        )
+        op,
+        f"the {rule.slot} rule reads the memory of a tensor that has none",
+        expected="differentiable PyTorch operations, or ops: torch.func and torch.compile run the rule on tensors "
+        "without memory, which NumPy and native code cannot read",
+        found=str(error).splitlines()[0],
+        rule=f"{rule.location}, {rule.slot}",
+        do="make that part of the rule an op of its own (custom_op), and call that op in the rule",
     )
 
 

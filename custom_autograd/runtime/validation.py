@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from custom_autograd.core.errors import CustomAutogradError
-from custom_autograd.core.messages import format_message, show
+from custom_autograd.core.messages import show
 from custom_autograd.torch_private.registrations import changes
 
 LEVELS = ("full", "cheap", "off")
@@ -37,9 +37,7 @@ def parse_level(level: object, where: str) -> str:
     if isinstance(level, str) and level in LEVELS:
         return level
     raise CustomAutogradError(
-        format_message(
-            where, "there is no such level of validation", expected="'full', 'cheap' or 'off'", found=show(level)
-        )
+        where, "there is no such level of validation", expected="'full', 'cheap' or 'off'", found=show(level)
     )
 
 

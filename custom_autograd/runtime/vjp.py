@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import GradientUnavailable
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import quote
 from custom_autograd.registration.rule_names import grad_names, sole_result
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.gradients import GradientReader
@@ -91,9 +91,7 @@ class Vjp:
             do = f"take {names} in the backward rule and add its share, or register a differentiable reference"
         rules = ", ".join(rule.location for rule in self.plan.rules) or None
         return GradientUnavailable(
-            format_message(
-                str(self.plan.declaration.name), problem, rule=rules, declared=self.plan.declaration.location, do=do
-            )
+            str(self.plan.declaration.name), problem, rule=rules, declared=self.plan.declaration.location, do=do
         )
 
 
@@ -110,11 +108,9 @@ class Step:
         self.results = {name: result for result, name in vjp.grad_names.items()}
         if vjp.sole is not None:
             self.results["grad"] = vjp.sole
-        self.message = format_message(
-            str(declaration.name),
+        self.refusal = declaration.origin(rule.where).error(
+            GradientUnavailable,
             "the backward is declared once-differentiable, and a second derivative is asked for",
-            rule=f"{rule.location}, {rule.slot}",
-            declared=declaration.location,
             do="write the rule in differentiable operations, and leave once_differentiable out",
         )
 
@@ -126,7 +122,7 @@ class Step:
         with torch.no_grad():
             found = self._checked(self.function(**arguments), needs, metadata)
         dependencies = list(arguments.values())
-        return {name: forbid_second_derivative(one, self.message, dependencies) for name, one in found.items()}
+        return {name: forbid_second_derivative(one, str(self.refusal), dependencies) for name, one in found.items()}
 
     def noting(self, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: any signature
         """A function that runs the rule's code, and notes where an exception came from."""

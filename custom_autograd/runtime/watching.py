@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.contents import Checksum, checksum, is_changed
@@ -67,12 +66,10 @@ class Watcher:
 
     def _undeclared(self, name: str, function: Callable[..., Any]) -> KernelError:
         return KernelError(
-            format_message(
-                self._entry.name,
-                f"the {self._entry.kernels.describe(function)} writes to its input '{name}'",
-                declared=self._entry.declaration.location,
-                do=f"write to a copy, or declare it: mutates_args=('{name}',)",
-            )
+            self._entry.name,
+            f"the {self._entry.kernels.describe(function)} writes to its input '{name}'",
+            declared=self._entry.declaration.location,
+            do=f"write to a copy, or declare it: mutates_args=('{name}',)",
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import format_message, quote, suggest
+from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration import rule_names, rules
 from custom_autograd.registration.declaration import Declaration
@@ -60,7 +60,7 @@ def _with_signature(flat: Function, signature: inspect.Signature, annotations: d
 def raise_misfit(error: type[CustomAutogradError], op: str, problem: str, misfit: MisfitError) -> NoReturn:
     """Raises the error that says which place of a container does not fit."""
     facts = {"expected": misfit.expected, "found": misfit.found}
-    raise error(format_message(op, f"{problem} for {misfit.path}", do=misfit.advice, **facts)) from None
+    raise error(op, f"{problem} for {misfit.path}", do=misfit.advice, **facts) from None
 
 
 def check_call(form: Form, declaration: Declaration, slot: str, function: Function) -> None:

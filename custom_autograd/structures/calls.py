@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.structures.forms import Form
 from custom_autograd.structures.nodes import Plain
 from custom_autograd.structures.skeletons import MisfitError
@@ -70,7 +69,7 @@ def refusal(name: str, location: str, error: MisfitError) -> KernelError:
     path = error.path if "'" in error.path else f"'{error.path}'"
     problem = f"argument {path} is not what was declared"
     facts = {"expected": error.expected, "found": error.found, "declared": location}
-    return KernelError(format_message(name, problem, **facts))
+    return KernelError(name, problem, **facts)
 
 
 def values(form: Form, name: str, location: str, flat: Callable[..., Any]) -> dict[str, Any]:

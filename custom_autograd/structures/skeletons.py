@@ -19,7 +19,6 @@ import torch
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.imported import find_imported, reason_and_advice
-from custom_autograd.core.messages import format_message
 from custom_autograd.structures.records import RecordType, describe, find_record
 from custom_autograd.torch_private.compiler import constant_in_graphs
 from custom_autograd.torch_private.trees import NodeType, find_node_type
@@ -61,7 +60,7 @@ def parse(text: str) -> Skeleton:
             found = _PARSED[text] = ast.literal_eval(text)
         except (MemoryError, RecursionError):
             problem = "a container is nested too deeply to travel"
-            raise KernelError(format_message("containers", problem, do="pass what is in it as a list")) from None
+            raise KernelError("containers", problem, do="pass what is in it as a list") from None
     return found
 
 
@@ -212,7 +211,7 @@ def _class_of(name: str) -> type:
         if not isinstance(found, type):
             reason, advice = reason_and_advice(name)
             problem, expected = "a container is of a class that cannot be found", "a class in an imported module"
-            raise KernelError(format_message("containers", problem, expected=expected, found=reason, do=advice))
+            raise KernelError("containers", problem, expected=expected, found=reason, do=advice)
         CLASSES[name] = found
     cls: type = found
     return cls

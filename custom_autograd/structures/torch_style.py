@@ -9,7 +9,7 @@ from typing import Any
 
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.structures.adapters import raise_misfit
@@ -159,15 +159,13 @@ class TorchStyle:
 
     def _wrong_count(self, count: int) -> GradientError:
         return GradientError(
-            format_message(
-                str(self.declaration.name),
-                "the backward returns the wrong number of gradients",
-                expected=f"{len(self.answered)}: {quote(node.name for node in self.answered)}",
-                found=str(count),
-                rule=f"{location_of(self.user_backward)}, backward",
-                declared=self.declaration.location,
-                do="return one per positional argument and keyword-only tensor, None for what is no tensor",
-            )
+            str(self.declaration.name),
+            "the backward returns the wrong number of gradients",
+            expected=f"{len(self.answered)}: {quote(node.name for node in self.answered)}",
+            found=str(count),
+            rule=f"{location_of(self.user_backward)}, backward",
+            declared=self.declaration.location,
+            do="return one per positional argument and keyword-only tensor, None for what is no tensor",
         )
 
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame
@@ -44,6 +44,17 @@ def constant_in_graphs(function: F) -> F:
     """The same function; Dynamo calls it while it traces, with constants, and takes the result for one."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # an attribute of a function
     return function
+
+
+def raise_text(kind: type[Exception], text: str) -> NoReturn:
+    """Raise an exception with a text, where Dynamo may trace that.
+
+    Dynamo of torch 2.11 and 2.12 leaves out the text of an exception whose class has an `__init__`. Eager code, which
+    runs the call again if the graph breaks here, gets the class.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        raise RuntimeError(text)
+    raise kind(text)
 
 
 class CacheTag:

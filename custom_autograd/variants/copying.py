@@ -7,17 +7,17 @@ PyTorch refuses of its own in-place and out= operations is refused here, before 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
-from custom_autograd.core.messages import format_message
+from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.program import program_of
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.torch_private import functions, transforms
+from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 from custom_autograd.variants.memory import find_same, find_shared, has_several_elements_in_one_place
 
@@ -51,13 +51,13 @@ def write_in_place(
     result = _call(entry, op, args, kwargs)
     _check(entry, f"{entry.name}.inplace", name, given, result)
     if result.shape != given.shape:
-        _refuse(
-            entry,
+        raise KernelError(
             f"{entry.name}.inplace",
             f"the result has another shape than '{name}', into which it is written",
             expected=_shape(given),
             found=_shape(result),
             do=f"call the op itself, or give '{name}' the shape of the result",
+            declared=entry.declaration.location,
         )
     given.copy_(result)
     return given
@@ -82,7 +82,13 @@ def write_out(
     label = f"{entry.name}.out"
     for name, target in targets.items():
         if not isinstance(target, Tensor):
-            _refuse(entry, label, f"'{name}' is no tensor", expected="a tensor", found=type(target).__name__)
+            raise KernelError(
+                label,
+                f"'{name}' is no tensor",
+                expected="a tensor",
+                found=type(target).__name__,
+                declared=entry.declaration.location,
+            )
         _refuse_several_elements_in_one_place(entry, label, name, target)
     _refuse_gradients(entry, targets, [*args, *kwargs.values()])
     refuse_shared_targets(entry, targets)
@@ -91,13 +97,13 @@ def write_out(
     for (name, target), one in zip(targets.items(), results, strict=True):
         _check(entry, label, name, target, one)
         if one.shape != target.shape and target.numel() != 0:
-            _refuse(
-                entry,
+            raise KernelError(
                 label,
                 f"'{name}' has another shape than the result",
                 expected=f"{_shape(one)}, or an empty tensor, which is resized",
                 found=_shape(target),
                 do=f"give '{name}' that shape, or resize it to zero elements",
+                declared=entry.declaration.location,
             )
     unfit = [(target, one) for target, one in zip(targets.values(), results, strict=True) if one.shape != target.shape]
     for target, one in unfit:
@@ -147,22 +153,22 @@ def _replaced(value: Any, given: Tensor, kept: Tensor) -> Any:  # Any: an argume
 def _check(entry: Entry, label: str, name: str, target: Tensor, result: Tensor) -> None:
     """Refuses another device, and a dtype that cannot be cast, by PyTorch's rule."""
     if result.device != target.device:
-        _refuse(
-            entry,
+        raise KernelError(
             label,
             f"'{name}' is on another device than the result",
             expected=str(result.device),
             found=str(target.device),
             do=f"move '{name}', or the other arguments, to one device",
+            declared=entry.declaration.location,
         )
     if _kind(result.dtype) > _kind(target.dtype):
-        _refuse(
-            entry,
+        raise KernelError(
             label,
             f"a result of {result.dtype} cannot be cast to the dtype of '{name}'",
             expected=f"{result.dtype}, or a dtype that it can be cast to without losing its kind",
             found=str(target.dtype),
             do=f"give '{name}' that dtype",
+            declared=entry.declaration.location,
         )
 
 
@@ -175,13 +181,13 @@ def _kind(dtype: torch.dtype) -> int:
 
 def _refuse_several_elements_in_one_place(entry: Entry, label: str, name: str, tensor: Tensor) -> None:
     if has_several_elements_in_one_place(tensor):
-        _refuse(
-            entry,
+        raise KernelError(
             label,
             f"several elements of '{name}' have one place in memory",
             expected="a tensor that is not expanded",
             found=f"strides {tuple(tensor.stride())} for {_shape(tensor)}",
             do=f"clone() '{name}' before the call",
+            declared=entry.declaration.location,
         )
 
 
@@ -190,12 +196,11 @@ def _refuse_leaf(entry: Entry, name: str, given: Tensor) -> None:
     if torch.compiler.is_compiling() or transforms.is_transforming() or not torch.is_grad_enabled():
         return
     if functions.is_leaf_in_graph(given):
-        _refuse(
-            entry,
+        raise GradientError(
             f"{entry.name}.inplace",
             f"'{name}' is a leaf that requires a gradient, or a view of one, and is written to",
-            kind=GradientError,
             do="call it under torch.no_grad(), on a copy, or call the op itself",
+            declared=entry.declaration.location,
         )
 
 
@@ -204,12 +209,11 @@ def _refuse_gradients(entry: Entry, targets: dict[str, Tensor], values: list[Any
     if not torch.is_grad_enabled():
         return
     if any(tensor.requires_grad for tensor in tensors_in([*targets.values(), *values])):
-        _refuse(
-            entry,
+        raise GradientError(
             f"{entry.name}.out",
             "functions with out=... do not support automatic differentiation, and a tensor requires a gradient",
-            kind=GradientError,
             do="call it under torch.no_grad(), or call the op itself",
+            declared=entry.declaration.location,
         )
 
 
@@ -223,20 +227,20 @@ def refuse_shared_targets(entry: Entry, targets: dict[str, Tensor]) -> None:
         return
     shared = find_same(targets) if torch.compiler.is_dynamo_compiling() else find_shared(targets)
     if shared is not None:
-        _refuse(
-            entry,
-            f"{entry.name}.out",
-            f"'{shared[0]}' and '{shared[1]}' share memory",
-            expected="memory of its own for each output",
-            do="give each output a tensor of its own",
-        )
+        raise_text(KernelError, _sharing(f"{entry.name}.out", entry.declaration.location, *shared))
+
+
+@constant_in_graphs  # Dynamo cannot trace how a message is laid out
+def _sharing(label: str, declared: str, one: str, other: str) -> str:
+    error = KernelError(
+        label,
+        f"'{one}' and '{other}' share memory",
+        expected="memory of its own for each output",
+        declared=declared,
+        do="give each output a tensor of its own",
+    )
+    return str(error)
 
 
 def _shape(tensor: Tensor) -> str:
     return f"shape {tuple(tensor.shape)}"
-
-
-def _refuse(
-    entry: Entry, label: str, problem: str, *, kind: type[CustomAutogradError] = KernelError, **facts: str | None
-) -> NoReturn:
-    raise kind(format_message(label, problem, declared=entry.declaration.location, **facts))

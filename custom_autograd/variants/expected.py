@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message
 from custom_autograd.registration.registry import Entry
 
 Metadata: TypeAlias = tuple[tuple[torch.Size, torch.dtype], ...]
@@ -60,13 +59,11 @@ class Expected:
 
     def _missing(self) -> KernelError:
         return KernelError(
-            format_message(
-                self._entry.name,
-                "a kernel of a variant runs only where the result fits, and nothing tells the shape of the result",
-                expected="a fake or a reference of the op",
-                declared=self._entry.declaration.location,
-                do="register_fake for the op",
-            )
+            self._entry.name,
+            "a kernel of a variant runs only where the result fits, and nothing tells the shape of the result",
+            expected="a fake or a reference of the op",
+            declared=self._entry.declaration.location,
+            do="register_fake for the op",
         )
 
 

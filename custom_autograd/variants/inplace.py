@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message, show
+from custom_autograd.core.messages import show
 from custom_autograd.core.variants import INPLACE
 from custom_autograd.variants.copying import write_in_place
 from custom_autograd.variants.fitting import fits
@@ -42,13 +42,11 @@ class InplaceVariant(Variant):
         given = args[0] if args else kwargs.get(name)
         if not isinstance(given, Tensor):
             raise KernelError(
-                format_message(
-                    f"{self.op.name}.inplace",
-                    f"'{name}' is no tensor to write to",
-                    expected="a tensor",
-                    found=show(given),
-                    declared=self.op.declaration.location,
-                )
+                f"{self.op.name}.inplace",
+                f"'{name}' is no tensor to write to",
+                expected="a tensor",
+                found=show(given),
+                declared=self.op.declaration.location,
             )
         return write_in_place(self.op, self._call_op, given, args, kwargs)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import format_message, quote
+from custom_autograd.core.messages import quote
 from custom_autograd.core.variants import OUT, out_names
 from custom_autograd.variants.copying import refuse_shared_targets, write_out
 from custom_autograd.variants.fitting import fits
@@ -55,13 +55,11 @@ class OutVariant(Variant):
     def _missing(self, names: tuple[str, ...]) -> KernelError:
         is_one = len(names) == 1
         return KernelError(
-            format_message(
-                f"{self.op.name}.out",
-                "the call does not say where each output is to be written",
-                expected="out=tensor" if is_one else f"out= {len(names)} tensors, or by keyword {quote(names)}",
-                declared=self.op.declaration.location,
-                do="give one tensor per output",
-            )
+            f"{self.op.name}.out",
+            "the call does not say where each output is to be written",
+            expected="out=tensor" if is_one else f"out= {len(names)} tensors, or by keyword {quote(names)}",
+            declared=self.op.declaration.location,
+            do="give one tensor per output",
         )
 
     def _compose(self, *args: Any, **kwargs: Any) -> Any:

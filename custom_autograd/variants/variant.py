@@ -15,7 +15,6 @@ import torch
 
 from custom_autograd import declaring, registering
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.messages import format_message
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.variants import INPLACE, OUT, SUFFIXES, find_problem, variant_of
 from custom_autograd.registration import registry
@@ -108,14 +107,12 @@ class Variant:
         """
         if self._problem is not None:
             raise DeclarationError(
-                format_message(
-                    self.op.name,
-                    f"the op can have no {_LABELS[self.kind]} variant: {self._problem}",
-                    expected=_EXPECTED[self.kind],
-                    found=self.op.declaration.schema.text,
-                    declared=self.op.declaration.location,
-                    do="call the op itself",
-                )
+                self.op.name,
+                f"the op can have no {_LABELS[self.kind]} variant: {self._problem}",
+                expected=_EXPECTED[self.kind],
+                found=self.op.declaration.schema.text,
+                declared=self.op.declaration.location,
+                do="call the op itself",
             )
 
     @typing.overload
@@ -205,13 +202,11 @@ class Variant:
         op, home = self.op.declaration, self.op.home
         if op.form is not None:
             raise DeclarationError(
-                format_message(
-                    self.op.name,
-                    f"the {_LABELS[self.kind]} variant of an op with containers has neither an overload nor kernels",
-                    found=op.schema.text,
-                    declared=op.location,
-                    do="call it: it is the op, then a copy",
-                )
+                self.op.name,
+                f"the {_LABELS[self.kind]} variant of an op with containers has neither an overload nor kernels",
+                found=op.schema.text,
+                declared=op.location,
+                do="call it: it is the op, then a copy",
             )
         name = home.suffixed(SUFFIXES[self.kind])
         taken = registry.find_entry(str(name))

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from custom_autograd.core.errors import CheckError
-from custom_autograd.core.messages import format_message, suggest
+from custom_autograd.core.messages import suggest
 from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.verification.checks import CHECKS
 from custom_autograd.verification.harness import acceptance, runner
@@ -102,7 +102,7 @@ def select_checks(names: Sequence[str | Check] | str | None) -> tuple[Check, ...
     known = {word for check in available for word in _words(check)}
     unknown = [name for name in wanted if name not in known]
     if unknown or not given:
-        raise CheckError(_unknown(unknown[0] if unknown else "", known))
+        raise _unknown(unknown[0] if unknown else "", known)
     return (*(check for check in available if _words(check) & set(wanted)), *parts)
 
 
@@ -128,13 +128,13 @@ def case_of(
     made = _given(samples, device, dtype, seed) if samples is not None else _registered(seen, device, dtype, seed)
     for sample in made:
         if not isinstance(sample, Sample):
-            raise CheckError(_no_sample(seen, sample))
+            raise _no_sample(seen, sample)
     if not made:
-        raise CheckError(_no_samples(seen))
+        raise _no_samples(seen)
     names = [check.name for check in all_checks()]
     unknown = [name for sample in made for name in sample.accepted if name not in names]
     if unknown:
-        raise CheckError(_unknown(unknown[0], names))
+        raise _unknown(unknown[0], names)
     return runner.Case(seen, made)
 
 
@@ -159,7 +159,7 @@ def _registered(
         raise
     except Exception as error:
         problem = f"its samples cannot be made: {type(error).__name__}: {error}"
-        raise CheckError(format_message(target.name, problem, declared=target.location)) from error
+        raise CheckError(target.name, problem, declared=target.location) from error
 
 
 def _factory(device: torch.device | str | None, dtype: torch.dtype | None, seed: int) -> TensorFactory:
@@ -180,26 +180,24 @@ def _loaded(name: str, value: object) -> Check:
     if isinstance(check, Check):
         return check
     raise CheckError(
-        format_message(
-            f"entry point '{name}'",
-            f"what the group {ENTRY_POINTS} brings is no check",
-            expected="a subclass of custom_autograd.extend.Check, or an instance",
-            found=repr(value)[:80],
-            do="correct the entry point of the package that brings it, or uninstall that package",
-        )
+        f"entry point '{name}'",
+        f"what the group {ENTRY_POINTS} brings is no check",
+        expected="a subclass of custom_autograd.extend.Check, or an instance",
+        found=repr(value)[:80],
+        do="correct the entry point of the package that brings it, or uninstall that package",
     )
 
 
-def _unknown(name: str, available: Iterable[str]) -> str:
+def _unknown(name: str, available: Iterable[str]) -> CheckError:
     names = list(available)
     problem = f"there is no check called '{name}'" if name else "no check is named"
     where = "custom_autograd.verification.checks.CHECKS has all of them"
     advice = suggest(name, names)
-    return format_message("check", problem, do=f"{advice} {where}" if advice else where)
+    return CheckError("check", problem, do=f"{advice} {where}" if advice else where)
 
 
-def _no_samples(target: Target) -> str:
-    return format_message(
+def _no_samples(target: Target) -> CheckError:
+    return CheckError(
         target.name,
         "there is nothing to check it on",
         expected="at least one sample",
@@ -209,8 +207,8 @@ def _no_samples(target: Target) -> str:
     )
 
 
-def _no_sample(target: Target, value: object) -> str:
-    return format_message(
+def _no_sample(target: Target, value: object) -> CheckError:
+    return CheckError(
         target.name,
         "its samples are not all samples",
         expected="Sample(...)",

@@ -1,7 +1,7 @@
 """Every message that the package can raise, read from its source: the text, with names in braces where values stand.
 
-A message begins as the argument `problem` of `format_message`, or as the text of an exception. Where a function makes
-the message from a text that it is given, each call of that function is a message; `_follow` goes through those calls.
+A message begins as the argument `problem` of an exception or of `Origin.error`, or as the text of an exception. Where a
+function makes it from a text that it is given, each call of that function is a message; `_follow` goes through those.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ OTHERS = {
 }
 """Exceptions that derive from those above, and one that is turned into one of them."""
 
+UNAVAILABLE = ("GradientUnavailable", "KernelUnavailable")
+
 BUILT_IN = ("AttributeError", "NotImplementedError", "TypeError", "ValueError")
 """Exceptions of Python, where they are what a caller of such a thing expects."""
 
@@ -31,6 +33,9 @@ SKIPS = "NothingToCheckError"
 FACTS = ("expected", "do")
 SHOWING = ("quote", "show", "repr", "str", "sorted", "list", "len", "first_line", "map", "join")
 DEPTH = 5
+
+BY_CLASS = "error"
+"""The method of `Origin` that makes an exception of the class it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +56,12 @@ def messages(package: Path) -> list[Message]:
         if "mutants" not in path.parts:
             source.add(path)
     found: dict[tuple[str, str], Message] = {}
-    for call in source.calls.get("format_message", []):
-        problem = _argument(call, 1, "problem")
-        if problem is not None:
-            _collect(found, source, call, problem, _facts(source, call))
-    for name in (*ERRORS, *OTHERS, *BUILT_IN, SKIPS):
+    for name in (*ERRORS, *OTHERS, *BUILT_IN, SKIPS, BY_CLASS):
         for call in source.calls.get(name, []):
             is_raised = name not in BUILT_IN or isinstance(source.parents[call], ast.Raise)
-            if is_raised and call.args and not _makes_message(call.args[0]):
-                _collect(found, source, call, call.args[0], ())
+            problem = _problem(call)
+            if is_raised and problem is not None:
+                _collect(found, source, call, problem, _facts(source, call))
     rows = [_with_constants(row, source.constants) for row in found.values()]
     return sorted(rows, key=lambda row: (row.path, row.line))
 
@@ -110,9 +112,9 @@ def _follow(
 
 def _errors(source: Source, node: ast.AST, depth: int) -> list[str]:
     """The classes that a text made at a node is raised as: the exception around it, else those around its callers."""
-    for above in source.above(node) if not _is_error(node) else [node]:
-        if _is_error(above) and isinstance(above, ast.Call):
-            return [name_of(above.func)]
+    for above in source.above(node) if not _class_of(node) else [node]:
+        if _class_of(above):
+            return [_class_of(above)]
         if isinstance(above, ast.Assign):
             named = _raised_later(source, above.targets[0])
             if named:
@@ -222,13 +224,29 @@ def _parameter_in(text: str, function: ast.FunctionDef | None) -> str:
     return next((name for name in names if "{" + name + "}" in text and name in TEXTS), "")
 
 
+def _problem(call: ast.Call) -> ast.expr | None:
+    """The problem that an exception is given, or its whole text; None if another call makes that."""
+    error = _class_of(call)
+    is_any = isinstance(call.func, ast.Name) and call.func.id == BY_CLASS  # the class is a parameter
+    if error not in (*ERRORS, *UNAVAILABLE) and not is_any:
+        return None if not error or not call.args or _makes_message(call.args[0]) else call.args[0]
+    problem = _argument(call, 1, "problem")
+    if problem is None and call.args and not _makes_message(call.args[0]):
+        return call.args[0]
+    return problem
+
+
+def _class_of(node: ast.AST) -> str:
+    """The name of the class of the exception that a call makes, or nothing."""
+    if not isinstance(node, ast.Call):
+        return ""
+    names = [name_of(node.func), *(name_of(argument) for argument in node.args[:1])]  # Origin.error takes the class
+    return next((name for name in names if name in (*ERRORS, *OTHERS, *BUILT_IN, SKIPS)), "")
+
+
 def _makes_message(node: ast.expr) -> bool:
-    """Whether the text of an exception is made elsewhere: by format_message, or by a function that is followed."""
+    """Whether the text of an exception is made elsewhere, by a function that is followed."""
     return isinstance(node, ast.Call) or name_of(node) == "message"
-
-
-def _is_error(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and name_of(node.func) in (*ERRORS, *OTHERS, *BUILT_IN, SKIPS)
 
 
 def _says_something(text: str) -> bool:

@@ -95,7 +95,7 @@ def test_messages_of_the_same_first_words_have_places_of_their_own(tmp_path):
 def test_a_message_that_is_raised_where_it_is_written(tmp_path):
     text = """
         def f(name, op):
-            raise KernelError(format_message(op, f"no {name!r} here", expected="one", do="look elsewhere"))
+            raise KernelError(op, f"no {name!r} here", expected="one", do="look elsewhere")
     """
 
     assert [("KernelError", "no {name} here", {"expected": "one", "do": "look elsewhere"})] == read(tmp_path, a=text)
@@ -105,7 +105,7 @@ def test_both_alternatives_of_a_message(tmp_path):
     text = """
         def f(op, is_late):
             problem = "it is late" if is_late else "it is early"
-            raise GradientError(format_message(op, problem))
+            raise GradientError(op, problem)
     """
 
     assert ["it is late", "it is early"] == [message[1] for message in read(tmp_path, a=text)]
@@ -117,7 +117,7 @@ def test_a_message_that_a_function_of_the_file_makes(tmp_path):
             raise _error(op, f"'{name}' is gone", do="bring it back")
 
         def _error(op, problem, **facts):
-            return CheckError(format_message(op, f"the rule says: {problem}", **facts))
+            return CheckError(op, f"the rule says: {problem}", **facts)
     """
 
     assert [("CheckError", "the rule says: '{name}' is gone", {"do": "bring it back"})] == read(tmp_path, a=text)
@@ -126,7 +126,7 @@ def test_a_message_that_a_function_of_the_file_makes(tmp_path):
 def test_a_function_of_the_same_name_in_another_file_makes_no_message(tmp_path):
     one = """
         def _error(op, problem):
-            return CheckError(format_message(op, problem))
+            return CheckError(op, problem)
 
         def f(op):
             raise _error(op, "one")
@@ -142,7 +142,7 @@ def test_a_function_of_the_same_name_in_another_file_makes_no_message(tmp_path):
 def test_a_message_that_is_imported_from_another_file(tmp_path):
     one = """
         def refusal(op, problem):
-            return CheckError(format_message(op, problem))
+            return CheckError(op, problem)
     """
     other = """
         from a import refusal

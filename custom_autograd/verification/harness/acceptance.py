@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 from custom_autograd.core.errors import CheckError
-from custom_autograd.core.messages import format_message, suggest
+from custom_autograd.core.messages import suggest
 from custom_autograd.verification.report import Report, Result
 
 Accepted: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -41,7 +41,7 @@ def find_accepted(folder: Path, checks: Collection[str]) -> Accepted:
         _require_form(op, reasons)
         for check in reasons:
             if check not in checks:
-                raise CheckError(_unknown(f"'{op}' accepts a failure of '{check}'", "check", check, checks))
+                raise _unknown(f"'{op}' accepts a failure of '{check}'", "check", check, checks)
     return table
 
 
@@ -53,7 +53,7 @@ def require_known(accepted: Accepted, ops: Collection[str]) -> None:
     """
     for op in accepted:
         if op not in ops:
-            raise CheckError(_unknown(f"it accepts a failure of '{op}'", "op", op, ops))
+            raise _unknown(f"it accepts a failure of '{op}'", "op", op, ops)
 
 
 def accept(report: Report, accepted: Accepted) -> Report:
@@ -88,28 +88,28 @@ def _table(text: str) -> Mapping[str, Mapping[str, str]]:
         toml = importlib.import_module(reader)
     except ModuleNotFoundError as error:
         problem = f"[{TABLE}] cannot be read on Python 3.10 without tomli"
-        raise CheckError(format_message(FILE, problem, do="pip install tomli; pytest brings it")) from error
+        raise CheckError(FILE, problem, do="pip install tomli; pytest brings it") from error
     try:
         found: object = toml.loads(text)
     except ValueError as error:
-        raise CheckError(format_message(FILE, f"this is not TOML: {error}")) from error
+        raise CheckError(FILE, f"this is not TOML: {error}") from error
     for key in TABLE.split("."):
         found = found.get(key, {}) if isinstance(found, dict) else {}
     if not isinstance(found, dict):
-        raise CheckError(_wrong_form("the table", found))
+        raise _wrong_form("the table", found)
     return cast(Mapping[str, Mapping[str, str]], found)
 
 
 def _require_form(op: str, reasons: object) -> None:
     if not isinstance(reasons, dict) or not reasons:
-        raise CheckError(_wrong_form(f"'{op}'", reasons))
+        raise _wrong_form(f"'{op}'", reasons)
     for check, reason in reasons.items():
         if not isinstance(reason, str) or not reason.strip():
-            raise CheckError(_wrong_form(f"'{op}', {check}", reason))
+            raise _wrong_form(f"'{op}', {check}", reason)
 
 
-def _wrong_form(place: str, found: object) -> str:
-    return format_message(
+def _wrong_form(place: str, found: object) -> CheckError:
+    return CheckError(
         FILE,
         f"{place} in [{TABLE}] has another form",
         expected='"ns::op" = { check = "why its failure is accepted" }',
@@ -117,8 +117,8 @@ def _wrong_form(place: str, found: object) -> str:
     )
 
 
-def _unknown(problem: str, kind: str, name: str, names: Collection[str]) -> str:
-    return format_message(
+def _unknown(problem: str, kind: str, name: str, names: Collection[str]) -> CheckError:
+    return CheckError(
         FILE,
         f"{problem} in [{TABLE}], and there is no {kind} of that name",
         do=suggest(name, names) or f"remove it, or correct the name of the {kind}",

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import CheckError
-from custom_autograd.core.messages import format_message
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.registry import Entry
@@ -176,7 +175,7 @@ def _target_of(value: object) -> Target:
         return _from_function(value)
     if callable(value):
         return _from_callable(value)
-    raise CheckError(_not_callable(value))
+    raise _not_callable(value)
 
 
 def _from_entry(call: Function, entry: Entry) -> Target:
@@ -289,8 +288,8 @@ def location_of(function: object) -> str:
     return f"{Path(file).name}:{line}" if file else ""
 
 
-def _not_callable(value: object) -> str:
-    return format_message(
+def _not_callable(value: object) -> CheckError:
+    return CheckError(
         repr(value)[:80],
         "this cannot be checked",
         expected="an op, an overload, a torch.autograd.Function subclass, or a callable on tensors",

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 
 from custom_autograd.core.errors import CheckError
-from custom_autograd.core.messages import format_message, suggest
+from custom_autograd.core.messages import suggest
 from custom_autograd.verification.check import accepted_failures, case_of
 from custom_autograd.verification.harness import acceptance, runner
 from custom_autograd.verification.harness.base import Check
@@ -72,7 +72,7 @@ def mutate(
         target = target_of(op)
         mutants = [mutant for site in sites_of(op) for mutant in mutants_of(site, names)]
         if not mutants:
-            raise CheckError(_nothing_to_change(target.name))
+            raise _nothing_to_change(target.name)
         for mutant in mutants:
             start = time.perf_counter()
             fate = _fate_on_samples(op, mutant, seed) if needs_samples or target.samples is not None else "survived"
@@ -130,7 +130,7 @@ def require_passing(ops: Iterable[object], checks: Sequence[Check], *, seed: int
         if found is not None:
             problem = f"the check {found.check} fails before anything is changed, on {found.sample}"
             do = "correct the op first, or choose other checks with --checks"
-            raise CheckError(format_message(found.op, problem, found=found.message.split("\n", 1)[0], do=do))
+            raise CheckError(found.op, problem, found=found.message.split("\n", 1)[0], do=do)
 
 
 def _operators(names: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -138,12 +138,12 @@ def _operators(names: Sequence[str] | None) -> tuple[str, ...] | None:
     for name in names or ():
         if name not in known:
             advice = suggest(name, known) or f"there are {', '.join(known)}"
-            raise CheckError(format_message("mutate", f"there is no operator called '{name}'", do=advice))
+            raise CheckError("mutate", f"there is no operator called '{name}'", do=advice)
     return None if names is None else tuple(names)
 
 
-def _nothing_to_change(name: str) -> str:
-    return format_message(
+def _nothing_to_change(name: str) -> CheckError:
+    return CheckError(
         name,
         "there is nothing to change",
         expected="an op with a rule or a kernel, or a torch.autograd.Function subclass",

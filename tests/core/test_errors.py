@@ -1,0 +1,72 @@
+"""Errors carry what they say as data, and are the same after pickle, copy and being raised by a process."""
+
+import copy
+import pickle
+
+import pytest
+
+from custom_autograd import custom_op
+from custom_autograd.core.errors import (
+    CheckError,
+    CustomAutogradError,
+    DeclarationError,
+    GradientError,
+    GradientUnavailable,
+    KernelError,
+    KernelUnavailable,
+    Origin,
+    RegistrationError,
+)
+from custom_autograd.core.messages import format_message
+
+CLASSES = (
+    CustomAutogradError,
+    DeclarationError,
+    RegistrationError,
+    KernelError,
+    KernelUnavailable,
+    GradientError,
+    GradientUnavailable,
+    CheckError,
+)
+FACTS = {"expected": "one", "found": "two", "rule": "r.py:1", "declared": "d.py:2", "do": "that"}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_holds_what_it_says(kind):
+    error = kind("lib::op", "it is wrong", **FACTS)
+
+    assert format_message("lib::op", "it is wrong", **FACTS) == str(error)
+    assert {"op": "lib::op", "problem": "it is wrong", **FACTS} == vars(error)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_is_the_same_after_a_copy(kind, again):
+    error = kind("lib::op", "it is wrong", **FACTS)
+
+    found = again(error)
+
+    assert kind is type(found)
+    assert (str(error), vars(error)) == (str(found), vars(found))
+
+
+def test_an_error_of_one_text_is_that_text():
+    error = pickle.loads(pickle.dumps(KernelUnavailable("there is no GPU")))
+
+    assert ("there is no GPU", "", "there is no GPU", None) == (str(error), error.op, error.problem, error.do)
+
+
+def test_an_origin_makes_errors_of_any_class():
+    error = Origin("lib::op", "d.py:2", "r.py:1").error(GradientError, "it is wrong", do="that")
+
+    assert GradientError is type(error)
+    assert ("lib::op", "d.py:2", "r.py:1", "that") == (error.op, error.declared, error.rule, error.do)
+
+
+def test_an_error_of_a_declaration_names_the_op_and_the_place():
+    with pytest.raises(DeclarationError) as raised:
+        custom_op("errors::unannotated")(lambda x: x)
+
+    assert "errors::unannotated" == raised.value.op
+    assert "test_errors.py" in (raised.value.declared or "")
