@@ -15,6 +15,9 @@ from custom_autograd.core.messages import show
 Conversion: TypeAlias = Callable[[Any], Any]
 """Turns one value of a call into the dispatcher's, or back (Any: of the argument's type), or raises a ValueError."""
 
+GENERATOR_IN_GRAPH = "torch.compile cannot trace a torch.Generator"
+"""Begins the refusal of a generator in a graph; Dynamo keeps the text of it, and not the class."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArgumentType:
@@ -131,7 +134,7 @@ def generator(value: Any) -> Any:  # Any: a torch.Generator, or wrongly somethin
     if not isinstance(value, torch.Generator):
         raise ValueError(f"expected a torch.Generator, found {value!r}")
     if torch.compiler.is_dynamo_compiling():
-        raise ValueError("torch.compile cannot trace a torch.Generator: call the op outside the compiled function")
+        raise ValueError(f"{GENERATOR_IN_GRAPH}: call the op outside the compiled function")
     return value
 
 

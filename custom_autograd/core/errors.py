@@ -5,6 +5,8 @@ CustomAutogradError (RuntimeError)
   RegistrationError                      a rule, kernel or fake does not fit the op: change what is registered
   KernelError                            a kernel, or the lack of one: change the kernel or the arguments
     KernelUnavailable                    a kernel cannot be built or loaded here: the next one runs, where there is one
+    FakeUnavailable                      the op meets fake tensors and has no fake: register one
+    VmapUnavailable                      vmap cannot batch the op as it is asked to: change the call, or add a rule
   GradientError                          a derivative is wrong, missing or impossible: change or add a rule
     GradientUnavailable                  the op has no such derivative: no rule is registered, or none can be derived
   CheckError (also AssertionError)       verification found something, or could not start
@@ -83,6 +85,14 @@ class KernelError(CustomAutogradError):
 
 class KernelUnavailable(KernelError):  # noqa: N818 - a state, not a mistake
     """A kernel cannot be built or loaded here; raised before anything was computed or written."""
+
+
+class FakeUnavailable(KernelError):  # noqa: N818 - a state, not a mistake
+    """The op meets fake tensors, and neither a fake nor a reference is registered."""
+
+
+class VmapUnavailable(KernelError):  # noqa: N818 - a state, not a mistake
+    """The op cannot be batched as `torch.vmap` was asked to."""
 
 
 class GradientError(CustomAutogradError):

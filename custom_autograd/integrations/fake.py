@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import KernelError
+from custom_autograd.core.errors import FakeUnavailable, KernelError
 from custom_autograd.integrations.base import registered
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import Entry
@@ -18,6 +18,9 @@ from custom_autograd.runtime.call import make_ready
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.runtime.user_code import noted
+
+NO_FAKE = "no fake is registered"
+"""Ends the refusal of an op that has none; Dynamo keeps the text of it, and not the class."""
 
 
 class Fake:
@@ -94,9 +97,9 @@ def _find_rule(entry: Entry) -> Rule | None:
         return Rule("fake", reference, entry.declaration.location if location is None else location.location)
     if _returns_nothing_new(entry):
         return None
-    raise KernelError(
+    raise FakeUnavailable(
         entry.name,
-        "the op meets fake tensors, and no fake is registered",
+        f"the op meets fake tensors, and {NO_FAKE}",
         declared=entry.declaration.location,
         do="register_fake a function that returns empty tensors of the right shape, dtype and device; "
         "torch.compile, export and meta tensors need it",

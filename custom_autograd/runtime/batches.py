@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import KernelError
+from custom_autograd.core.errors import KernelError, VmapUnavailable
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
@@ -65,7 +65,7 @@ def _check(entry: Entry, info: Any, values: ByName, dims: ByName) -> None:
                 raise _written_once_per_sample(entry, label, values, dims)
     if info.randomness == "error" and _draws(entry, values):
         raise entry.declaration.origin().error(
-            KernelError,
+            VmapUnavailable,
             "vmap met an op that draws random numbers",
             expected="randomness='different' or 'same'",
             found="randomness='error'",

@@ -18,11 +18,13 @@ ERRORS = ("DeclarationError", "RegistrationError", "KernelError", "GradientError
 OTHERS = {
     "GradientUnavailable": "GradientUnavailable",
     "KernelUnavailable": "KernelUnavailable",
+    "FakeUnavailable": "FakeUnavailable",
+    "VmapUnavailable": "VmapUnavailable",
     "MisfitError": "KernelError",
 }
 """Exceptions that derive from those above, and one that is turned into one of them."""
 
-UNAVAILABLE = ("GradientUnavailable", "KernelUnavailable")
+UNAVAILABLE = ("GradientUnavailable", "KernelUnavailable", "FakeUnavailable", "VmapUnavailable")
 
 BUILT_IN = ("AttributeError", "NotImplementedError", "TypeError", "ValueError")
 """Exceptions of Python, where they are what a caller of such a thing expects."""

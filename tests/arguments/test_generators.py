@@ -98,7 +98,7 @@ def test_vmap_without_randomness():
     assert_expected_inline(
         message(lambda: torch.vmap(lambda x: dropout(x, generator=seeded()))(X[None])),
         """\
-KernelError: generators::dropout: vmap met an op that draws random numbers
+VmapUnavailable: generators::dropout: vmap met an op that draws random numbers
   expected   randomness='different' or 'same'
   found      randomness='error'
   declared   FILE.py:LINE

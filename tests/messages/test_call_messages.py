@@ -194,7 +194,7 @@ def test_fake_that_is_missing():
     assert_expected_inline(
         faked(None),
         """\
-KernelError: words::faked: the op meets fake tensors, and no fake is registered
+FakeUnavailable: words::faked: the op meets fake tensors, and no fake is registered
   declared   FILE.py:LINE
   do         register_fake a function that returns empty tensors of the right shape, dtype and device; torch.compile, export and meta tensors need it""",
     )
@@ -304,7 +304,7 @@ def test_vmap_of_random_numbers():
     assert_expected_inline(
         batched(tags=[torch.Tag.nondeterministic_seeded]),
         """\
-KernelError: words::batched: vmap met an op that draws random numbers
+VmapUnavailable: words::batched: vmap met an op that draws random numbers
   expected   randomness='different' or 'same'
   found      randomness='error'
   declared   FILE.py:LINE

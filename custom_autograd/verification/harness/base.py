@@ -10,8 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from custom_autograd.core.errors import GradientError, GradientUnavailable, RegistrationError
+from custom_autograd.core.conversions import GENERATOR_IN_GRAPH
+from custom_autograd.core.errors import (
+    FakeUnavailable,
+    GradientError,
+    GradientUnavailable,
+    RegistrationError,
+    VmapUnavailable,
+)
 from custom_autograd.core.samples import Sample
+from custom_autograd.integrations.fake import NO_FAKE
 from custom_autograd.verification.harness.origins import origin_of
 from custom_autograd.verification.harness.targets import Target
 
@@ -113,7 +121,7 @@ def find_refusal(error: BaseException, *, is_optional: bool = False) -> str | No
         is_optional: whether a rule need not take this call: NotImplementedError then is a refusal as well.
     """
     error = root_cause(error)
-    if isinstance(error, (GradientUnavailable, RegistrationError)):
+    if isinstance(error, (GradientUnavailable, FakeUnavailable, VmapUnavailable, RegistrationError)):
         return first_line(error)
     is_lacking = isinstance(error, NotImplementedError)
     if isinstance(error, GradientError) or origin_of(error) == "author":
@@ -143,15 +151,14 @@ def first_line(error: BaseException) -> str:
 REFUSALS = (
     "marked with @once_differentiable",
     "no autograd formula was registered",
-    "no fake is registered",
     "no fake impl",
     "Batching rule not implemented",
     "does not have vmap support",
     "do not support batching",
     "don't support vmap",
     "we do not yet support",
-    "vmap met an op that draws random numbers",
-    "torch.compile cannot trace a torch.Generator",
+    GENERATOR_IN_GRAPH,
+    NO_FAKE,
     "called random operation while in randomness error mode",
     "override the setup_context staticmethod",
     "does not support forward AD",
@@ -162,5 +169,5 @@ REFUSALS = (
     "is not differentiable",
     "Cannot access data pointer of Tensor that doesn't have storage",
 )
-"""What torch and this package say when an op cannot do something; in an exception that the author raises it says
-nothing."""
+"""What torch says when an op cannot do something, and what is left of our own words behind Dynamo; in an exception that
+the author raises it says nothing."""

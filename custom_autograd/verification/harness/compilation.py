@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from custom_autograd.core.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private.verification import fake_mode
@@ -45,7 +46,7 @@ class TensorCall:
 def require_no_generator(sample: Sample) -> None:
     """Raise NothingToCheckError if a call is given a generator, which torch.compile cannot trace."""
     if has_generator(sample):
-        raise NothingToCheckError("torch.compile cannot trace a torch.Generator")
+        raise NothingToCheckError(GENERATOR_IN_GRAPH)
 
 
 def eager_results(target: Target, sample: Sample) -> tuple[NamedResults, Sequence[Tensor]]:
