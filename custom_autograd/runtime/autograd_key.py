@@ -10,8 +10,8 @@ that marks a view dirty may have only one.
 from __future__ import annotations
 
 from custom_autograd.runtime import direct
-from custom_autograd.runtime.call import signature
 from custom_autograd.runtime.function import FunctionWriter
+from custom_autograd.runtime.parameters import signature
 from custom_autograd.runtime.passing import pass_on
 from custom_autograd.runtime.source import Source, tuple_of
 

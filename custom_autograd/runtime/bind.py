@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from custom_autograd.core.schema import Argument, Schema
-from custom_autograd.runtime.call import defaults, signature
+from custom_autograd.runtime.parameters import defaults, signature
 from custom_autograd.runtime.passing import has_list_by_default
 from custom_autograd.runtime.source import Source, compile_source
 

@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.runtime.kernel_call import write_kernel_call
 from custom_autograd.runtime.passing import call_kernel
 from custom_autograd.runtime.reading import are_new, write_reading
 from custom_autograd.runtime.source import Source, tuple_of
@@ -207,38 +208,6 @@ def write_return(source: Source, schema: Schema, result: str, *, is_read: bool =
         source.line(f"return $named_tuple({', '.join(visible)})")
     else:
         source.line(f"return {visible[0] if len(visible) == 1 else tuple_of(visible)}")
-
-
-def write_kernel_call(source: Source, call: str, condition: str) -> None:
-    """Writes a call of a kernel with grad mode off.
-
-    Args:
-        source: to write to.
-        call: source of the call.
-        condition: source that is true where grad mode need not be switched off.
-    """
-    with source.block(f"if {condition}"):
-        write_call_or_another(source, call)
-    with source.block("else"):  # the switch is inside: an exception of a signal handler may follow it at once
-        write_call_or_another(source, call, before="$set_grad_enabled(False)")
-        with source.block("finally"):
-            source.line("$set_grad_enabled(True)")
-
-
-def write_call_or_another(source: Source, call: str, *, before: str = "") -> None:
-    """Writes a call of a kernel, and of another where it turns out not to be available; a try costs nothing.
-
-    Args:
-        source: to write to.
-        call: source of the call.
-        before: source of what is done first, if anything.
-    """
-    with source.block("try"):
-        if before:
-            source.line(before)
-        source.line(f"$result = {call}")
-    with source.block("except $KernelUnavailable as $error"):
-        source.line(f"$result = {call.replace('$function', '$instead($function, $error)', 1)}")
 
 
 def _is_single(argument: Argument) -> bool:

@@ -6,9 +6,9 @@ forward runs the kernel itself. Its backward is the quick one (quick.py), where 
 
 from __future__ import annotations
 
-from custom_autograd.runtime.direct import write_call_or_another
 from custom_autograd.runtime.drop_in import PARCEL
 from custom_autograd.runtime.function import FunctionWriter
+from custom_autograd.runtime.kernel_call import write_call_or_another
 from custom_autograd.runtime.passing import call_kernel
 from custom_autograd.runtime.quick import QuickWriter
 from custom_autograd.runtime.quick_reading import ReadingWriter

@@ -17,12 +17,13 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import direct, gradients, lists, overlap, tensors, validation
 from custom_autograd.runtime.autograd_key import AutogradWriter
 from custom_autograd.runtime.below import below
-from custom_autograd.runtime.call import call_source, conversions, defaults, own_names, write_kernel
+from custom_autograd.runtime.call import call_source, write_kernel
 from custom_autograd.runtime.casting import without_casts
 from custom_autograd.runtime.derivatives import Derivatives, output_metadata
 from custom_autograd.runtime.function import FunctionWriter
 from custom_autograd.runtime.named import Named
 from custom_autograd.runtime.node import NodeWriter
+from custom_autograd.runtime.parameters import conversions, defaults, own_names
 from custom_autograd.runtime.plan import Plan, make_plan
 from custom_autograd.runtime.results import ResultReader, Share
 from custom_autograd.runtime.source import Source, compile_source
