@@ -23,8 +23,7 @@ from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.core.wish import Refusal, Wish
-from custom_autograd.integrations import INTEGRATIONS
-from custom_autograd.registering import attach_integrations
+from custom_autograd.registering import attach_capabilities
 from custom_autograd.registration import library, registry
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
@@ -95,7 +94,7 @@ def declare(
     is_reference: bool,
     replace: bool,
 ) -> Entry:
-    """Declares an op: schema, registry, dispatcher, integrations.
+    """Declares an op: schema, registry, dispatcher, capabilities.
 
     Raises:
         DeclarationError: it cannot be an op, or the name is taken.
@@ -154,7 +153,7 @@ def define(declaration: Declaration, *, replace: bool) -> Entry:
 
 def _attach(entry: Entry, home: Name) -> None:
     library.define(entry, home)
-    attach_integrations(entry)
+    attach_capabilities(entry)
     library.publish(entry)
 
 
@@ -167,8 +166,8 @@ def _move(entry: Entry) -> None:
 
 
 def capabilities(entry: Entry) -> dict[str, str]:
-    """Return what each integration says of the op."""
-    return {integration.name: integration.describe(entry) for integration in INTEGRATIONS}
+    """Return where each capability of the op comes from, by name."""
+    return {capability.name: capability.describe(entry) for capability in entry.capabilities}
 
 
 def signature_of(entry: Entry) -> inspect.Signature:

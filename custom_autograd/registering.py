@@ -12,7 +12,7 @@ from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.names import names_of
-from custom_autograd.integrations import INTEGRATIONS, effects, subclasses
+from custom_autograd.integrations import CAPABILITIES, effects, subclasses
 from custom_autograd.registration import rules
 from custom_autograd.registration.casting import parse_policy
 from custom_autograd.registration.registry import Entry
@@ -29,17 +29,18 @@ from custom_autograd.torch_private.dispatch import key_of_device
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def attach_integrations(entry: Entry) -> None:
+def attach_capabilities(entry: Entry) -> None:
     """Lets every subsystem of PyTorch see what is registered for an op now."""
-    for integration in INTEGRATIONS:
-        integration.attach(entry)
+    entry.capabilities = CAPABILITIES
+    for capability in CAPABILITIES:
+        capability.attach(entry)
 
 
 def _add(entry: Entry, rule: Rule, *, replace: bool) -> None:
     """Fills a slot, and lets every subsystem see the change."""
     with entry.lock:
         entry.add(rule, replace=replace)
-        attach_integrations(entry)
+        attach_capabilities(entry)
 
 
 def add_kernel(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
+
+from custom_autograd.registration.capability import Call, Capability
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.casting import SLOT, Caster, policies_of, slot_of
+from custom_autograd.runtime.casting import SLOT, Caster, is_cast, policies_of, slot_of, without_casts
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import key_of_device
 
 
-class Autocast:
+class Autocast(Capability):
     """One policy per device type, from `register_autocast`."""
 
     name = "autocast"
@@ -24,6 +27,18 @@ class Autocast:
             if slot.startswith(SLOT):
                 device_type = slot.removeprefix(SLOT)
                 implement(entry, f"Autocast{key_of_device(device_type)}", _kernel(entry, device_type))
+
+    def is_direct(self, entry: Entry, tensors: Sequence[Tensor]) -> bool:
+        """Return False if a policy is in effect for a tensor."""
+        return not any(is_cast(entry, tensor) for tensor in tensors)
+
+    def around_backward(self, entry: Entry, backward: Call) -> Call:
+        """Switch autocast off in the backward, as it was in the forward."""
+        return without_casts(entry, backward)
+
+    def around_batched(self, entry: Entry, batched: Call) -> Call:
+        """Apply the policies above the batching kernel, which runs above the Autocast key."""
+        return Caster(entry).around(batched)
 
     def describe(self, entry: Entry) -> str:
         """The policies, or that autocast leaves the op alone."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from custom_autograd.integrations.base import registered
+from custom_autograd.registration.capability import Capability, registered
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import autograd_kernel
 from custom_autograd.runtime.composition import find_composition
 from custom_autograd.runtime.plan import make_plan
 
 
-class Kernels:
+class Kernels(Capability):
     """The op's kernels, its Autograd kernel and its version counters."""
 
     name = "kernels"
@@ -26,13 +26,10 @@ class Kernels:
         return f"registered: {', '.join(kernels)}"
 
 
-class Backward:
+class Backward(Capability):
     """Reverse mode."""
 
     name = "backward"
-
-    def attach(self, entry: Entry) -> None:
-        """Nothing beyond what `Kernels` attaches."""
 
     def describe(self, entry: Entry) -> str:
         """The rules that return gradients, and what the reference adds."""
@@ -52,13 +49,10 @@ class Backward:
         return f"registered: {', '.join(parts)}"
 
 
-class ForwardMode:
+class ForwardMode(Capability):
     """Forward mode: tangents."""
 
     name = "jvp"
-
-    def attach(self, entry: Entry) -> None:
-        """Nothing beyond what `Kernels` attaches."""
 
     def describe(self, entry: Entry) -> str:
         """The rule, or what it is derived from."""

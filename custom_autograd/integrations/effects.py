@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from custom_autograd.integrations.base import registered
+from custom_autograd.registration.capability import Capability, registered
 from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private.definitions import register_effect
 
 SLOT = "effect"
 
 
-class Effect:
+class Effect(Capability):
     """The effect from `register_effect`."""
 
     name = "effect"

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import FakeUnavailable, KernelError
-from custom_autograd.integrations.base import registered
+from custom_autograd.registration.capability import Capability, registered
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.bind import Binder
-from custom_autograd.runtime.cache_tag import COUNTED, count_rules
 from custom_autograd.runtime.call import make_ready
 from custom_autograd.runtime.results import ResultReader
 from custom_autograd.runtime.tensors import tensors_in
@@ -23,7 +22,7 @@ NO_FAKE = "no fake is registered"
 """Ends the refusal of an op that has none; Dynamo keeps the text of it, and not the class."""
 
 
-class Fake:
+class Fake(Capability):
     """The registered fake, else the reference, else (for ops without new outputs) nothing to do."""
 
     name = "fake"
@@ -36,8 +35,10 @@ class Fake:
         reader = ResultReader(entry.declaration, str)
 
         def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema says
-            if COUNTED not in entry.attached:
-                count_rules(entry)
+            if not entry.is_traced:
+                entry.is_traced = True
+                for capability in entry.capabilities:
+                    capability.before_trace(entry)
             if entry.uncalled:
                 make_ready(entry)
             rule = _find_rule(entry)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime import checkpointing, nested
+from custom_autograd.runtime import nested
+from custom_autograd.runtime.refusals import explain
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
 from custom_autograd.torch_private.nested import NestedTensor
 
@@ -24,7 +26,7 @@ def slot_of(cls: type) -> str:
 NESTED = slot_of(NestedTensor)
 
 
-class Subclasses:
+class Subclasses(Capability):
     """One rule per subclass or mode; all others take the op apart through their own `__torch_dispatch__`."""
 
     name = "torch_dispatch"
@@ -34,10 +36,14 @@ class Subclasses:
         if NESTED not in entry.attached:
             over_values = nested.attach(entry, lambda: NESTED in entry.rules)
             _register(entry, NESTED, NestedTensor, _nested_dispatch(entry, over_values))
-        checkpointing.attach(entry)
         for slot, rule in entry.rules.items():
             if slot.startswith(SLOT) and slot not in entry.attached:
                 _register(entry, slot, rule.extra["cls"], _dispatch(entry, slot))
+
+    def explain(self, entry: Entry, error: Exception, values: Sequence[Any]) -> bool:
+        """Add what to do to an error by which a subclass refuses the op."""
+        explain(entry, error, values)
+        return False
 
     def describe(self, entry: Entry) -> str:
         """The classes that have a rule."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from custom_autograd.core.variants import INPLACE, OUT, find_problem
+from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import Entry
 
 
-class Variant:
+class Variant(Capability):
     """One variant of every op that can have it."""
 
     def __init__(self, kind: str) -> None:
         self.name = kind
-
-    def attach(self, entry: Entry) -> None:
-        """Nothing: a variant calls the op, whatever is registered for it."""
 
     def describe(self, entry: Entry) -> str:
         """Its kernels, or that it is the op and a copy, or why there is none."""

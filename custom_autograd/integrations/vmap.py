@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.integrations.base import registered
+from custom_autograd.registration.capability import Capability, registered
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import content, opened
 from custom_autograd.registration.registry import Entry
@@ -14,7 +14,6 @@ from custom_autograd.registration.rules import Rule
 from custom_autograd.runtime.batched_results import BatchedResultReader
 from custom_autograd.runtime.batches import is_batched, loop_over_batch
 from custom_autograd.runtime.bind import Binder
-from custom_autograd.runtime.casting import Caster
 from custom_autograd.runtime.user_code import noted
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
@@ -23,7 +22,7 @@ from custom_autograd.torch_private.transforms import VmapLevel
 KEY = "FuncTorchBatched"
 
 
-class Vmap:
+class Vmap(Capability):
     """Batching of every op."""
 
     name = "vmap"
@@ -75,7 +74,10 @@ def _kernel(entry: Entry) -> Callable[..., Any]:
                 results, out_dims = _by_rule(entry, rule, bind, level, bind_converted(bind, values), dims)
         return _handed_back(entry, raw, level.wrap(results, out_dims))
 
-    return outside_compilation(Caster(entry).around(batched))
+    around: Callable[..., Any] = batched
+    for capability in entry.capabilities:
+        around = capability.around_batched(entry, around)
+    return outside_compilation(around)
 
 
 def _no_view(entry: Entry) -> KernelError:

@@ -21,6 +21,7 @@ from custom_autograd.core.redefinition import (
     is_redefinition,
     module_of,
 )
+from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
 from custom_autograd.registration.rules import Rule
@@ -50,6 +51,8 @@ class Entry:
         roads: the calls that are known to need no dispatcher.
         programs: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
         validation: the op's own level of validation, or None.
+        capabilities: the subsystems of PyTorch that know the op.
+        is_traced: its fake has run, so that compiled graphs may hold the op.
         attached: the dispatch keys and rules that the dispatcher knows of.
         rules: what is registered, by slot.
         variants: the entries of its variants that are declared, "inplace" and "out".
@@ -73,6 +76,8 @@ class Entry:
         self.roads: Any = None  # Any: runtime's Roads, a layer above
         self.programs: dict[str, Any] = {}  # Any: runtime's Program, a layer above
         self.validation: str | None = None
+        self.capabilities: tuple[Capability, ...] = ()
+        self.is_traced = False
         self.attached: set[str] = set()
         self.lock = threading.RLock()
         self.rules: dict[str, Rule] = {}

@@ -14,12 +14,10 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime import checkpointing, composition, sharding
+from custom_autograd.runtime import composition
 from custom_autograd.runtime.bind import Binder
-from custom_autograd.runtime.cache_tag import COUNTED
 from custom_autograd.runtime.call import make_call, make_traced
 from custom_autograd.runtime.program import program_of
-from custom_autograd.runtime.refusals import explain
 from custom_autograd.runtime.roads import Roads
 from custom_autograd.runtime.tensors import first_tensor
 from custom_autograd.torch_private import dispatch, guards
@@ -30,7 +28,7 @@ def attach(entry: Entry) -> None:
     """Registers the op's kernels and its autograd with the dispatcher, and makes what a call runs."""
     if entry.roads is None:
         entry.roads = Roads(entry)
-    if entry.call is None or COUNTED in entry.attached:  # a new function makes compiled callers trace the new rules
+    if entry.call is None or entry.is_traced:  # a new function makes compiled callers trace the new rules
         entry.call = make_call(entry)
         entry.traced = make_traced(entry, entry.call)
     implement(entry, "CompositeExplicitAutograd", _backend(entry, None))
@@ -79,8 +77,8 @@ def _autograd(entry: Entry) -> Callable[..., Any]:
         try:
             return program_of(entry).autograd(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:
-            if not sharding.learn(entry, error):
-                explain(entry, error, [*args, *kwargs.values()])
+            values = [*args, *kwargs.values()]
+            if not any(capability.explain(entry, error, values) for capability in entry.capabilities):
                 raise
         return program_of(entry).autograd(keyset, *args, **kwargs)
 
@@ -94,7 +92,8 @@ def _versioning(entry: Entry) -> Callable[..., Any]:
 
     def versioning(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         if guards.torch_dispatch_modes():
-            checkpointing.attach_to_modes_in_effect(entry)
+            for capability in entry.capabilities:
+                capability.before_write(entry)
         result = dispatch.redispatch(opened(entry), keyset & dispatch.BELOW_VERSIONING, *args, **kwargs)
         values = bind.raw(*args, **kwargs)
         for argument in schema.mutated_arguments:

@@ -18,7 +18,6 @@ from custom_autograd.runtime import direct, gradients, lists, overlap, tensors, 
 from custom_autograd.runtime.autograd_key import AutogradWriter
 from custom_autograd.runtime.below import below
 from custom_autograd.runtime.call import call_source, write_kernel
-from custom_autograd.runtime.casting import without_casts
 from custom_autograd.runtime.derivatives import Derivatives, output_metadata
 from custom_autograd.runtime.function import FunctionWriter
 from custom_autograd.runtime.named import Named
@@ -66,10 +65,10 @@ class Program:
         namespace[source.own("apply")] = functions.direct_apply(self.function)
         self._quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
         if writer.is_differentiable:
-            self.function.backward = staticmethod(without_casts(entry, self.function.backward))
+            self.function.backward = staticmethod(_around_backward(entry, self.function.backward))
             namespace[source.own("backward")] = self.function.backward
         if self._quick is not None:
-            self._quick = without_casts(entry, self._quick)
+            self._quick = _around_backward(entry, self._quick)
             if self.is_writing:
                 edges.run_in_backward(self.function, self._quick)
         self._make_node: Callable[..., Any] | None = namespace.get(source.own("make_node"))
@@ -105,6 +104,12 @@ class Program:
         if derivatives.drop_in is not None:
             found.update(derivatives.drop_in.helpers())
         return found
+
+
+def _around_backward(entry: Entry, backward: Callable[..., Any]) -> Callable[..., Any]:
+    for capability in entry.capabilities:
+        backward = capability.around_backward(entry, backward)
+    return backward
 
 
 def program_of(entry: Entry) -> Program:

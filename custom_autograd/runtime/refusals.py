@@ -8,8 +8,8 @@ from typing import Any
 from torch.masked import MaskedTensor
 
 from custom_autograd.core.errors import KernelError
+from custom_autograd.integrations.sharding import NO_STRATEGY
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.sharding import NO_STRATEGY
 from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.runtime.user_code import add_note
 

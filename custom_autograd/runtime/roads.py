@@ -28,7 +28,6 @@ from torch import Tensor
 from custom_autograd.registration import library
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime import validation
-from custom_autograd.runtime.casting import is_cast, policies_of
 from custom_autograd.runtime.direct import NO_ROAD, Road
 from custom_autograd.runtime.grad_mode import is_blind_to_grad_mode
 from custom_autograd.runtime.program import program_of
@@ -72,7 +71,9 @@ class Roads:
             fixed: the other tensors.
         """
         given = (*tensors, *fixed)
-        if _closed or validation.is_overridden() or not _can_be_guarded(given) or is_cast(self._entry, given[0]):
+        if _closed or validation.is_overridden() or not _can_be_guarded(given):
+            return NO_ROAD
+        if not all(capability.is_direct(self._entry, given) for capability in self._entry.capabilities):
             return NO_ROAD
         places = _places(given)
         if places is not None:  # a guard says no where a tensor is given twice
@@ -129,7 +130,7 @@ class Roads:
     def _prove(self, tensors: Sequence[Tensor]) -> Road | None:
         device = tensors[0].device
         backend = guards.backend_of(tensors[0])
-        allowed = _allowed(self._entry, backend)
+        allowed = _allowed(backend)
         foreign = self._find_foreign()
         for tensor in tensors:
             keys = guards.keys_in_effect(tensor)
@@ -182,14 +183,11 @@ def _can_be_guarded(tensors: Sequence[Tensor]) -> bool:
 _ALIASES = frozenset({"Autograd", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "BackendSelect"})
 
 
-def _allowed(entry: Entry, backend: str) -> frozenset[str]:
+def _allowed(backend: str) -> frozenset[str]:
     """The keys at which nothing but the op's own two kernels acts."""
     if backend == "Meta":
         return frozenset()
-    keys = {backend, f"Autograd{backend}", "ADInplaceOrView", "BackendSelect"}
-    if not policies_of(entry):
-        keys.add(f"Autocast{backend}")
-    return frozenset(keys)
+    return frozenset({backend, f"Autograd{backend}", "ADInplaceOrView", "BackendSelect", f"Autocast{backend}"})
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from custom_autograd.registering import attach_integrations
+from custom_autograd.registering import attach_capabilities
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import Entry, find_entry
 from custom_autograd.registration.rule_names import META, NEEDS, differentiable_results, special_names
@@ -175,7 +175,7 @@ def _set_rule(entry: Entry, rule: Rule) -> None:
     with entry.lock:
         entry.rules = {**entry.rules, rule.slot: rule}
         entry.forget()
-        attach_integrations(entry)
+        attach_capabilities(entry)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote
+from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import Entry
 from custom_autograd.runtime.bind import Binder
 from custom_autograd.runtime.tensors import tensors_in
@@ -31,15 +32,25 @@ from custom_autograd.torch_private.storages import storages_of
 RECOMPUTE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
-def attach(entry: Entry) -> None:
-    """Register what a mutating op does in the modes of selective checkpointing."""
-    if entry.declaration.schema.mutated_arguments:
-        _register(entry, CACHING_MODES)
+class Checkpointing(Capability):
+    """What a mutating op does in the modes of selective checkpointing."""
 
+    name = "checkpointing"
 
-def attach_to_modes_in_effect(entry: Entry) -> None:
-    """Register the same for subclasses of those modes, which can be known only when they are used."""
-    _register(entry, caching_modes())
+    def attach(self, entry: Entry) -> None:
+        """Register it for the modes that torch has."""
+        if entry.declaration.schema.mutated_arguments:
+            _register(entry, CACHING_MODES)
+
+    def before_write(self, entry: Entry) -> None:
+        """Register it for subclasses of those modes, which can be known only when they are used."""
+        _register(entry, caching_modes())
+
+    def describe(self, entry: Entry) -> str:
+        """Return whether a policy may save the op."""
+        if entry.declaration.schema.mutated_arguments:
+            return "derived: the op runs again, and a policy that saves it raises"
+        return "derived: policies may save the op or compute it again"
 
 
 def _register(entry: Entry, modes: Iterable[type]) -> None:

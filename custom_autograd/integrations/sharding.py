@@ -5,39 +5,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import Entry
 
 NO_STRATEGY = "does not have a sharding strategy registered"
-LEARNT = "sharding"
 
 
-def learn(entry: Entry, error: Exception) -> bool:
-    """Registers how a pointwise op is sharded.
+class Sharding(Capability):
+    """Placements of a pointwise op, learnt when it first meets a DTensor."""
 
-    Args:
-        entry: the op.
-        error: what a call of it raised.
+    name = "sharding"
 
-    Returns:
-        Whether the call can be repeated: the error says that torch does not know, and now it does.
-    """
-    if f"Operator {entry.overload} {NO_STRATEGY}" not in str(error) or LEARNT in entry.attached:
-        return False
-    if not _is_shardable(entry):
-        return False
-    from torch.distributed.tensor import Replicate, Shard  # loaded by whoever made the DTensor
-    from torch.distributed.tensor.experimental import register_sharding
+    def explain(self, entry: Entry, error: Exception, values: Sequence[Any]) -> bool:
+        """Register how a pointwise op is sharded, if torch says that it does not know."""
+        if f"Operator {entry.overload} {NO_STRATEGY}" not in str(error) or self.name in entry.attached:
+            return False
+        if not _is_shardable(entry):
+            return False
+        from torch.distributed.tensor import Replicate, Shard  # loaded by whoever made the DTensor
+        from torch.distributed.tensor.experimental import register_sharding
 
-    assert entry.overload is not None
-    outputs = len(entry.declaration.schema.outputs)
-    register_sharding(entry.overload)(_rule(outputs, Replicate(), lambda dim: Shard(dim)))
-    entry.attached.add(LEARNT)
-    return True
+        assert entry.overload is not None
+        outputs = len(entry.declaration.schema.outputs)
+        register_sharding(entry.overload)(_rule(outputs, Replicate(), lambda dim: Shard(dim)))
+        entry.attached.add(self.name)
+        return True
+
+    def describe(self, entry: Entry) -> str:
+        """Return where the placements of DTensors come from."""
+        if _is_shardable(entry):
+            return "derived: pointwise, as its output is sharded"
+        return "missing: torch.distributed.tensor.experimental.register_sharding"
 
 
 def _is_shardable(entry: Entry) -> bool:

@@ -1,0 +1,72 @@
+"""Capability: how one subsystem of PyTorch learns about an op, and what it adds to its calls.
+
+Rooms below `capabilities/` call the hooks through the record of an op, so that they need not know which subsystems
+there are. The defaults do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from custom_autograd.registration.registry import Entry
+
+Call: TypeAlias = Callable[..., Any]
+"""A call of an op, or its backward (Any: takes and returns what the schema says)."""
+
+
+class Capability:
+    """One subsystem of PyTorch.
+
+    Attributes:
+        name: of the capability, as `capabilities()` lists it.
+    """
+
+    name: str
+
+    def attach(self, entry: Entry) -> None:
+        """Register with the dispatcher what the op needs; called again after each change, and for an op that moves."""
+
+    def describe(self, entry: Entry) -> str:
+        """Return where it comes from: "registered (file:line)", "derived from ...", "none: ..." or "missing: ..."."""
+        raise NotImplementedError
+
+    def is_direct(self, entry: Entry, tensors: Sequence[Tensor]) -> bool:
+        """Return False if a call with these tensors must go through the dispatcher now."""
+        return True
+
+    def around_backward(self, entry: Entry, backward: Call) -> Call:
+        """Return what runs in the place of the backward of an op."""
+        return backward
+
+    def around_batched(self, entry: Entry, batched: Call) -> Call:
+        """Return what runs in the place of the batching kernel, which functorch calls above all other keys."""
+        return batched
+
+    def explain(self, entry: Entry, error: Exception, values: Sequence[Any]) -> bool:
+        """Add to an error of a call what to do about it.
+
+        Args:
+            entry: the op.
+            error: a TypeError or NotImplementedError that the call raised.
+            values: its arguments (Any: as the schema says).
+
+        Returns:
+            Whether the cause is gone, so that the call can be repeated.
+        """
+        return False
+
+    def before_write(self, entry: Entry) -> None:
+        """Prepare a call of a mutating op while a mode of `__torch_dispatch__` is in effect."""
+
+    def before_trace(self, entry: Entry) -> None:
+        """Note that the fake of the op runs for the first time: compiled graphs may hold the op from now on."""
+
+
+def registered(entry: Entry, slot: str) -> str | None:
+    """Return the description of a registered rule, or None if the slot is empty."""
+    rule = entry.find(slot)
+    return None if rule is None else f"registered ({rule.location})"
