@@ -14,10 +14,10 @@ if TYPE_CHECKING:
         RegistrationError,
     )
     from custom_autograd.core.samples import Sample
+    from custom_autograd.dispatch.direct_calls import through_dispatcher
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.programs import load_program, save_program
-    from custom_autograd.runtime.roads import through_dispatcher
-    from custom_autograd.runtime.validation import validation
+    from custom_autograd.values.validation import validation
     from custom_autograd.verification.check import check
     from custom_autograd.verification.report import Report, Result
 
@@ -59,8 +59,8 @@ _HOMES = {
     "custom_op": "op",
     "load_program": "programs",
     "save_program": "programs",
-    "through_dispatcher": "runtime.roads",
-    "validation": "runtime.validation",
+    "through_dispatcher": "dispatch.direct_calls",
+    "validation": "values.validation",
 }
 """Where each public name lives: loaded when it is first used, so that `custom-autograd --help` needs no torch."""
 

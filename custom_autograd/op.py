@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import torch
 
-from custom_autograd import declaring, registering
+from custom_autograd import declare, register
+from custom_autograd.calls.kernel_options import Terms
 from custom_autograd.core.casting import Cast
 from custom_autograd.core.schema import Schema
+from custom_autograd.dispatch.call import publish
+from custom_autograd.dispatch.generated import program_of, source_of
 from custom_autograd.opdef import OpDef
 from custom_autograd.registration import library
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.call import publish
-from custom_autograd.runtime.program import program_of, source_of
-from custom_autograd.runtime.terms import Terms
-from custom_autograd.runtime.validation import level_of, parse_level
 from custom_autograd.torch_private.dispatch import OpOverload
+from custom_autograd.values.validation import level_of, parse_level
 from custom_autograd.variants import InplaceVariant, OutVariant
 
 if TYPE_CHECKING:
@@ -144,13 +144,13 @@ def custom_op(
         tensor(12.)
     """
 
-    def declare(function: Callable[..., Any]) -> CustomOp[..., Any]:
-        wish = declaring.wish_of(
+    def decorate(function: Callable[..., Any]) -> CustomOp[..., Any]:
+        wish = declare.wish_of(
             name, function, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases, static
         )
-        return CustomOp(declaring.declare(function, wish, device_types, is_reference=reference, replace=replace))
+        return CustomOp(declare.declare(function, wish, device_types, is_reference=reference, replace=replace))
 
-    return declare if fn is None else declare(fn)
+    return decorate if fn is None else decorate(fn)
 
 
 class CustomOp(OpDef, Generic[P, R]):
@@ -165,7 +165,7 @@ class CustomOp(OpDef, Generic[P, R]):
         function = entry.declaration.function
         functools.update_wrapper(self, function, updated=())
         self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
-        self.__signature__ = declaring.signature_of(entry)
+        self.__signature__ = declare.signature_of(entry)
         entry.uncalled.add(self)
         if entry.handle is None:
             entry.handle = self
@@ -194,7 +194,7 @@ class CustomOp(OpDef, Generic[P, R]):
         return html.format_op(self.name, schema, location, self.capabilities(), self.kernels, self.source)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, declaring.pickled(self.entry)
+        return _restore, declare.pickled(self.entry)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CustomOp[P, R]:
         return self
@@ -271,7 +271,7 @@ class CustomOp(OpDef, Generic[P, R]):
 
     def capabilities(self) -> dict[str, str]:
         """Return where each capability comes from: registered, derived (from what), or missing."""
-        return declaring.capabilities(self.entry)
+        return declare.capabilities(self.entry)
 
     coverage = capabilities  # its name in the first release
 
@@ -339,7 +339,7 @@ class CustomOp(OpDef, Generic[P, R]):
                 a term cannot be kept.
         """
         terms = Terms(name, when, priority, layouts)
-        return _decorator(fn, lambda f: registering.add_kernel(self.entry, device_types, f, terms, replace=replace))
+        return _decorator(fn, lambda f: register.add_kernel(self.entry, device_types, f, terms, replace=replace))
 
     def use_kernel(self, name: str) -> AbstractContextManager[None]:
         """Only kernels of that name run while the context is open, in this thread and in backward passes it starts.
@@ -366,7 +366,7 @@ class CustomOp(OpDef, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a fake is registered.
         """
-        return _decorator(fn, lambda f: registering.add_by_position(self.entry, "fake", f, replace=replace))
+        return _decorator(fn, lambda f: register.add_by_position(self.entry, "fake", f, replace=replace))
 
     @typing.overload
     def register_reference(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
@@ -380,7 +380,7 @@ class CustomOp(OpDef, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a reference is registered.
         """
-        return _decorator(fn, lambda f: registering.add_by_position(self.entry, "reference", f, replace=replace))
+        return _decorator(fn, lambda f: register.add_by_position(self.entry, "reference", f, replace=replace))
 
     @typing.overload
     def register_backward(
@@ -421,7 +421,7 @@ class CustomOp(OpDef, Generic[P, R]):
         """
         return _decorator(
             fn,
-            lambda f: registering.add_gradient(
+            lambda f: register.add_gradient(
                 self.entry,
                 "backward",
                 f,
@@ -448,9 +448,9 @@ class CustomOp(OpDef, Generic[P, R]):
         Raises:
             RegistrationError: a name is no differentiable input, a parameter names nothing, or the place is taken.
         """
-        registering.check_inputs(self.entry, inputs)
+        register.check_inputs(self.entry, inputs)
         slot = f"grad {', '.join(inputs)}"
-        return lambda fn: registering.add_gradient(
+        return lambda fn: register.add_gradient(
             self.entry,
             slot,
             fn,
@@ -476,7 +476,7 @@ class CustomOp(OpDef, Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a jvp is registered.
         """
-        return _decorator(fn, lambda f: registering.add_jvp(self.entry, f, replace=replace))
+        return _decorator(fn, lambda f: register.add_jvp(self.entry, f, replace=replace))
 
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, replace: bool = False
@@ -491,7 +491,7 @@ class CustomOp(OpDef, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, the op mutates, or a backward is registered.
         """
-        registering.add_drop_in(self.entry, backward, setup_context, replace=replace)
+        register.add_drop_in(self.entry, backward, setup_context, replace=replace)
 
     @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
     def register_vmap(self, func: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
@@ -509,7 +509,7 @@ class CustomOp(OpDef, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a rule is registered.
         """
-        return _decorator(func, lambda f: registering.add_vmap(self.entry, f, replace=replace))
+        return _decorator(func, lambda f: register.add_vmap(self.entry, f, replace=replace))
 
     def register_autocast(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch returns its own kernel
         self,
@@ -548,7 +548,7 @@ class CustomOp(OpDef, Generic[P, R]):
             ...     scaled_product(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2)).dtype
             torch.float32
         """
-        registering.add_autocast(self.entry, device_type, cast_inputs, output, replace=replace)
+        register.add_autocast(self.entry, device_type, cast_inputs, output, replace=replace)
 
     def register_effect(self, effect: Any) -> None:  # Any: torch.library's EffectType, which has no public name
         """Registers how compilers order calls with respect to those of other ops that have effects.
@@ -557,7 +557,7 @@ class CustomOp(OpDef, Generic[P, R]):
             effect: `torch._library.effects.EffectType.ORDERED`, or None for an op whose calls may be reordered, which
                 is the default.
         """
-        registering.add_effect(self.entry, effect)
+        register.add_effect(self.entry, effect)
 
     @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
     def register_torch_dispatch(
@@ -574,7 +574,7 @@ class CustomOp(OpDef, Generic[P, R]):
             RegistrationError: the parameters do not fit, or the class has a rule.
         """
         return _decorator(
-            fn, lambda f: registering.add_torch_dispatch(self.entry, torch_dispatch_class, f, replace=replace)
+            fn, lambda f: register.add_torch_dispatch(self.entry, torch_dispatch_class, f, replace=replace)
         )
 
     @typing.overload
@@ -587,7 +587,7 @@ class CustomOp(OpDef, Generic[P, R]):
         Raises:
             RegistrationError: it does not take one argument, or samples are registered.
         """
-        return _decorator(fn, lambda f: registering.add_samples(self.entry, f, replace=replace))
+        return _decorator(fn, lambda f: register.add_samples(self.entry, f, replace=replace))
 
     def set_kernel_enabled(  # type: ignore[override]  # torch names a private class
         self, device_type: str, enabled: bool = True
@@ -633,6 +633,6 @@ def _decorator(
 
 def _restore(name: str, modules: str | tuple[str, ...]) -> CustomOp[..., Any]:
     """How an op is unpickled: by name, after importing the module that declares it; the one that lives here."""
-    entry = declaring.find_or_import(name, modules)
+    entry = declare.find_or_import(name, modules)
     handle: CustomOp[..., Any] = entry.handle or CustomOp(entry)
     return handle

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from custom_autograd.capabilities.autocast.caster import policies_of
+from custom_autograd.capabilities.subclasses.capability import SLOT as DISPATCH_SLOT
 from custom_autograd.core.casting import CastPolicy
-from custom_autograd.integrations.subclasses import SLOT as DISPATCH_SLOT
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
-from custom_autograd.runtime.casting import policies_of
 from custom_autograd.torch_private.definitions import OwnDefinition
 from custom_autograd.torch_private.dispatch import OpOverload
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, KernelError
+from custom_autograd.dispatch.generated import program_of
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.program import program_of
-from custom_autograd.runtime.tensors import tensors_in
 from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
+from custom_autograd.values.tensors import tensors_in
 from custom_autograd.variants.memory import find_same, find_shared, has_several_elements_in_one_place
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from custom_autograd.runtime.tensors import first_tensor, tensors_in
+from custom_autograd.values.tensors import first_tensor, tensors_in
 from custom_autograd.variants.expected import Metadata
 from custom_autograd.variants.memory import has_several_elements_in_one_place, overlap_any
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.runtime.overlap import do_overlap
+from custom_autograd.values.overlap import do_overlap
 
 
 def has_several_elements_in_one_place(tensor: Tensor) -> bool:

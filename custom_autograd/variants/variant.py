@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
-from custom_autograd import declaring, registering
+from custom_autograd import declare
+from custom_autograd.calls.kernel_options import Terms
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.variants import INPLACE, OUT, SUFFIXES, find_problem, variant_of
+from custom_autograd.dispatch.call import make_public_call
 from custom_autograd.registration import registry
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
-from custom_autograd.runtime.call import make_public_call
-from custom_autograd.runtime.terms import Terms
 from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.tags import HANDED_BACK
@@ -55,7 +55,7 @@ class Variant:
         return f"<{type(self).__name__} {self.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), *declaring.pickled(self.op))
+        return _restore, (type(self), *declare.pickled(self.op))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Variant:
         return self
@@ -147,15 +147,15 @@ class Variant:
             RegistrationError: the parameters do not fit the schema, the device type is unknown or taken.
         """
 
-        def register(function: F) -> F:
+        def decorate(function: F) -> F:
             entry = self.entry
             is_derived = device_types is None and entry.kernels[None].given is entry.declaration.function
             guarded = self._guarded(function) if callable(function) else function
-            registering.add_kernel(entry, device_types, guarded, Terms(), replace=replace or is_derived)
+            register.add_kernel(entry, device_types, guarded, Terms(), replace=replace or is_derived)
             entry.has_own_kernels = True
             return function
 
-        return register if fn is None else register(fn)
+        return decorate if fn is None else decorate(fn)
 
     def check(self, *, seed: int = 0, raise_on_failure: bool = True) -> Report:
         """Checks on the op's samples that its variants and the op agree.
@@ -223,7 +223,7 @@ class Variant:
             composition=composition,
         )
         is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
-        entry = declaring.define(declaration, replace=is_old)
+        entry = declare.define(declaration, replace=is_old)
         entry.modules = self.op.modules
         entry.add(Rule("fake", composition, op.location), replace=False)
         return entry
@@ -241,7 +241,7 @@ def _find_container(op: Entry, kind: str) -> str | None:
 
 def _restore(cls: type[Variant], name: str, modules: str | tuple[str, ...]) -> Variant:
     """How a variant is unpickled: by the name of its op, after importing the module that declares it."""
-    return cls(declaring.find_or_import(name, modules))
+    return cls(declare.find_or_import(name, modules))
 
 
 _LABELS = {INPLACE: "in-place", OUT: "out"}

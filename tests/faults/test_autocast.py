@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd import custom_op
+from custom_autograd.capabilities.autocast.policies import parse_policy
 from custom_autograd.core.samples import Sample
-from custom_autograd.registration.casting import parse_policy
 from custom_autograd.registration.rules import Rule
 from custom_autograd.verification.check import check
 

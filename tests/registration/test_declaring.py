@@ -302,7 +302,7 @@ def test_a_schema_agrees_with_the_parser_of_the_dispatcher(text):
 def test_the_generated_source_of_every_awkward_name_is_python():
     for name in AWKWARD:
         entry = find_entry(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}").entry
-        from custom_autograd.runtime.program import program_of
+        from custom_autograd.dispatch.generated import program_of
 
         assert ast.parse(program_of(entry).source)
 

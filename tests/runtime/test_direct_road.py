@@ -13,8 +13,8 @@ from runtime.grid_ops import OPS, GridOp
 from runtime.grid_tensors import KINDS, Wrapper, numbers
 from torch import Tensor
 
-from custom_autograd.runtime import roads
-from custom_autograd.runtime.roads import through_dispatcher
+from custom_autograd.dispatch import direct_calls as roads
+from custom_autograd.dispatch.direct_calls import through_dispatcher
 
 SLOW = ("compile", "export", "linearize")  # these trace the call, which takes no direct road: a third of the kinds
 

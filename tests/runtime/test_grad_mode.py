@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from custom_autograd import custom_op
-from custom_autograd.runtime.grad_mode import is_blind_to_grad_mode
+from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
 from custom_autograd.torch_private import guards
 
 NUMBERS = itertools.count()

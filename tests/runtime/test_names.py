@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, reject, settings
 from torch import Tensor
 
-import custom_autograd.runtime.source as sources
+import custom_autograd.calls.source as sources
 from custom_autograd import custom_op
 from custom_autograd.core.errors import DeclarationError, RegistrationError
 

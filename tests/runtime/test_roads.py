@@ -16,8 +16,8 @@ from torch.torch_version import TorchVersion
 import custom_autograd
 from custom_autograd import KernelError, custom_op
 from custom_autograd.core.errors import CustomAutogradError
+from custom_autograd.dispatch.direct_calls import LONGEST, through_dispatcher
 from custom_autograd.kernels.library import find_or_build
-from custom_autograd.runtime.roads import LONGEST, through_dispatcher
 
 
 def made(name: str):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import custom_autograd
 from custom_autograd import KernelError, custom_op
-from custom_autograd.runtime.contents import PIECE, checksum, is_changed
+from custom_autograd.values.contents import PIECE, checksum, is_changed
 
 
 def through_numpy(x):

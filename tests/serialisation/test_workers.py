@@ -72,7 +72,8 @@ if __name__ == "__main__":
 """
 LOCKED = """
 from custom_autograd.registration import registry
-from custom_autograd.runtime import roads, validation
+from custom_autograd.dispatch import direct_calls as roads
+from custom_autograd.values import validation
 from custom_autograd.torch_private.registrations import changes
 
 held, done = threading.Event(), threading.Event()

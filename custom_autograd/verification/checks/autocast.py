@@ -11,12 +11,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from custom_autograd.calls.bind import gather
 from custom_autograd.core.casting import Cast, CastPolicy
 from custom_autograd.core.samples import Sample
 from custom_autograd.core.schema import Schema
+from custom_autograd.pytrees.argument_tree import Form
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.bind import gather
-from custom_autograd.structures.forms import Form
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.base import (
     PASSED,

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint, is_plain
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rules import Rule
-from custom_autograd.runtime.fingerprint import fingerprint, is_plain
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, skipped
 from custom_autograd.verification.harness.targets import Target
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.runtime.composition import find_composition
+from custom_autograd.dispatch.composition import find_composition
 from custom_autograd.torch_private.observers import Watch, Wrapped, is_taken_apart
 from custom_autograd.torch_private.verification import name_of_overload
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped

@@ -4,8 +4,8 @@ import inspect
 from dataclasses import dataclass, replace
 
 from custom_autograd.core.schema import Argument, Schema
-from custom_autograd.structures.forms import Form
-from custom_autograd.structures.nodes import plain_places
+from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.fields import plain_places
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from custom_autograd.capabilities.fake import NO_FAKE
 from custom_autograd.core.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.core.errors import (
     FakeUnavailable,
@@ -19,7 +20,6 @@ from custom_autograd.core.errors import (
     VmapUnavailable,
 )
 from custom_autograd.core.samples import Sample
-from custom_autograd.integrations.fake import NO_FAKE
 from custom_autograd.verification.harness.origins import origin_of
 from custom_autograd.verification.harness.targets import Target
 

@@ -20,11 +20,11 @@ from torch import Tensor
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
 from custom_autograd.core.schema import Schema
+from custom_autograd.dispatch.generated import source_of
+from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.call_source import refusal
+from custom_autograd.pytrees.treespecs import MisfitError
 from custom_autograd.registration.registry import Entry
-from custom_autograd.runtime.program import source_of
-from custom_autograd.structures.calls import refusal
-from custom_autograd.structures.forms import Form
-from custom_autograd.structures.skeletons import MisfitError
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.arguments import (
     TargetArgument,

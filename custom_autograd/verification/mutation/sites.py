@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from custom_autograd.registering import attach_capabilities
+from custom_autograd.register import attach_capabilities
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import Entry, find_entry
 from custom_autograd.registration.rule_names import META, NEEDS, differentiable_results, special_names

@@ -1,0 +1,117 @@
+"""The ctx that a rule in the style of `torch.library` sees, and how it is kept until the backward.
+
+Its author sees torch's names. Behind it every tensor goes through `save_for_backward`, also one that was parked on ctx
+as an attribute, so that hooks, version checks and checkpointing see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
+from custom_autograd.values.tensors import plain
+
+
+class Context:
+    """The ctx that a drop-in rule sees. What it keeps for itself has names that no user's setup_context takes."""
+
+    custom_autograd_saved: tuple[Tensor | None, ...] = ()
+    custom_autograd_fixed: tuple[Tensor, ...] = ()
+    custom_autograd_materializes = True
+
+    def __init__(self, needs_input_grad: tuple[Any, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        """What `save_for_backward` got."""
+        return self.custom_autograd_saved
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Saves tensors for the backward; the last call counts.
+
+        Raises:
+            TypeError: something is no tensor; plain torch notices that only when a gradient is recorded.
+        """
+        check_saved(tensors)
+        self.custom_autograd_saved = tensors
+
+    def save_for_forward(self, *tensors: Tensor | None) -> None:
+        """Accepted for compatibility: forward mode reads what `save_for_backward` saved."""
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Declares outputs of this call to carry no gradient."""
+        self.custom_autograd_fixed = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether undefined incoming gradients reach the backward as zeros (the default) or as None."""
+        self.custom_autograd_materializes = value
+
+
+def pack(context: Context) -> tuple[tuple[Tensor | None, ...], Parcel]:
+    """All tensors that a context holds, and a parcel of everything else."""
+    saved, materializes = context.custom_autograd_saved, context.custom_autograd_materializes
+    attributes = {name: value for name, value in vars(context).items() if name not in OWN}
+    if all(type(value) in SIMPLE for value in attributes.values()):
+        return saved, Parcel(attributes, (), None, len(saved), materializes)
+    leaves, structure = flatten_tree(attributes)
+    parked = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    others = tuple(PARKED if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    return (*saved, *parked), Parcel({}, others, structure, len(saved), materializes)
+
+
+def unpack(tensors: Sequence[Tensor | None], parcel: Parcel, needs_input_grad: tuple[Any, ...]) -> Context:
+    """The inverse of `pack`."""
+    context = Context(needs_input_grad)
+    context.custom_autograd_saved = tuple([plain(tensor) for tensor in tensors[: parcel.saved_count]])
+    context.custom_autograd_materializes = parcel.materializes
+    attributes = parcel.attributes
+    if parcel.leaves:
+        parked = iter(tensors[parcel.saved_count :])
+        filled = [plain(next(parked)) if leaf is PARKED else leaf for leaf in parcel.leaves]
+        attributes = unflatten_tree(filled, parcel.structure)
+    vars(context).update(attributes)
+    return context
+
+
+class Parcel(NamedTuple):
+    """What a Context holds besides tensors.
+
+    Attributes:
+        attributes: its attributes, where none can hold a tensor; else empty.
+        leaves: else their leaves, with PARKED in place of each tensor.
+        structure: of those.
+        saved_count: how many of the tensors came through `save_for_backward`.
+        materializes: whether undefined gradients become zeros.
+    """
+
+    attributes: dict[str, Any]
+    leaves: tuple[Any, ...]
+    structure: Any  # Any: torch's TreeSpec
+    saved_count: int
+    materializes: bool
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether tensors were saved along with it."""
+        return self.saved_count > 0 or any(leaf is PARKED for leaf in self.leaves)
+
+
+OWN = frozenset({"needs_input_grad", "custom_autograd_saved", "custom_autograd_fixed", "custom_autograd_materializes"})
+SIMPLE = frozenset({int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device})
+PARKED = object()
+"""Stands in a parcel where a tensor was."""
+
+
+def check_saved(tensors: Sequence[Any]) -> None:  # Any: whatever a user gave to save_for_backward
+    """Raises TypeError where something that is to be saved is no tensor."""
+    for index, tensor in enumerate(tensors):
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"save_for_backward can only save tensors, but argument {index} is of type "
+                f"{type(tensor).__name__}: keep other values as attributes of ctx"
+            )

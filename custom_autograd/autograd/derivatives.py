@@ -1,0 +1,158 @@
+"""What the generated Function calls: reads what was saved, and runs the rules on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.autograd.drop_in import PARCEL, DropIn
+from custom_autograd.autograd.jvp import Gradients, Jvp
+from custom_autograd.autograd.plan import Plan
+from custom_autograd.autograd.reference import in_jvp
+from custom_autograd.autograd.tangent_memory import TangentMemory
+from custom_autograd.autograd.vjp import Vjp
+from custom_autograd.core.errors import GradientUnavailable
+from custom_autograd.core.metadata import Metadata
+from custom_autograd.torch_private import edges, functions, transforms
+from custom_autograd.values.lists import restore
+from custom_autograd.values.tensors import filled, first_tensor
+
+ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
+
+
+class Derivatives:
+    """The derivatives of one op, in terms of the ctx of its Function (which torch gives no type: Any)."""
+
+    def __init__(self, plan: Plan, *, is_checked: bool) -> None:
+        self.plan = plan
+        self.vjp = Vjp(plan, is_checked=is_checked)
+        self.tangents = Jvp(plan)
+        self.memory = TangentMemory(plan.declaration)
+        self.drop_in = None if plan.drop_in is None else DropIn(plan, plan.drop_in)
+        schema = plan.declaration.schema
+        tensors = {value.name for value in schema.values if value.holds_tensors}
+        self.saved_tensors = [name for name in plan.saved if name in tensors]
+        self.saved_values = [name for name in plan.saved if name not in tensors]
+
+    def keep_for_jvp(self, ctx: Any, values: ByName, results: ByName) -> None:
+        """Keeps what forward mode reads right after forward; the jvp takes it off ctx again."""
+        ctx.forward = (dict(values), dict(results))
+
+    def check_hidden(self, ctx: Any, saved: tuple[str, ...]) -> None:
+        """Refuses reverse mode over a hidden output whose tangent, computed below, is unknown."""
+        if any(ctx.needs_input_grad) and transforms.has_forward_transform():
+            self.tangents.check_hidden(saved)
+
+    def backward(self, ctx: Any, needs: ByName, grads: ByName) -> Mapping[str, Any]:
+        """The gradients by input, from the incoming gradients by result."""
+        if first_tensor(grads.values()) is None:
+            return dict.fromkeys(needs)
+        # Where nothing was saved nothing is freed, and a second backward is right: torch refuses to look all the same.
+        saved = ctx.saved_tensors if self.saves_tensors(ctx) else ()
+        return self._gradients(ctx, saved, needs, grads)
+
+    def saves_tensors(self, ctx: Any) -> bool:
+        """Whether a node saved any tensor."""
+        if self.drop_in is None:
+            return bool(self.saved_tensors)
+        parcel = getattr(ctx, PARCEL, None)
+        return parcel is not None and parcel.has_tensors  # without one, the rule itself asks torch's ctx
+
+    def _gradients(self, ctx: Any, saved: Sequence[Any], needs: ByName, grads: ByName) -> Mapping[str, Any]:
+        if self.drop_in is not None:
+            metadata = self.known_of(ctx) if hasattr(ctx, PARCEL) else {}
+            return self.drop_in.gradients(ctx, saved, needs, grads, metadata)
+        return self._gradients_by_name(ctx, self._values(ctx, saved), needs, grads)
+
+    def _gradients_by_name(self, ctx: Any, values: ByName, needs: ByName, grads: ByName) -> Mapping[str, Any]:
+        if not self.plan.has_reverse:
+            raise self._no_backward()
+        found = self.vjp(needs, grads, values, self.known_of(ctx))
+        return {name: found.get(name) for name in needs}
+
+    def _values(self, ctx: Any, saved: Sequence[Any]) -> dict[str, Any]:
+        values = restore(saved, ctx.saved_lengths) if hasattr(ctx, "saved_lengths") else saved
+        found = dict(zip(self.saved_tensors, values, strict=True))
+        found.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
+        return found
+
+    def jvp(self, ctx: Any, tangents: ByName) -> dict[str, Any]:
+        """The tangents by result, from the tangents by input."""
+        values, results = ctx.forward
+        del ctx.forward
+        with transforms.gradients_recorded(), in_jvp():
+            values = {name: _primal(value) for name, value in values.items()}
+            values.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
+            fixed = self._take_fixed(ctx)
+            results = {name: _primal(_without(value, fixed)) for name, value in results.items()}
+            found = self.tangents(tangents, values, results, ctx.known, self._differentiable(ctx, values))
+            if any(ctx.needs_input_grad):
+                self.tangents.check_hidden(tuple(self.saved_tensors))
+            found = {name: filled(found.get(name), results[name]) for name in self.tangents.results}
+            return self.memory.separate(found, tangents)
+
+    def _take_fixed(self, ctx: Any) -> tuple[Tensor, ...]:
+        """The results that a drop-in setup_context marked as non-differentiable in this call."""
+        fixed: tuple[Tensor, ...] = () if self.drop_in is None else ctx.forward_fixed
+        if self.drop_in is not None:
+            del ctx.forward_fixed
+        return fixed
+
+    def _differentiable(self, ctx: Any, values: ByName) -> Gradients:
+        """The backward as a function of needs and incoming gradients."""
+        if self.drop_in is None:
+            return lambda needs, grads: self._gradients_by_name(ctx, values, needs, grads)
+        saved = [_primal(tensor) for tensor in ctx.forward_saved]
+        del ctx.forward_saved
+        return lambda needs, grads: self._gradients(ctx, saved, needs, grads)
+
+    def known_of(self, ctx: Any) -> ByName:
+        """Metadata by name: what forward kept, or what the graph of an eager call knows of strided tensors."""
+        if hasattr(ctx, "known"):
+            kept: ByName = ctx.known
+            return kept
+        schema = self.plan.declaration.schema
+        layout = getattr(ctx, "layout", None)
+        needed = [one and Metadata(*one[:3], torch.strided, one[3]) for one in edges.known_inputs(ctx)]
+        outputs = [output_metadata(ctx, i) for i in range(functions.count_outputs(ctx))]
+        if layout is not None:
+            needed, outputs = restore(needed[1:], layout.inputs), restore(outputs, layout.outputs)
+        known = dict(zip(schema.argument_names, needed, strict=True))
+        return {**known, **dict(zip(schema.output_names, outputs, strict=True))}
+
+    def _no_backward(self) -> GradientUnavailable:
+        declaration = self.plan.declaration
+        return GradientUnavailable(
+            str(declaration.name),
+            "a gradient is asked for, and no backward is registered",
+            declared=declaration.location,
+            do="register one with register_backward, register_grad or register_autograd, "
+            + (
+                DRAWS_AGAIN
+                if declaration.schema.has_generator
+                else "or a differentiable reference with register_reference"
+            ),
+        )
+
+
+DRAWS_AGAIN = "from what was drawn, returned as a (hidden) output: a reference would draw again from the generator"
+
+
+def output_metadata(ctx: Any, index: int) -> Metadata:
+    """What the graph knows of a strided output."""
+    shape, dtype, device = functions.known_output(ctx, index)
+    return Metadata(shape, dtype, device, torch.strided, dtype)
+
+
+def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:
+    """A result with None in place of what has no tangent."""
+    if isinstance(value, (list, tuple)):
+        return [_without(item, fixed) for item in value]
+    return None if any(value is one for one in fixed) else value
+
+
+def _primal(value: Any) -> Any:
+    return [_primal(item) for item in value] if isinstance(value, (list, tuple)) else transforms.primal_of(value)

@@ -1,0 +1,220 @@
+"""Rules in the style of `torch.library`: `setup_context(ctx, inputs, output)` and `backward(ctx, *grads)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from custom_autograd.autograd.context import SIMPLE, Context, check_saved, pack, unpack
+from custom_autograd.autograd.plan import Plan
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.messages import quote, show
+from custom_autograd.registration.rule_names import differentiable_results
+from custom_autograd.registration.rules import Rule
+from custom_autograd.torch_private import transforms
+from custom_autograd.values.tensors import first_tensor, materialize, plain, tensors_in
+from custom_autograd.values.user_code import add_note, note_of, noted
+
+ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, by name
+
+
+PARCEL = "custom_autograd_parcel"
+"""Where torch's ctx keeps the parcel: by a name that no user's setup_context takes."""
+
+
+class DropIn:
+    """Runs the rules of one `register_autograd`. Made once per plan; holds nothing of a call."""
+
+    def __init__(self, plan: Plan, rule: Rule) -> None:
+        schema = plan.declaration.schema
+        self.is_one_tuple = schema.is_one_tuple
+        self.plan = plan
+        self.rule = rule
+        self.origin = plan.declaration.origin(f"{rule.location}, backward")
+        self.arguments = schema.argument_names
+        answered = [argument for argument in schema.arguments if not argument.is_keyword_only or argument.holds_tensors]
+        self.names = tuple(argument.name for argument in answered)
+        self.are_lists = [argument.is_tensor_list for argument in answered]
+        self.optional = {argument.name for argument in answered if argument.is_keyword_only or argument.has_default}
+        self.takes_sole_list = self.are_lists[:1] == [True] and self.optional.issuperset(self.names[1:])
+        self.keyword_only = [argument.name for argument in schema.arguments if argument.is_keyword_only]
+        self.results = [result.name for result in differentiable_results(schema)]
+        self.backward = noted(str(plan.declaration.name), rule)
+        self.differentiable = frozenset(argument.name for argument in schema.differentiable_arguments)
+        self.takes_all = self.names == schema.argument_names  # gradients come in the order of the arguments
+        setup = rule.setup_context
+        self.setup_context = None if setup is None else noted(str(plan.declaration.name), rule, setup)
+
+    def setup(self, ctx: Any, needs: ByName, inputs: Sequence[Any], output: Any) -> None:
+        """Runs the user's setup_context, and saves what it kept.
+
+        Any: torch's ctx, and the inputs and the output as the schema has them.
+        """
+        if self.is_one_tuple:
+            output = (output,)
+        context = Context(tuple(needs.get(name, False) for name in self.names))
+        if self.setup_context is not None:
+            self._call_setup(context, inputs, output)
+        tensors, parcel = pack(context)
+        setattr(ctx, PARCEL, parcel)
+        ctx.save_for_backward(*tensors)
+        if transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors_in(inputs))):
+            ctx.forward_saved, ctx.forward_fixed = tensors, context.custom_autograd_fixed
+        if context.custom_autograd_fixed:
+            ctx.mark_non_differentiable(*context.custom_autograd_fixed)
+
+    def _call_setup(self, context: Context, inputs: Sequence[Any], output: Any) -> None:
+        assert self.setup_context is not None
+        positional, keywords = tuple(inputs), dict[str, Any]()
+        if self.keyword_only:
+            by_name = dict(zip(self.arguments, inputs, strict=True))
+            positional = tuple(value for name, value in by_name.items() if name not in self.keyword_only)
+            keywords = {name: by_name[name] for name in self.keyword_only}
+        if self.rule.extra["takes_keywords"]:
+            self.setup_context(ctx=context, inputs=positional, keyword_only_inputs=keywords, output=output)
+        elif self.rule.extra["by_keyword"]:
+            self.setup_context(ctx=context, inputs=positional, output=output)
+        else:
+            self.setup_context(context, positional, output)
+
+    def helpers(self) -> dict[str, Any]:
+        """What generated source calls by name (Any: functions of any signature)."""
+        op, rule, setup = str(self.plan.declaration.name), self.rule, self.rule.setup_context
+        found: dict[str, Any] = {"rule_0": rule.function, "note_0": lambda error: add_note(error, note_of(op, rule))}
+        if setup is not None:
+            found["check_saved"] = check_saved
+            found["setup"] = self._setup_of_eager_call(setup)
+        return found
+
+    def _setup_of_eager_call(self, setup: Callable[..., Any]) -> Callable[..., Any]:  # Any: any parameters
+        """Return the setup_context, called with (ctx, inputs, output) in that order."""
+        call = self._by_keyword if self.rule.extra["by_keyword"] else setup
+        return (lambda ctx, inputs, output: call(ctx, inputs, (output,))) if self.is_one_tuple else call
+
+    def _by_keyword(self, ctx: Any, inputs: Any, output: Any) -> None:
+        assert self.rule.setup_context is not None
+        keywords: dict[str, Any] = {"keyword_only_inputs": {}} if self.rule.extra["takes_keywords"] else {}
+        self.rule.setup_context(ctx=ctx, inputs=inputs, output=output, **keywords)
+
+    def park(self, ctx: Any) -> None:
+        """Moves what a setup_context left on torch's own ctx off it, if that may hold tensors."""
+        attributes = vars(ctx)
+        if all(type(value) in SIMPLE for value in attributes.values()):
+            return
+        context = Context(())
+        vars(context).update(attributes)
+        context.custom_autograd_saved = ctx.to_save or ()
+        context.custom_autograd_materializes = False  # torch does so itself
+        attributes.clear()
+        ctx.to_save, parcel = pack(context)
+        setattr(ctx, PARCEL, parcel)
+
+    def in_order(self, result: Any, needs: Sequence[Any]) -> tuple[Tensor | None, ...]:
+        """What a backward returned for an op without lists, as one gradient per argument."""
+        found = self._read(result, dict(zip(self.names, needs, strict=True)))
+        return tuple([found.get(name) for name in self.arguments])
+
+    def gradients(
+        self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName, grads: ByName, metadata: ByName
+    ) -> dict[str, Any]:
+        """Runs the user's backward.
+
+        Args:
+            ctx: torch's ctx, with the parcel of `setup` if there is one (Any: torch gives it no type).
+            saved: its saved tensors.
+            needs: by input, whether its gradient is wanted.
+            grads: by output, the incoming gradient; non-tensors have None.
+            metadata: by name, of tensor inputs and results.
+
+        Returns:
+            By differentiable input, what the user's backward returned for it.
+        """
+        context = self._context(ctx, saved, needs)
+        like = first_tensor(grads.values())
+        incoming = []
+        for output in self.plan.declaration.schema.outputs:
+            gradient = plain(grads.get(output.name))
+            if context is not ctx and context.custom_autograd_materializes and output.holds_tensors:
+                gradient = materialize(gradient, metadata[output.name], like)
+            incoming.append(gradient)
+        return self._read(self.backward(context, *incoming), needs)
+
+    def _context(self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName) -> Any:
+        """The ctx that the user's backward sees: torch's own, where it is all that setup_context used."""
+        if not hasattr(ctx, PARCEL):
+            return ctx
+        return unpack(saved, getattr(ctx, PARCEL), tuple(needs.get(name, False) for name in self.names))
+
+    def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
+        """One gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""
+        results = self._row(result)
+        while len(results) > len(self.names) and results[-1] is None:
+            results.pop()
+        missing = self.names[len(results) :]
+        if len(results) > len(self.names) or any(not self._may_miss(name, needs.get(name)) for name in missing):
+            raise self.origin.error(
+                GradientError,
+                "the backward returns the wrong number of gradients",
+                expected=f"{len(self.names)}: {quote(self.names)}",
+                found=str(len(results)),
+                do="return one per positional argument and keyword-only tensor, None for what is no tensor",
+            )
+        results += [None] * len(missing)
+        valid = self.differentiable
+        found = {}
+        for name, is_list, gradient in zip(self.names, self.are_lists, results, strict=True):
+            if name in valid:
+                found[name] = self._list(name, gradient, needs[name]) if is_list else self._one(name, gradient)
+            elif gradient is not None:
+                raise self.origin.error(
+                    GradientError,
+                    f"the backward returns a gradient for '{name}', which carries none",
+                    expected="None",
+                    found=type(gradient).__name__,
+                    do="return None in its place",
+                )
+        return found
+
+    def _row(self, result: Any) -> list[Any]:
+        """Return what a backward returned as a list of gradients, one per argument."""
+        is_list = isinstance(result, list) and not (self.takes_sole_list and not _holds_list_first(result))
+        return list(result) if is_list or isinstance(result, tuple) else [result]
+
+    def _may_miss(self, name: str, need: Any) -> bool:
+        """Return True if a backward may leave out the gradient of an argument at the end, as in torch.library.
+
+        There a backward returns one gradient per argument that the dispatcher passes on, which leaves out those that
+        equal their defaults.
+        """
+        return name in self.optional and not (any(need) if isinstance(need, list) else need)
+
+    def _one(self, name: str, gradient: Any) -> Tensor | None:
+        if gradient is not None and not isinstance(gradient, Tensor):
+            raise self.origin.error(
+                GradientError,
+                f"the gradient of '{name}' is no tensor",
+                expected="a tensor or None",
+                found=f"{type(gradient).__name__}: {show(gradient)}",
+            )
+        return gradient
+
+    def _list(self, name: str, gradients: Any, need: list[bool]) -> list[Tensor | None]:
+        if gradients is None:
+            return [None] * len(need)
+        if not isinstance(gradients, (list, tuple)) or len(gradients) != len(need):
+            found = f"{len(gradients)}" if isinstance(gradients, (list, tuple)) else type(gradients).__name__
+            raise self.origin.error(
+                GradientError,
+                f"the gradient of the list '{name}' does not fit it",
+                expected=f"a list of {len(need)}",
+                found=found,
+                do="return one gradient (or None) per tensor of the list",
+            )
+        return [self._one(f"{name}[{index}]", gradient) for index, gradient in enumerate(gradients)]
+
+
+def _holds_list_first(result: Sequence[Any]) -> bool:
+    """Return True if a list is a row of gradients, the first of which is that of a list of tensors."""
+    return len(result) > 0 and isinstance(result[0], (list, tuple))

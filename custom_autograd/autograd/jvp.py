@@ -1,0 +1,288 @@
+"""Forward mode: the jvp rule, or the vjp of the vjp.
+
+NOTE [the vjp of the vjp]
+A backward is linear in its incoming gradient u: g = J'u. The derivative of <g, t> with respect to u is J t, the tangent
+of the output. So an op whose backward is differentiable has forward mode for free. Where the backward is not
+differentiable g does not depend on u as autograd sees it, and we raise: a tangent is never silently zero.
+Zeros that a rule makes for an input without influence raise, too: they cannot be told from a gradient that was computed
+outside autograd and is zero at this point only, as `(grad * x).detach()` is at x = 0, whose second derivative is not.
+A rule that returns None says that the gradient is zero everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.autograd.gradients import sum_to_shape
+from custom_autograd.autograd.plan import Plan
+from custom_autograd.core.errors import GradientError, GradientUnavailable, Origin
+from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.schema import Output
+from custom_autograd.registration.rule_names import differentiable_results
+from custom_autograd.registration.rules import Rule
+from custom_autograd.torch_private.transforms import require_gradient
+from custom_autograd.values.named import Named
+from custom_autograd.values.tensors import plain
+from custom_autograd.values.user_code import noted
+
+ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
+Gradients = Callable[[ByName, ByName], Mapping[str, Any]]  # (needs, grads) -> gradients by input name
+
+
+class Jvp:
+    """Computes tangents by name. Made once per plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.results = [result.name for result in differentiable_results(plan.declaration.schema)]
+        visible = [r for r in differentiable_results(plan.declaration.schema) if not _is_hidden(r)]
+        self.visible = [result.name for result in visible]
+        self.hidden = [name for name in self.results if name not in self.visible]
+        self.asked = {f"tangent_{a.name}": a.name for a in plan.declaration.schema.differentiable_arguments}
+        self.missing: tuple[str, ...] = ()
+
+    def __call__(
+        self, tangents: ByName, values: ByName, results: ByName, metadata: ByName, gradients: Gradients
+    ) -> dict[str, Any]:
+        """The tangent of each differentiable result.
+
+        Args:
+            tangents: by differentiable input, its tangent or None; a list for a list.
+            values: what was saved, by name.
+            results: the results of the op, by name.
+            metadata: by name, of tensor inputs and results.
+            gradients: the op's backward, as a function of needs and incoming gradients.
+
+        Returns:
+            By result: a tensor, None where it has no tangent, or a list of those.
+
+        Raises:
+            GradientError: there is no way to a tangent, or the rule returned something wrong.
+        """
+        if self.plan.jvp is None:
+            derivable = [name for name in self.results if self._is_derivable(name)]
+            self.missing = tuple(name for name in self.results if name not in derivable)
+            return self.derive(tangents, {name: results[name] for name in derivable}, metadata, gradients)
+        found = self._from_rule(self.plan.jvp, tangents, values, metadata)
+        absent = [name for name in self.hidden if name not in found]
+        derivable = [name for name in absent if self._is_derivable(name)]
+        if derivable:
+            found.update(self.derive(tangents, {name: results[name] for name in derivable}, metadata, gradients))
+        self.missing = tuple(name for name in absent if name not in derivable)
+        return found
+
+    def origin(self, rule: Rule | None = None) -> Origin:
+        """Return what errors about the op, or about one of its rules, have in common."""
+        return self.plan.declaration.origin(None if rule is None else rule.where)
+
+    def _is_derivable(self, name: str) -> bool:
+        """Whether the backward answers for the incoming gradient of a result."""
+        if self.plan.drop_in is not None or name in self.visible:
+            return self.plan.has_reverse
+        return name in self.plan.named_grads or self.plan.reference is not None
+
+    def derive(self, tangents: ByName, results: ByName, metadata: ByName, gradients: Gradients) -> dict[str, Any]:
+        """The tangents of some results, as the vjp of the vjp.
+
+        Raises:
+            GradientUnavailable: there is no backward, or it cannot be differentiated.
+        """
+        if not self.plan.has_reverse:
+            raise self.origin().error(
+                GradientUnavailable,
+                "the op has neither a jvp nor a backward rule, and a tangent is asked for",
+                do="register one with register_jvp, or a differentiable register_backward",
+            )
+        once = next((rule for rule in self.plan.rules if rule.is_once_differentiable), None)
+        if once is not None:
+            raise self.origin(once).error(
+                GradientUnavailable,
+                "the op cannot derive forward mode from a backward that is once-differentiable",
+                do="register_jvp, or write the backward in differentiable operations",
+            )
+        needs = {name: _has(tangent) for name, tangent in tangents.items()}
+        grads: dict[str, Any] = dict.fromkeys(self.results)
+        grads.update({name: _seed(result) for name, result in results.items()})
+        seeds = [seed for name in results for seed in _flat(grads[name])]
+        # Integer results need no backward: through a rule that ignores their gradients none would be differentiable.
+        products = self._products(gradients(needs, grads), tangents, metadata) if seeds else []
+        if not products:
+            return dict.fromkeys(results)
+        outputs, weights = zip(*products, strict=True)
+        found = torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True)
+        remaining = iter(found)
+        return {name: _refill(grads[name], remaining) for name in results}
+
+    def _products(self, gradients: ByName, tangents: ByName, metadata: ByName) -> list[tuple[Tensor, Tensor]]:
+        """Each gradient with the tangent it is to be multiplied by."""
+        products = []
+        for name, tangent in tangents.items():
+            pairs = zip(_flat(gradients.get(name), keep_none=True), _flat(tangent, keep_none=True), strict=False)
+            for gradient, one in pairs:
+                if gradient is None or one is None:
+                    continue
+                if not gradient.requires_grad:
+                    raise self.origin().error(
+                        GradientUnavailable,
+                        f"the op cannot derive forward mode: the gradient of '{name}' is not differentiable",
+                        do=f"where it is always zero, return None for '{name}'; else register_jvp, or write the "
+                        "backward in differentiable operations",
+                    )
+                products.append((sum_to_shape(gradient, one.shape), one))
+        del metadata
+        return products
+
+    def _from_rule(self, rule: Rule, tangents: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
+        self._check_named(rule, tangents)
+        arguments: dict[str, Any] = {}
+        for name in rule.names:
+            if name == "needs":
+                arguments[name] = Named({key: _has(tangent) for key, tangent in tangents.items()})
+            elif name == "meta":
+                arguments[name] = Named(metadata)
+            elif name in self.asked:
+                arguments[name] = plain(tangents[self.asked[name]])
+            else:
+                arguments[name] = plain(values[name])
+        result = noted(str(self.plan.declaration.name), rule)(**arguments)
+        return self._read(rule, result, metadata)
+
+    def _check_named(self, rule: Rule, tangents: ByName) -> None:
+        """Refuses a tangent that the rule does not ask for: left out, it would silently count as zero."""
+        for name, tangent in tangents.items():
+            if f"tangent_{name}" not in rule.names and _flat(tangent):
+                raise self.origin(rule).error(
+                    GradientError,
+                    f"'{name}' has a tangent, and the jvp does not take it",
+                    expected=f"a parameter 'tangent_{name}'",
+                    found=quote(rule.names),
+                    do=f"name 'tangent_{name}'; where '{name}' has no derivative, declare it non_differentiable",
+                )
+
+    def _read(self, rule: Rule, result: Any, metadata: ByName) -> dict[str, Any]:
+        """The jvp rule's result by name (Any: whatever the user's code returned)."""
+        found = self._by_name(rule, result, [name for name in self.visible if not _is_integer(metadata[name])])
+        for name, tangent in found.items():
+            for one, known in zip(_flat(tangent, keep_none=True), _flat(metadata[name], keep_none=True), strict=False):
+                if one is None:
+                    continue
+                if not isinstance(one, Tensor):
+                    raise self.origin(rule).error(
+                        GradientError, f"the tangent of '{name}' is no tensor", found=type(one).__name__
+                    )
+                if not _can_differ(known.dtype):
+                    raise self.origin(rule).error(
+                        GradientError,
+                        f"the jvp returns a tangent for '{name}', whose dtype cannot have one",
+                        found=f"an output of {known.dtype}",
+                        do=f"leave '{name}' out, or return '{name}': None",
+                    )
+                if one.shape != known.shape or one.dtype != known.dtype:
+                    raise self.origin(rule).error(
+                        GradientError,
+                        f"the tangent of '{name}' does not match the output",
+                        expected=f"{tuple(known.shape)}, {known.dtype}",
+                        found=f"{tuple(one.shape)}, {one.dtype}",
+                    )
+        return found
+
+    def _by_name(self, rule: Rule, result: Any, needed: list[str]) -> dict[str, Any]:
+        """Return a rule's result by name; integers, which are not in `needed`, may be left out."""
+        if isinstance(result, Mapping):
+            return self._checked_names(rule, dict(result), needed)
+        if isinstance(result, tuple):
+            names = needed if len(result) == len(needed) else self.visible
+            if len(result) != len(names):
+                raise self.origin(rule).error(
+                    GradientError,
+                    "the jvp returns the wrong number of tangents",
+                    expected=f"{len(needed)}: {quote(needed)}",
+                    found=str(len(result)),
+                )
+            return dict(zip(names, result, strict=True))
+        names = needed or self.visible
+        if len(names) != 1:
+            raise self.origin(rule).error(
+                GradientError,
+                "the jvp returns one tangent for several outputs",
+                expected=f"a dict or a tuple for {quote(names)}",
+                found=type(result).__name__,
+            )
+        return {names[0]: result}
+
+    def _checked_names(self, rule: Rule, found: dict[str, Any], needed: list[str]) -> dict[str, Any]:
+        for name in found:
+            if name not in self.results:
+                raise self.origin(rule).error(
+                    GradientError,
+                    f"the jvp returns a tangent for {name!r}, which is no differentiable output",
+                    expected=quote(self.results),
+                    do=suggest(str(name), self.results),
+                )
+        for name in needed:
+            if name not in found:
+                raise self.origin(rule).error(
+                    GradientError,
+                    f"the tangent of '{name}' is missing",
+                    expected=f"an entry '{name}'",
+                    found=f"entries {quote(found)}",
+                    do=f"where it is zero, return '{name}': None",
+                )
+        return found
+
+    def check_hidden(self, saved: tuple[str, ...]) -> None:
+        """Refuses reverse mode over forward mode through a hidden output whose tangent is unknown.
+
+        Raises:
+            GradientUnavailable: the tangent of a saved hidden output is computed by no jvp rule and nothing else.
+        """
+        unknown = [name for name in self.missing if name in saved]
+        if unknown:
+            raise self.origin(self.plan.jvp).error(
+                GradientUnavailable,
+                f"the tangent of the hidden output {quote(unknown)} is not known, and a gradient depends on it",
+                do=f"return it from the jvp rule by name, take {quote(f'grad_{n}' for n in unknown)} in the "
+                "backward, or register a differentiable reference",
+            )
+
+
+def _is_hidden(result: Any) -> bool:
+    return isinstance(result, Output) and result.is_hidden
+
+
+def _is_integer(metadata: Any) -> bool:
+    """Return True if an output of a call consists of tensors that cannot have tangents."""
+    known = _flat(metadata, keep_none=True)
+    return bool(known) and all(one is not None and not _can_differ(one.dtype) for one in known)
+
+
+def _can_differ(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _has(tangent: Any) -> Any:
+    return [one is not None for one in tangent] if isinstance(tangent, (list, tuple)) else tangent is not None
+
+
+def _seed(result: Any) -> Any:
+    """Zeros like a result, requiring a gradient: u of the note above."""
+    if isinstance(result, (list, tuple)):
+        return [_seed(one) for one in result]
+    if not isinstance(result, Tensor) or not (result.is_floating_point() or result.is_complex()):
+        return None
+    return require_gradient(torch.zeros_like(result))
+
+
+def _flat(value: Any, *, keep_none: bool = False) -> list[Any]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return values if keep_none else [one for one in values if one is not None]
+
+
+def _refill(seed: Any, found: Any) -> Any:
+    if isinstance(seed, list):
+        return [_refill(one, found) for one in seed]
+    return None if seed is None else next(found)

@@ -1,0 +1,153 @@
+"""Gradients by differentiating the reference: recomputed from the saved inputs, and differentiable again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.autograd.plan import Plan
+from custom_autograd.calls.bind import spread
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.messages import quote
+from custom_autograd.core.schema import Schema
+from custom_autograd.torch_private import transforms
+
+IS_IN_JVP: ContextVar[bool] = ContextVar("IS_IN_JVP", default=False)
+"""Set while a jvp runs: there functorch cannot open a level, and need not, since the level in progress is alive."""
+
+ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, by name
+
+
+@contextmanager
+def in_jvp() -> Iterator[None]:
+    """Marks that a jvp runs."""
+    token = IS_IN_JVP.set(True)
+    try:
+        yield
+    finally:
+        IS_IN_JVP.reset(token)
+
+
+def reference_gradients(
+    plan: Plan, reference: Callable[..., Any], needs: ByName, grads: ByName, values: ByName
+) -> dict[str, Any]:
+    """The gradients of some inputs, from a recomputation by the reference.
+
+    Args:
+        plan: of the op.
+        reference: the op in differentiable PyTorch operations.
+        needs: the wanted inputs; a list of bools for a list.
+        grads: by result, the incoming gradient or None.
+        values: all inputs of the op, by name.
+
+    Returns:
+        By wanted input: a tensor, None where the reference does not depend on it, or a list of those.
+    """
+    wanted = {name: _tensors(values[name], need) for name, need in needs.items()}
+    primals = [tensor for tensors in wanted.values() for tensor in tensors]
+    incoming = [gradient for its in grads.values() for gradient in _flat(its)]
+
+    def recompute(*replacements: Tensor) -> tuple[Tensor, ...]:
+        remaining = iter(replacements)
+        replaced = {name: _replace(values[name], needs.get(name), remaining) for name in values}
+        results = call_reference(plan, reference, replaced)
+        return tuple(output for name, its in grads.items() for output in _matching(results.get(name), its))
+
+    if not primals or not incoming:
+        return {name: _spread(need, iter(())) for name, need in needs.items()}
+    needs_level = torch.compiler.is_dynamo_compiling() or (transforms.is_transforming() and not IS_IN_JVP.get())
+    find = _gradients_under_transforms if needs_level else _gradients
+    remaining = iter(find(recompute, primals, incoming))
+    return {name: _spread(need, remaining) for name, need in needs.items()}
+
+
+def _gradients(
+    recompute: Callable[..., tuple[Tensor, ...]], primals: list[Tensor], incoming: list[Tensor]
+) -> Sequence[Tensor | None]:
+    """By autograd, on aliases: the same tensor given twice counts as two inputs."""
+    is_recording = torch.is_grad_enabled()
+    with transforms.gradients_recorded():
+        aliases = [tensor.view_as(tensor) for tensor in primals]
+        aliases = [alias if alias.requires_grad else transforms.require_gradient(alias) for alias in aliases]
+        computed = zip(recompute(*aliases), incoming, strict=True)
+        pairs = [(output, gradient) for output, gradient in computed if output.requires_grad]
+        if not pairs:
+            return [None] * len(primals)
+        outputs, gradients = zip(*pairs, strict=True)
+        return torch.autograd.grad(outputs, aliases, gradients, create_graph=is_recording, allow_unused=True)
+
+
+def _gradients_under_transforms(
+    recompute: Callable[..., tuple[Tensor, ...]], primals: list[Tensor], incoming: list[Tensor]
+) -> Sequence[Tensor | None]:
+    """At a functorch level of its own.
+
+    The level at which the primals were saved may be gone when their backward runs (jacrev leaves it first); what is
+    recorded on them then would be lost, and the gradient silently zero. `view_as` takes them out of a dead level.
+    """
+    with transforms.gradients_recorded():
+        pull = torch.func.vjp(recompute, *(tensor.view_as(tensor) for tensor in primals))[1]
+        found: tuple[Tensor, ...] = pull(tuple(incoming))
+        return found
+
+
+def call_reference(plan: Plan, reference: Callable[..., Any], values: ByName) -> dict[str, Any]:
+    """Runs the reference on inputs by name; its results by output name (Any: what it returns).
+
+    Raises:
+        GradientError: it returns another number of results than the schema has outputs.
+    """
+    schema: Schema = plan.declaration.schema
+    positional = [values[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
+    keywords = {argument.name: values[argument.name] for argument in schema.arguments if argument.is_keyword_only}
+    result = reference(*spread(schema, positional), **keywords)
+    results = tuple(result) if isinstance(result, tuple) else (result,)
+    if len(results) != len(schema.outputs):
+        raise GradientError(
+            str(plan.declaration.name),
+            "the reference returns the wrong number of results",
+            expected=f"{len(schema.outputs)}: {quote(schema.output_names)}",
+            found=str(len(results)),
+            declared=plan.declaration.location,
+            do="return what the kernel returns, hidden outputs included",
+        )
+    return dict(zip(schema.output_names, results, strict=True))
+
+
+def _flat(value: Any) -> list[Tensor]:
+    """The tensors of a gradient: one, those of a list, or none."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [one for one in values if isinstance(one, Tensor)]
+
+
+def _tensors(value: Any, need: Any) -> list[Tensor]:
+    """The tensors of an input whose gradients are wanted."""
+    if isinstance(need, (list, tuple)):
+        return [item for item, one in zip(value, need, strict=True) if one]
+    return [value] if need else []
+
+
+def _replace(value: Any, need: Any, replacements: Iterator[Tensor]) -> Any:
+    """The input with the next replacements in the place of its wanted tensors."""
+    if isinstance(need, (list, tuple)):
+        return [next(replacements) if one else item for item, one in zip(value, need, strict=True)]
+    return next(replacements) if need else value
+
+
+def _matching(output: Any, gradient: Any) -> list[Tensor]:
+    """The tensors of an output that have an incoming gradient."""
+    if isinstance(gradient, (list, tuple)):
+        return [one for one, its in zip(output, gradient, strict=True) if its is not None]
+    return [] if gradient is None else [output]
+
+
+def _spread(need: Any, found: Iterator[Tensor | None]) -> Any:
+    """The next gradients of `found`, in the structure of the input."""
+    if isinstance(need, (list, tuple)):
+        return [next(found, None) if one else None for one in need]
+    return next(found, None) if need else None

@@ -1,0 +1,94 @@
+"""A dispatcher call -> all arguments by name, defaults included, in the user's form; and back to a call.
+
+The dispatcher leaves out every argument that equals its default, also one that was passed on purpose.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from custom_autograd.calls.parameters import defaults, signature
+from custom_autograd.calls.passing import has_list_by_default
+from custom_autograd.calls.source import Source, compile_source
+from custom_autograd.core.schema import Argument, Schema
+
+
+class Binder:
+    """Binds the arguments of one op's calls."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._converted = [argument for argument in schema.arguments if argument.from_dispatcher is not None]
+        self._is_variadic = any(argument.is_variadic for argument in schema.arguments)
+
+    @functools.cached_property
+    def _bind(self) -> Callable[..., dict[str, Any]]:
+        """Generated when it is first needed: most ops are declared to be called in few ways."""
+        return self._generate(for_dispatcher=True)
+
+    @functools.cached_property
+    def given(self) -> Callable[..., dict[str, Any]]:
+        """The arguments of a kernel's call by name: as the dispatcher's, but for those behind a star."""
+        return self._generate(for_dispatcher=False) if self._is_variadic else self._bind
+
+    def _generate(self, *, for_dispatcher: bool) -> Callable[..., dict[str, Any]]:
+        source = Source(self.schema.argument_names)
+        with source.block(f"def $bind({signature(self.schema, for_dispatcher=for_dispatcher)})"):
+            pairs = [f'"{a.name}": {_fresh(a)}' for a in self.schema.arguments]
+            source.line(f"return {{{', '.join(pairs)}}}")
+        namespace = source.namespace(defaults(self.schema))
+        bind: Callable[..., dict[str, Any]] = compile_source(source.text, "bind", namespace)[source.own("bind")]
+        return bind
+
+    def raw(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
+        """All arguments by name, as the dispatcher holds them."""
+        return self._bind(*args, **kwargs)
+
+    def arguments(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
+        """All arguments by name, as users see them."""
+        found = self.raw(*args, **kwargs)
+        for argument in self._converted:
+            assert argument.from_dispatcher is not None
+            found[argument.name] = argument.from_dispatcher(found[argument.name])
+        return found
+
+    def call(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:  # Any: as above
+        """Arguments by name -> positional ones, and keyword-only ones."""
+        positional = [arguments[a.name] for a in self.schema.arguments if not a.is_keyword_only]
+        keywords = {a.name: arguments[a.name] for a in self.schema.arguments if a.is_keyword_only}
+        return positional, keywords
+
+    def user_call(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:  # Any: as above
+        """The same for what is called like the op itself, which takes some as `*name`."""
+        positional, keywords = self.call(arguments)
+        return (spread(self.schema, positional) if self._is_variadic else positional), keywords
+
+
+def _fresh(argument: Argument) -> str:
+    """Source of an argument, of which nobody else has the list that stands for it by default."""
+    if not has_list_by_default(argument):
+        return argument.name
+    copied = f"$list({argument.name})"
+    return f"None if {argument.name} is None else {copied}" if argument.is_optional else copied
+
+
+def spread(schema: Schema, positional: list[Any]) -> list[Any]:  # Any: one value per positional argument
+    """The values with those of `*name` one by one, in its place at the end."""
+    is_variadic = [argument.is_variadic for argument in schema.arguments]
+    if True not in is_variadic:
+        return positional
+    place = is_variadic.index(True)
+    return [*positional[:place], *positional[place]]
+
+
+def gather(schema: Schema, positional: Sequence[Any]) -> list[tuple[str, Any]]:  # Any: as above
+    """The inverse of `spread`, for a call that may leave arguments out: each value with the name of its argument."""
+    names = schema.argument_names
+    is_variadic = [argument.is_variadic for argument in schema.arguments]
+    if True not in is_variadic:
+        return list(zip(names, positional, strict=False))
+    place = is_variadic.index(True)
+    found = list(zip(names, positional[:place], strict=False))
+    return [*found, (names[place], list(positional[place:]))] if len(found) == place else found

@@ -1,0 +1,125 @@
+"""The terms on which a kernel is registered: its name, its turn, its condition, and the layouts that it relies on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from custom_autograd.calls.bind import Binder
+from custom_autograd.calls.layouts import LAYOUTS, wrapper_of
+from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.signatures import find_signature
+from custom_autograd.registration.conditions import Condition
+from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.kernel import Kernel, flat_kernel
+
+NAME = re.compile(r"\w[\w.+-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What `register_kernel` was told about a kernel (Any: whatever was passed).
+
+    Attributes:
+        name: what `use_kernel` calls it; None for the device type, or "default".
+        when: a function of some of the arguments that says whether it takes them.
+        priority: a higher one has its turn earlier.
+        layouts: the layouts that it relies on, by argument, or one for all.
+    """
+
+    name: Any = None
+    when: Any = None
+    priority: Any = 0
+    layouts: Any = None
+
+
+def make_kernel(
+    declaration: Declaration, device_type: str | None, function: Callable[..., Any], location: str, terms: Terms
+) -> Kernel:
+    """The kernel of one device type (Any: takes and returns what the schema says).
+
+    Raises:
+        RegistrationError: a term cannot be kept.
+    """
+    wrap = wrapper_of(declaration.schema, str(declaration.name), device_type, _layouts(declaration, location, terms))
+    name = device_type or "default" if terms.name is None else terms.name
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        problem = "a kernel cannot have this name"
+        raise declaration.origin(location).error(
+            RegistrationError, problem, expected="letters, digits and any of _ . + -", found=show(name)
+        )
+    if type(terms.priority) is not int:
+        problem = "the priority of a kernel is an int"
+        raise declaration.origin(location).error(
+            RegistrationError, problem, expected="an int, such as 1", found=show(terms.priority)
+        )
+    when = None if terms.when is None else _condition(declaration, terms.when, location)
+    own = wrap(flat_kernel(declaration, function))
+    return Kernel(device_type, own, location, name, terms.priority, when, function, wrap)
+
+
+def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
+    form = declaration.form
+    valid = declaration.schema.argument_names if form is None else tuple(form.signature.parameters)
+    signature = find_signature(when) if callable(when) else None
+    if signature is None:
+        problem = "when= takes a function of some of the op's arguments"
+        raise declaration.origin(location).error(
+            RegistrationError, problem, expected="a function of " + quote(valid), found=show(when)
+        )
+    names = []
+    for parameter in signature.parameters.values():
+        if parameter.name in valid and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            names.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            problem = f"when= has a parameter {str(parameter)!r}, which is no argument of the op"
+            advice = suggest(parameter.name, valid)
+            raise declaration.origin(location_of(when)).error(
+                RegistrationError, problem, expected=quote(valid), do=advice
+            )
+    return Condition(when, tuple(names), location_of(when), _binder(declaration), str(declaration.name))
+
+
+def _binder(declaration: Declaration) -> Callable[..., dict[str, Any]]:
+    """A kernel's call -> the arguments by name, with the containers that the op's author sees."""
+    binder, form = Binder(declaration.schema), declaration.form
+    if form is None:
+        return lambda *args, **kwargs: binder.given(*args, **kwargs)
+
+    def bind(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        positional, keywords = form.arguments(binder.given(*args, **kwargs))
+        return dict(form.signature.bind(*positional, **keywords).arguments)
+
+    return bind
+
+
+def _layouts(declaration: Declaration, location: str, terms: Terms) -> dict[str, str]:
+    """The layout of each argument that has to have one."""
+    schema, given = declaration.schema, terms.layouts
+    if given is None:
+        return {}
+    tensors = [argument.name for argument in schema.tensor_arguments]
+    layouts = dict.fromkeys(tensors, given) if isinstance(given, str) else given
+    if not isinstance(layouts, Mapping):
+        problem = "layouts= takes a layout, or a dict of layouts by argument"
+        raise declaration.origin(location).error(RegistrationError, problem, expected=quote(LAYOUTS), found=show(given))
+    for name, layout in layouts.items():
+        if name not in tensors:
+            problem = f"layouts= names {name!r}, which is no tensor argument"
+            raise declaration.origin(location).error(
+                RegistrationError, problem, expected=quote(tensors), do=suggest(str(name), tensors)
+            )
+        if layout not in LAYOUTS:
+            problem = f"layouts= names a layout for '{name}' that is none"
+            advice = suggest(str(layout), LAYOUTS)
+            raise declaration.origin(location).error(
+                RegistrationError, problem, expected=quote(LAYOUTS), found=show(layout), do=advice
+            )
+    if schema.is_view:
+        problem = "a kernel that returns a view cannot have its arguments copied"
+        raise declaration.origin(location).error(RegistrationError, problem, expected="no layouts=", found=schema.text)
+    return dict(layouts)

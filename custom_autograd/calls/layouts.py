@@ -1,0 +1,179 @@
+"""What a kernel need not see to: tensors laid out as it declares, and its device as the current one.
+
+def kernel(x, weight, eps):
+    with $on_device_of([x, weight]):                                        on an accelerator
+        return $function(x.contiguous(), weight.contiguous(), eps)          layouts="contiguous"
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.calls.passing import arguments_of
+from custom_autograd.calls.source import Source, compile_source
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.registration.rules import keywords_of, positional_of
+from custom_autograd.values.results import spans
+from custom_autograd.values.tensors import first_tensor, tensors_in
+
+LAYOUTS = {
+    "contiguous": "{0}.contiguous()",
+    "contiguous_rows": "({0} if {0}.dim() == 0 or {0}.stride(-1) == 1 else {0}.contiguous())",
+    "channels_last": "$in_format({0}, 4, $torch.channels_last)",
+    "channels_last_3d": "$in_format({0}, 5, $torch.channels_last_3d)",
+}
+"""Source of a tensor in a layout: itself where it has it. In "contiguous_rows" the last dimension has stride 1."""
+
+HOSTS = ("cpu", "meta")
+"""Device types without a current device."""
+
+Function = Callable[..., Any]  # Any: takes and returns what the schema says
+
+
+def wrapper_of(
+    schema: Schema, name: str, device_type: str | None, layouts: Mapping[str, str]
+) -> Callable[[Function], Function]:
+    """What makes a kernel of a function that relies on layouts, and on the current device.
+
+    Args:
+        schema: of the op.
+        name: of the op, for tracebacks.
+        device_type: that the kernel is for; None for every one.
+        layouts: by argument, one of LAYOUTS.
+    """
+    has_device = device_type not in HOSTS and (device_type is not None or torch.accelerator.is_available())
+    if not layouts and not has_device:
+        return lambda function: function
+    source = _source(schema, layouts, has_device=has_device)
+
+    def wrap(function: Function) -> Function:
+        values = {
+            "function": function,
+            "torch": torch,
+            "on_device_of": on_device_of,
+            "in_format": in_format,
+            "copies_of": Copies(name).of,
+            "written_back": written_back,
+        }
+        namespace = compile_source(source.text, f"{name} kernel", source.namespace(values))
+        made: Function = namespace[source.own("kernel")]
+        return made
+
+    return wrap
+
+
+def _source(schema: Schema, layouts: Mapping[str, str], *, has_device: bool) -> Source:
+    source = Source(schema.argument_names)
+    keywords = keywords_of(schema)
+    parameters = [*positional_of(schema), *(["*"] if keywords and not _has_star(schema) else []), *keywords]
+    prepared = {argument.name: _prepared(argument, layouts.get(argument.name)) for argument in schema.arguments}
+    with source.block(f"def $kernel({', '.join(parameters)})"), contextlib.ExitStack() as blocks:
+        if has_device:
+            tensors = ", ".join(argument.name for argument in (*schema.tensor_arguments, *_devices(schema)))
+            blocks.enter_context(source.block(f"with $on_device_of([{tensors}])"))
+        written = [a.name for a in schema.mutated_arguments if a.name in layouts]
+        for name in written:
+            source.line(f"$own${name} = {prepared[name]}")
+            prepared[name] = f"$own${name}"
+        if written:
+            pairs = ", ".join(f'"{name}": ({name}, $own${name})' for name in written)
+            tensors = ", ".join(argument.name for argument in schema.tensor_arguments)
+            source.line(f"$copies = $copies_of({{{pairs}}}, [{tensors}])")
+        source.line(f"$result = $function({arguments_of(schema, prepared)})")
+        source.line("return $written_back($copies, $result)" if written else "return $result")
+    return source
+
+
+def _prepared(argument: Argument, layout: str | None) -> str:
+    """Source of an argument in its layout."""
+    star = "*" * argument.is_variadic
+    if layout is None:
+        return star + argument.name
+    one = LAYOUTS[layout]
+    if argument.is_tensor_list:
+        item = one.format("$item")
+        each = f"[None if $item is None else {item} for $item in {argument.name}]"
+        return f"{star}{each}" if star or not argument.is_optional else f"None if {argument.name} is None else {each}"
+    prepared = one.format(argument.name)
+    return f"None if {argument.name} is None else {prepared}" if argument.is_optional else prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What stands for the written arguments of one call that do not lie as a kernel needs them."""
+
+    op: str
+
+    def of(self, arguments: Mapping[str, tuple[Any, Any]], tensors: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
+        """The arguments that were copied, each with its copy.
+
+        Args:
+            arguments: by name, what was given, and what the kernel gets (Any: a tensor, a list of them, None).
+            tensors: all that was given.
+
+        Raises:
+            KernelError: nothing can be written back: elements lie in one place, or in that of another argument.
+        """
+        found = []
+        for name, (given, own) in arguments.items():
+            for tensor, copy in zip(tensors_in([given]), tensors_in([own]), strict=True):
+                if copy is not tensor:
+                    self._check(name, tensor, tensors_in(tensors))
+                    found.append((tensor, copy))
+        return found
+
+    def _check(self, name: str, tensor: Tensor, others: Sequence[Tensor]) -> None:
+        if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            problem = f"argument '{name}' is written to, and is expanded: several of its elements lie in one place"
+            found = f"strides {tensor.stride()} for shape {tuple(tensor.shape)}"
+            raise KernelError(self.op, problem, found=found, do=f"pass '{name}'.clone()")
+        if sum(not set(spans(tensor)).isdisjoint(spans(other)) for other in others) > 1:
+            problem = f"argument '{name}' is written to, has to be copied, and lies in the memory of another argument"
+            do = f"pass it in the layout that the kernel needs ('{name}'.contiguous()), or a copy of the other one"
+            raise KernelError(self.op, problem, do=do)
+
+
+def written_back(copies: Sequence[tuple[Tensor, Tensor]], result: Any) -> Any:  # Any: what a kernel returns
+    """The result of a kernel, after what it wrote to copies has reached the arguments, which stand for them in it."""
+    for tensor, copy in copies:
+        tensor.copy_(copy)
+    if isinstance(result, tuple):
+        return tuple(_given(copies, value) for value in result)
+    return _given(copies, result)
+
+
+def _given(copies: Sequence[tuple[Tensor, Tensor]], value: Any) -> Any:
+    return next((tensor for tensor, copy in copies if copy is value), value)
+
+
+def in_format(tensor: Tensor, dims: int, memory_format: torch.memory_format) -> Tensor:
+    """The tensor in a memory format for tensors of some number of dimensions; any other as it is."""
+    return tensor.contiguous(memory_format=memory_format) if tensor.dim() == dims else tensor
+
+
+def _has_star(schema: Schema) -> bool:
+    return any(argument.is_variadic for argument in schema.arguments)
+
+
+def _devices(schema: Schema) -> list[Argument]:
+    """The arguments that choose a device, for an op without tensors."""
+    return [] if schema.tensor_arguments else [a for a in schema.arguments if a.type.startswith("Device")]
+
+
+def on_device_of(values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+    """Makes the device of the first tensor the current one (Any: tensors, lists of them, a device, None)."""
+    tensor, accelerator = first_tensor(values), torch.accelerator.current_accelerator()
+    devices = [value for value in values if isinstance(value, torch.device)]
+    device = tensor.device if tensor is not None else next(iter(devices), None)
+    if device is None or device.index is None or accelerator is None or device.type != accelerator.type:
+        return contextlib.nullcontext()
+    if device.index == torch.accelerator.current_device_index():
+        return contextlib.nullcontext()
+    return torch.accelerator.device_index(device.index)

@@ -1,0 +1,28 @@
+"""CAPABILITIES: the subsystems of PyTorch that learn about an op, in the order in which they attach."""
+
+from custom_autograd.capabilities.autocast.capability import Autocast
+from custom_autograd.capabilities.autograd import Backward, ForwardMode, Kernels
+from custom_autograd.capabilities.checkpointing import Checkpointing
+from custom_autograd.capabilities.compile_cache.capability import CompileCache
+from custom_autograd.capabilities.effects import Effect
+from custom_autograd.capabilities.fake import Fake
+from custom_autograd.capabilities.sharding import Sharding
+from custom_autograd.capabilities.subclasses.capability import Subclasses
+from custom_autograd.capabilities.variants import VARIANTS
+from custom_autograd.capabilities.vmap.capability import Vmap
+from custom_autograd.registration.capability import Capability
+
+CAPABILITIES: tuple[Capability, ...] = (
+    Kernels(),
+    Fake(),
+    Backward(),
+    ForwardMode(),
+    Vmap(),
+    Autocast(),
+    Subclasses(),
+    Sharding(),
+    Checkpointing(),
+    Effect(),
+    CompileCache(),
+    *VARIANTS,
+)

@@ -1,0 +1,57 @@
+"""Autocast: under it, tensors of an op with a policy are cast before the op runs, and autocast is off within."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from custom_autograd.capabilities.autocast.caster import SLOT, Caster, is_cast, policies_of, slot_of, without_casts
+from custom_autograd.registration.capability import Call, Capability
+from custom_autograd.registration.library import implement
+from custom_autograd.registration.one_tuple import opened
+from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.dispatch import key_of_device
+
+
+class Autocast(Capability):
+    """One policy per device type, from `register_autocast`."""
+
+    name = "autocast"
+
+    def attach(self, entry: Entry) -> None:
+        """Registers a kernel at the Autocast key of each device type with a policy."""
+        for slot in entry.rules:
+            if slot.startswith(SLOT):
+                device_type = slot.removeprefix(SLOT)
+                implement(entry, f"Autocast{key_of_device(device_type)}", _kernel(entry, device_type))
+
+    def is_direct(self, entry: Entry, tensors: Sequence[Tensor]) -> bool:
+        """Return False if a policy is in effect for a tensor."""
+        return not any(is_cast(entry, tensor) for tensor in tensors)
+
+    def around_backward(self, entry: Entry, backward: Call) -> Call:
+        """Switch autocast off in the backward, as it was in the forward."""
+        return without_casts(entry, backward)
+
+    def around_batched(self, entry: Entry, batched: Call) -> Call:
+        """Apply the policies above the batching kernel, which runs above the Autocast key."""
+        return Caster(entry).around(batched)
+
+    def describe(self, entry: Entry) -> str:
+        """The policies, or that autocast leaves the op alone."""
+        policies = [f"{policy.device_type}: {policy.text}" for policy in policies_of(entry)]
+        return f"registered: {'; '.join(policies)}" if policies else "none: inputs keep their dtype"
+
+
+def _kernel(entry: Entry, device_type: str) -> Callable[..., Any]:
+    caster = Caster(entry)
+
+    @outside_compilation
+    def autocast(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
+        policy = entry.rules[slot_of(device_type)].extra["policy"]
+        return caster.run(policy, opened(entry), *args, **kwargs)
+
+    return autocast

@@ -1,0 +1,120 @@
+"""Selective activation checkpointing never loses what an op writes.
+
+In the recomputation it returns the outputs that a policy saved, and does not run the op. What a mutating op wrote is
+not among its outputs: tensors computed again would miss it. So a mutating op is run again, unless the policy is
+MUST_SAVE, which raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils.checkpoint import CheckpointPolicy
+
+from custom_autograd.calls.bind import Binder
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.messages import quote
+from custom_autograd.registration.capability import Capability
+from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private.checkpointing import (
+    CACHING_MODES,
+    Policy,
+    caching_modes,
+    dispatch_with_policy,
+    saved_tensors,
+)
+from custom_autograd.torch_private.dispatch import register_torch_dispatch
+from custom_autograd.torch_private.storages import storages_of
+from custom_autograd.values.tensors import tensors_in
+
+RECOMPUTE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+
+
+class Checkpointing(Capability):
+    """What a mutating op does in the modes of selective checkpointing."""
+
+    name = "checkpointing"
+
+    def attach(self, entry: Entry) -> None:
+        """Register it for the modes that torch has."""
+        if entry.declaration.schema.mutated_arguments:
+            _register(entry, CACHING_MODES)
+
+    def before_write(self, entry: Entry) -> None:
+        """Register it for subclasses of those modes, which can be known only when they are used."""
+        _register(entry, caching_modes())
+
+    def describe(self, entry: Entry) -> str:
+        """Return whether a policy may save the op."""
+        if entry.declaration.schema.mutated_arguments:
+            return "derived: the op runs again, and a policy that saves it raises"
+        return "derived: policies may save the op or compute it again"
+
+
+def _register(entry: Entry, modes: Iterable[type]) -> None:
+    for mode in modes:
+        slot = f"checkpoint {mode.__module__}.{mode.__qualname__}"
+        if slot not in entry.attached:
+            assert entry.library is not None
+            register_torch_dispatch(entry.library, entry.home.name, mode, _rule(entry))
+            entry.attached.add(slot)
+
+
+def _rule(entry: Entry) -> Callable[..., Any]:
+    """Return what a mutating op does in a mode of selective checkpointing."""
+    bind, change = Binder(entry.declaration.schema), _without_saving(entry)
+
+    def rule(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as torch passes it
+        _check_targets(entry, bind.raw(*args, **(kwargs or {})), saved_tensors(mode))
+        return dispatch_with_policy(change, mode, func, types, args, kwargs)
+
+    return rule
+
+
+def _check_targets(entry: Entry, values: Mapping[str, Any], saved: Sequence[Tensor]) -> None:
+    """Refuse to write to a tensor that was saved: the recomputation would write to it a second time."""
+    if not saved:
+        return
+    taken: set[int] = set().union(*(storages_of(tensor) or () for tensor in saved))
+    for argument in entry.declaration.schema.mutated_arguments:
+        for tensor in tensors_in([values[argument.name]]):
+            if not taken.isdisjoint(storages_of(tensor) or ()):
+                raise _written_twice(entry, argument.name)
+
+
+def _without_saving(entry: Entry) -> Callable[[Policy], Policy]:
+    """Return what makes from a policy another one, which never saves the op."""
+
+    def change(given: Policy) -> Policy:
+        def policy(*args: Any, **kwargs: Any) -> CheckpointPolicy:  # Any: as torch passes it
+            wanted = given(*args, **kwargs)
+            if wanted is True or wanted is CheckpointPolicy.MUST_SAVE:
+                raise _lost_write(entry)
+            return wanted if wanted in RECOMPUTE else CheckpointPolicy.PREFER_RECOMPUTE
+
+        return policy
+
+    return change
+
+
+def _written_twice(entry: Entry, name: str) -> GradientError:
+    return GradientError(
+        entry.name,
+        f"the op writes to '{name}', which selective checkpointing has saved: run again, it would write twice",
+        declared=entry.declaration.location,
+        do=f"leave the op that makes '{name}' out of the policy, or write to a copy of it",
+    )
+
+
+def _lost_write(entry: Entry) -> GradientError:
+    written = quote(argument.name for argument in entry.declaration.schema.mutated_arguments)
+    return GradientError(
+        entry.name,
+        f"a policy of selective checkpointing saves the op, and what it writes to {written} would be lost",
+        expected="CheckpointPolicy.PREFER_SAVE, PREFER_RECOMPUTE or MUST_RECOMPUTE, which all run the op again",
+        found="CheckpointPolicy.MUST_SAVE",
+        declared=entry.declaration.location,
+        do="leave the op out of the policy, or make it return new tensors",
+    )

@@ -1,0 +1,1 @@
+"""Compile caches: a changed rule is never served from a cache that was filled before the change."""

@@ -1,0 +1,198 @@
+"""Nested tensors: a pointwise op of jagged ones is the op of their values, and everything else is refused.
+
+It stands above autograd: what is recorded is the call of the op on plain tensors, between the way to the values and
+the way back (ragged.py). So rules, transforms and compilers see plain tensors only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from custom_autograd.calls.bind import Binder
+from custom_autograd.capabilities.subclasses.ragged import nested_of, to_values
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.schema import Argument
+from custom_autograd.dispatch.generated import program_of
+from custom_autograd.registration.library import implement
+from custom_autograd.registration.one_tuple import opened
+from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.nested import NestedTensor, Raggedness, raggedness_of
+from custom_autograd.values.tensors import tensors_in
+
+BACKENDS = ("NestedTensorCPU", "NestedTensorCUDA")
+
+
+def attach(entry: Entry, has_rule: Callable[[], bool]) -> Callable[..., Any]:
+    """Registers what the op does for nested tensors at their own dispatch keys, where no other call passes by.
+
+    Args:
+        entry: the op.
+        has_rule: whether the op has a rule of its own for jagged tensors, when asked.
+
+    Returns:
+        What it does with the arguments of the schema, where nested tensors are among them (Any: as the schema says).
+    """
+    over_values = OverValues(entry)
+
+    @outside_compilation
+    def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if has_rule():
+            return program_of(entry).autograd(keyset, *args, **kwargs)
+        return over_values(*args, **kwargs)
+
+    implement(entry, "AutogradNestedTensor", autograd, with_keyset=True)
+    for key in BACKENDS:
+        implement(entry, key, over_values)
+    return over_values
+
+
+class OverValues:
+    """Runs one op on the values of jagged tensors, where it is declared to be pointwise."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.bind = Binder(entry.declaration.schema)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
+        """The op on nested tensors.
+
+        Raises:
+            KernelError: the op is not pointwise, or the tensors are not ragged alike.
+        """
+        arguments = self.bind.raw(*args, **kwargs)
+        name, first = self._first(arguments)
+        values = {one: self._unwrap(one, value, name, first) for one, value in arguments.items()}
+        positional, keywords = self.bind.call(values)
+        result = opened(self.entry)(*positional, **keywords)
+        raggedness = raggedness_of(first)
+        return self._wrap(result, raggedness, tuple(first.values().shape[: raggedness.dim]))
+
+    def _first(self, arguments: Mapping[str, Any]) -> tuple[str, NestedTensor]:
+        """The first jagged tensor and its argument, once it is clear that the op can do anything with it."""
+        schema = self.entry.declaration.schema
+        nested = [(name, one) for name, value in arguments.items() for one in tensors_in([value]) if one.is_nested]
+        for name, one in nested:
+            if not isinstance(one, NestedTensor):
+                self._refuse_strided(name)
+        name, first = nested[0]
+        if torch.Tag.pointwise not in self.entry.declaration.tags:
+            self._refuse_all(name)
+        if schema.mutated_arguments or schema.is_view:
+            self._refuse_memory(schema.mutated_arguments[0] if schema.mutated_arguments else None)
+        assert isinstance(first, NestedTensor)
+        return name, first
+
+    def _unwrap(self, name: str, value: Any, first_name: str, first: NestedTensor) -> Any:
+        """An argument for the call on the values (Any: an argument of any type)."""
+        if isinstance(value, (list, tuple)):
+            return [self._unwrap(name, item, first_name, first) for item in value]
+        if isinstance(value, NestedTensor):
+            if not _are_ragged_alike(value, first):
+                self._refuse_raggedness(name, value, first_name, first)
+            return to_values(value)
+        return self._spread(name, value, first_name, first) if isinstance(value, Tensor) else value
+
+    def _spread(self, name: str, dense: Tensor, first_name: str, first: NestedTensor) -> Tensor:
+        """A dense tensor as it broadcasts against the values: alike for all rows, or one row per component."""
+        raggedness = raggedness_of(first)
+        is_per_component = dense.dim() == first.dim() and dense.shape[:2] == (first.shape[0], 1)
+        if is_per_component and raggedness.dim == 1 and raggedness.lengths is None:
+            lengths = raggedness.offsets.diff()
+            return dense.squeeze(1).repeat_interleave(lengths, 0, output_size=first.values().shape[0])
+        trailing = dense
+        while trailing.dim() > 0 and trailing.shape[0] == 1:
+            trailing = trailing.squeeze(0)
+        if trailing.dim() > first.dim() - 1 - raggedness.dim or dense.dim() > first.dim():
+            self._refuse_dense(name, dense, first_name, first)
+        return trailing
+
+    def _wrap(self, result: Any, raggedness: Raggedness, sizes: tuple[int, ...]) -> Any:
+        """What the op returned for the values, ragged again (Any: whatever the schema says).
+
+        Args:
+            result: of the call on the values.
+            raggedness: of the first argument.
+            sizes: of the values, up to the ragged dimension.
+        """
+        if isinstance(result, (list, tuple)):
+            return type(result)(self._wrap(item, raggedness, sizes) for item in result)
+        if not isinstance(result, Tensor):
+            return result
+        if tuple(result.shape[: len(sizes)]) != sizes:
+            raise self.entry.declaration.origin().error(
+                KernelError,
+                "the op is declared pointwise, and its output has another shape than the values",
+                expected=f"{sizes}, and any sizes behind",
+                found=str(tuple(result.shape)),
+                do="declare it without torch.Tag.pointwise",
+            )
+        return nested_of(result, raggedness)
+
+    def _refuse_strided(self, name: str) -> NoReturn:
+        raise self.entry.declaration.origin().error(
+            KernelError,
+            f"'{name}' is a nested tensor of strided layout",
+            expected="dense tensors, or nested tensors of layout torch.jagged",
+            found="layout torch.strided",
+            do="make it with torch.nested.nested_tensor(..., layout=torch.jagged)",
+        )
+
+    def _refuse_all(self, name: str) -> NoReturn:
+        raise self.entry.declaration.origin().error(
+            KernelError,
+            f"'{name}' is a nested tensor, and the op has no rule for those",
+            expected="a dense tensor, a pointwise op, or a rule",
+            found="layout torch.jagged",
+            do="declare it with tags=torch.Tag.pointwise if each element of an output depends on the elements in its "
+            f"own place only; else register_torch_dispatch(type({name}), rule)",
+        )
+
+    def _refuse_memory(self, written: Argument | None) -> NoReturn:
+        does = "returns views" if written is None else f"writes to '{written.name}'"
+        raise self.entry.declaration.origin().error(
+            KernelError,
+            f"the op {does}, which it cannot for nested tensors",
+            do="call it on x.values(), or register_torch_dispatch(type(x), rule)",
+        )
+
+    def _refuse_raggedness(self, name: str, value: NestedTensor, first_name: str, first: NestedTensor) -> NoReturn:
+        raise self.entry.declaration.origin().error(
+            KernelError,
+            f"the nested tensors '{first_name}' and '{name}' are not ragged alike",
+            expected=f"the same offsets, and as many dimensions, in both; '{first_name}' has shape {_shown(first)}",
+            found=f"'{name}' of shape {_shown(value)}",
+            do=f"make one from the other's offsets: "
+            f"torch.nested.nested_tensor_from_jagged(values, offsets={first_name}.offsets())",
+        )
+
+    def _refuse_dense(self, name: str, dense: Tensor, first_name: str, first: NestedTensor) -> NoReturn:
+        raise self.entry.declaration.origin().error(
+            KernelError,
+            f"the dense tensor '{name}' does not broadcast against the nested tensor '{first_name}'",
+            expected=f"no more than the dimensions behind the ragged one of {_shown(first)}, or size 1 there",
+            found=str(tuple(dense.shape)),
+            do="make it a nested tensor with the same offsets",
+        )
+
+
+def _are_ragged_alike(one: NestedTensor, other: NestedTensor) -> bool:
+    """Whether two have as many dimensions, and their components in the same places of their values.
+
+    A ragged size stands for offsets or, where there are holes between the components, for lengths: then offsets of the
+    same lengths may still differ.
+    """
+    if one.dim() != other.dim():
+        return False
+    its, others = raggedness_of(one), raggedness_of(other)
+    if its.dim != others.dim or one.shape[: its.dim + 1] != other.shape[: its.dim + 1]:
+        return False
+    return (its.lengths is None and others.lengths is None) or its.offsets is others.offsets
+
+
+def _shown(tensor: NestedTensor) -> str:
+    return f"({', '.join(map(str, tensor.shape))})"

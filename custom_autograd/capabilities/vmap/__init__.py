@@ -1,0 +1,1 @@
+"""vmap: the registered rule, the reference, or a loop over the batch."""

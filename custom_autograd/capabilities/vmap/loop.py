@@ -1,0 +1,166 @@
+"""An op over a batch, one sample at a time: for lists, several outputs, non-tensor outputs and writes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.calls.bind import Binder
+from custom_autograd.core.errors import KernelError, VmapUnavailable
+from custom_autograd.pytrees.fields import Free, Plain, all_nodes
+from custom_autograd.registration.one_tuple import opened
+from custom_autograd.registration.registry import Entry
+
+ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or list of dimensions) of each
+
+
+def is_batched(dims: Any) -> bool:  # Any: a pytree of dimensions
+    """Whether anything is batched."""
+    if isinstance(dims, Mapping):
+        return any(map(is_batched, dims.values()))
+    if isinstance(dims, (list, tuple)):
+        return any(map(is_batched, dims))
+    return dims is not None
+
+
+def loop_over_batch(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
+    """Calls the op on each sample of a batch, and stacks the results.
+
+    Args:
+        entry: the op.
+        bind: of its arguments.
+        info: `batch_size` and `randomness` of the vmap (Any: torch's VmapInfo).
+        values: the arguments, without batch wrappers.
+        dims: the dimension each is batched over.
+
+    Returns:
+        The results, and for each the dimension it is batched over.
+
+    Raises:
+        KernelError: a written argument is not batched while another is, an op that draws random numbers is under
+            randomness="error", or a non-tensor output differs between samples.
+    """
+    _check(entry, info, values, dims)
+    is_empty = info.batch_size == 0
+    calls = [_one_call(entry, bind, info, values, dims, index) for index in range(max(info.batch_size, is_empty))]
+    columns = list(zip(*calls, strict=True))
+    results = [
+        _stack(entry, output.name, column, is_empty=is_empty)
+        for output, column in zip(entry.declaration.schema.outputs, columns, strict=True)
+    ]
+    out_dims = [_dims_of(result) for result in results]
+    if len(results) == 1:
+        return results[0], out_dims[0]
+    return tuple(results), tuple(out_dims)
+
+
+def _check(entry: Entry, info: Any, values: ByName, dims: ByName) -> None:
+    schema = entry.declaration.schema
+    for argument in schema.mutated_arguments:
+        for label, dim in _labelled(entry, argument.name, values, dims):
+            if dim is None:
+                raise _written_once_per_sample(entry, label, values, dims)
+    if info.randomness == "error" and _draws(entry, values):
+        raise entry.declaration.origin().error(
+            VmapUnavailable,
+            "vmap met an op that draws random numbers",
+            expected="randomness='different' or 'same'",
+            found="randomness='error'",
+            do="pass randomness= to torch.vmap",
+        )
+
+
+def _labelled(entry: Entry, name: str, values: ByName, dims: ByName) -> list[tuple[str, Any]]:
+    """Return how a message spells each tensor of an argument, and the dimension that the tensor is batched over."""
+    value, node = values[name], _node_of(entry, name)
+    path = name if node is None else node.path
+    if isinstance(value, Tensor):
+        return [(f"'{path}'", dims[name])]
+    if not isinstance(value, (list, tuple)):
+        return []
+    paths = [f"'{path}[{index}]'" for index in range(len(value))]
+    if isinstance(node, Free):
+        paths = node.paths(values.__getitem__)
+    rows = zip(paths, value, dims[name] or [None] * len(value), strict=True)
+    return [(one, dim) for one, item, dim in rows if isinstance(item, Tensor)]
+
+
+def _node_of(entry: Entry, name: str) -> Plain | Free | None:
+    """Return what a flat argument stands for in the signature that the author wrote."""
+    form = entry.declaration.form
+    nodes = () if form is None else all_nodes(form.inputs)
+    return next((node for node in nodes if isinstance(node, (Plain, Free)) and node.name == name), None)
+
+
+def _written_once_per_sample(entry: Entry, label: str, values: ByName, dims: ByName) -> KernelError:
+    rows = [row for name in values for row in _labelled(entry, name, values, dims)]
+    return entry.declaration.origin().error(
+        KernelError,
+        f"vmap would write one tensor once per sample: {label} is not batched",
+        found=f"{', '.join(one for one, dim in rows if dim is not None)} batched",
+        do=f"batch {label} as well: expand and clone it before the call",
+    )
+
+
+def _one_call(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByName, index: int) -> tuple[Any, ...]:
+    sample = {name: _select(value, dims[name], index) for name, value in values.items()}
+    positional, keywords = bind.call(sample)
+    overload = opened(entry)
+    if info.randomness == "same" and _draws(entry, values):
+        is_last = index == info.batch_size - 1
+        positional, keywords = bind.call(sample if is_last else {n: _copied(value) for n, value in sample.items()})
+        with torch.random.fork_rng(enabled=not is_last):
+            result = overload(*positional, **keywords)
+    else:
+        result = overload(*positional, **keywords)
+    if not entry.declaration.schema.outputs:
+        return ()
+    return tuple(result) if len(entry.declaration.schema.outputs) > 1 else (result,)
+
+
+def _draws(entry: Entry, values: ByName) -> bool:
+    """Whether a call draws random numbers: it says so by a tag, or is given a generator."""
+    is_given = any(isinstance(value, torch.Generator) for value in values.values())
+    return is_given or torch.Tag.nondeterministic_seeded in entry.declaration.tags
+
+
+def _copied(value: Any) -> Any:
+    return value.clone_state() if isinstance(value, torch.Generator) else value
+
+
+def _select(value: Any, dim: Any, index: int) -> Any:
+    """One sample of an argument; of an empty batch, a sample of zeros that shows the shapes."""
+    if isinstance(dim, (list, tuple)):
+        return [_select(item, one, index) for item, one in zip(value, dim, strict=True)]
+    if dim is None:
+        return value
+    if value.shape[dim] == 0:
+        shape = [size for position, size in enumerate(value.shape) if position != dim % value.dim()]
+        return value.new_zeros(shape)
+    return value.select(dim, index)
+
+
+def _stack(entry: Entry, name: str, column: Sequence[Any], *, is_empty: bool) -> Any:
+    first = column[0]
+    if isinstance(first, Tensor):
+        stacked = torch.stack(list(column))
+        return stacked[:0] if is_empty else stacked
+    if isinstance(first, (list, tuple)) and first and isinstance(first[0], Tensor):
+        return [_stack(entry, name, items, is_empty=is_empty) for items in zip(*column, strict=True)]
+    if any(value != first for value in column):
+        raise entry.declaration.origin().error(
+            KernelError,
+            f"the output '{name}' is no tensor and differs between the samples of a vmap",
+            found=", ".join(map(str, column[:4])),
+            do="register_vmap a rule that says what it means",
+        )
+    return first
+
+
+def _dims_of(result: Any) -> Any:
+    if isinstance(result, list):
+        return [_dims_of(item) for item in result]
+    return 0 if isinstance(result, Tensor) else None

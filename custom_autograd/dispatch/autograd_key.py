@@ -1,0 +1,110 @@
+"""Generates the kernel at the Autograd dispatch key of an op.
+
+NOTE [writes under transforms]
+In plain eager and under compilation a written argument is marked dirty. Under a transform or in forward mode the op
+writes to a copy instead, and PyTorch's own `copy_` writes that back: it knows tangents, batches, views and versions at
+every level, symbolic zeros included. So it does where the argument is a view and the op has several results: a node
+that marks a view dirty may have only one.
+"""
+
+from __future__ import annotations
+
+from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.calls.parameters import signature
+from custom_autograd.calls.passing import pass_on
+from custom_autograd.calls.source import Source, tuple_of
+from custom_autograd.dispatch import direct_source as direct
+
+OPTIONAL_LISTS = ("Tensor?[]", "Tensor[]?")  # torch's own question fails on a None in a list
+
+
+class AutogradWriter:
+    """Writes the kernel of one op: the direct road first, then every other call."""
+
+    def __init__(self, function: FunctionWriter) -> None:
+        self.function = function
+        self.source: Source = function.source
+        self.plan = function.plan
+        self.schema = function.schema
+
+    def write(self) -> None:
+        """Writes it."""
+        source, schema = self.source, self.schema
+        with source.block(f"def $autograd({signature(schema, first='$keyset', for_dispatcher=True)})"):
+            source.line(f'"""What stands at the Autograd dispatch key of {self.function.name}."""')
+            writer = direct.DirectWriter(source, schema)
+            if writer.is_possible:
+                writer.write(direct.MODES, is_public=False)
+            tensors = [a.name for a in schema.differentiable_arguments]
+            asked = [
+                f"*$tensors_in({a.name} or ())" if a.type in OPTIONAL_LISTS else a.name
+                for a in schema.differentiable_arguments
+            ]
+            if not self.function.is_differentiable:
+                source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
+                return
+            with source.block(
+                f"if not ($is_transforming() or $is_forward_mode() or "
+                f"($torch.is_grad_enabled() and $any_requires_grad({', '.join(asked)})))"
+            ):
+                source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
+            if self._refuses():
+                source.line(f"$refuse_if_tracked({_dict(tensors)})")
+                source.line(f"return $below($overload, {pass_on(schema)})")
+                return
+            self._write_preparation(tensors)
+            self._write_application()
+
+    def _refuses(self) -> bool:
+        """A write that no rule accounts for would make gradients wrong."""
+        return bool(self.schema.mutated_arguments) and not self.plan.has_reverse and self.plan.jvp is None
+
+    def _write_preparation(self, tensors: list[str]) -> None:
+        """Takes lazy bits and unwanted histories off the inputs."""
+        for argument in self.schema.tensor_arguments:
+            if argument.is_mutated:
+                continue
+            if argument.name in tensors:
+                self.source.line(f"{argument.name} = $plain({argument.name})")
+            else:
+                self.source.line(f"{argument.name} = $without_history({argument.name})")
+
+    def _write_application(self) -> None:
+        source = self.source
+        if self.function.mutated:
+            if len(self.schema.tensor_arguments) > 1 or self.function.has_lists:
+                source.line(f"$refuse_overlap({_dict([a.name for a in self.schema.tensor_arguments])})")
+            several = len(self.function.results) > 1 or self.function.has_lists
+            views = f" or $has_view({tuple_of(self.function.mutated)})" if several else ""
+            source.line(f"$in_place = not ($is_transforming() or $is_forward_mode(){views})")
+            with source.block("if $in_place"):
+                source.line(f"$refuse_leaves({_dict(self.function.mutated)})")
+            source.line(
+                f"{', '.join(self._old(name) for name in self.function.mutated)} = {', '.join(self.function.mutated)}"
+            )
+        if self.function.has_lists:
+            flags = tuple_of([str(argument.is_tensor_list) for argument in self.schema.arguments])
+            source.line(f"$flat, $lengths = $flatten_lists({tuple_of(self.function.inputs)}, {flags})")
+            source.line("$layout = $Layout($lengths)")
+            source.line(f"$results = $apply({', '.join(self.function.parameters())})")
+            source.line(f"{', '.join(self.function.results)}, = $restore_lists($results, $layout.outputs)")
+        else:
+            source.line(f"{', '.join(self.function.results)} = $apply({', '.join(self.function.parameters())})")
+        if self.function.mutated:
+            with source.block("if not $in_place"):
+                old = [self._old(name) for name in self.function.mutated]
+                source.line(f"$overwrite({tuple_of(old)}, {tuple_of(self.function.mutated)})")
+        returned = [
+            self._old(output.alias_of) if output.alias_of and not output.is_view else output.name
+            for output in self.schema.outputs
+        ]
+        if returned:
+            source.line(f"return {returned[0] if len(returned) == 1 else tuple_of(returned)}")
+
+    def _old(self, name: str) -> str:
+        """What a mutated argument is called once its own name stands for its value after the call."""
+        return f"$given${name}"
+
+
+def _dict(names: list[str]) -> str:
+    return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"

@@ -1,0 +1,139 @@
+"""Ops that are made of other ops: at the Autograd key they are taken apart, and the others answer for every mode.
+
+A variant   op.inplace and op.out are the op and a copy, except where a kernel of their own may run.
+A view      is what its reference makes of PyTorch's own views, if it has a reference and no gradient rules: autograd,
+            functionalization and vmap know those, and let nobody else make a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from custom_autograd.calls.bind import Binder
+from custom_autograd.core.errors import GradientUnavailable, KernelError
+from custom_autograd.dispatch.generated import program_of
+from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private import dispatch, guards, transforms
+from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.tags import HANDED_BACK
+from custom_autograd.values.results import ResultReader
+from custom_autograd.values.tensors import tensors_in
+
+
+def may_compose(entry: Entry) -> bool:
+    """Whether an op can be one that is made of others."""
+    return entry.declaration.composition is not None or entry.declaration.schema.is_view
+
+
+def find_composition(entry: Entry) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+    """The function that takes an op apart, now, or None."""
+    if entry.declaration.composition is not None:
+        return entry.declaration.composition
+    has_rules = bool(entry.gradient_rules()) or entry.find("jvp") is not None
+    return None if has_rules or not entry.declaration.schema.is_view else entry.reference()
+
+
+def autograd(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
+    """What stands at the Autograd key of an op that may be made of others."""
+    bind, run = Binder(entry.declaration.schema), _runner(entry)
+
+    @outside_compilation
+    def composed(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        compose = find_composition(entry)
+        if compose is None:
+            _refuse_lost_writes(entry, [*args, *kwargs.values()])
+            return program_of(entry).autograd(keyset, *args, **kwargs)
+        is_view = entry.declaration.schema.is_view
+        if not is_view and not _is_to_be_composed(entry, [*args, *kwargs.values()]):
+            assert entry.overload is not None
+            return dispatch.redispatch(entry.overload, keyset & dispatch.BELOW_AUTOGRAD, *args, **kwargs)
+        return run(compose, bind.arguments(*args, **kwargs))
+
+    return composed
+
+
+def _runner(entry: Entry) -> Callable[..., Any]:
+    """What runs a composition on arguments by name, and reads its results before the dispatcher believes them."""
+    bind = Binder(entry.declaration.schema)
+    read = ResultReader(entry.declaration, lambda _: "reference").read
+
+    def run(compose: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        positional, keywords = bind.call(arguments)
+        return read(compose(*positional, **keywords), arguments, None)
+
+    return run
+
+
+def _refuse_lost_writes(entry: Entry, values: list[Any]) -> None:
+    """Refuse derivatives that a later write to the view, or to what it is a view of, would make wrong.
+
+    Only plain reverse mode notices such a write, and raises. Under `torch.func.jvp` the tangents are views as well.
+    """
+    is_transforming = transforms.is_transforming()
+    if is_transforming and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(values)):
+        _refuse(entry, "gradients under a transform would miss writes to the view", "")
+    if is_transforming or not transforms.is_forward_mode():
+        return
+    if any(map(transforms.has_tangent, tensors_in(values))):
+        _refuse(entry, "PyTorch cannot derive forward mode through it", ", or use torch.func.jvp")
+
+
+def _refuse(entry: Entry, reason: str, alternative: str) -> NoReturn:
+    raise GradientUnavailable(
+        entry.name,
+        f"the op returns a view and has gradient rules: {reason}",
+        expected="a view with a reference, and without gradient rules",
+        declared=entry.declaration.location,
+        do=f"declare it with reference=True and no gradient rules{alternative}",
+    )
+
+
+def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
+    """What stands at the Functionalize key of a view: PyTorch refuses a view that is not made of its own.
+
+    Raises:
+        KernelError: the op is not made of other ops.
+    """
+    bind, run = Binder(entry.declaration.schema), _runner(entry)
+
+    @outside_compilation
+    def functional(*args: Any, **kwargs: Any) -> Any:
+        compose = find_composition(entry)
+        if compose is None:
+            raise KernelError(
+                entry.name,
+                "the op returns a view, and a graph can only hold views that are made of PyTorch's own",
+                expected="a view with a reference, and without gradient rules",
+                found=entry.declaration.schema.text,
+                declared=entry.declaration.location,
+                do="declare it with reference=True and no gradient rules, or return new memory",
+            )
+        return run(compose, bind.arguments(*args, **kwargs))
+
+    return functional
+
+
+def has_own_kernel(entry: Entry, device_type: str | None) -> bool:
+    """Whether a kernel was registered that serves a device type, beside the composition."""
+    kernel = entry.kernels.get(device_type) or entry.kernels.get(None)
+    return kernel is not None and kernel.given is not entry.declaration.function
+
+
+def _is_to_be_composed(entry: Entry, values: list[Any]) -> bool:
+    """Whether no kernel of its own may run: there is none, or gradients, transforms or old graphs need the others."""
+    tensors = tensors_in(values)
+    if not has_own_kernel(entry, tensors[0].device.type if tensors else None):
+        return True
+    if transforms.is_transforming() or transforms.is_forward_mode():
+        return True
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return True
+    return not _can_be_in_graphs(entry) and bool(guards.torch_dispatch_modes())
+
+
+def _can_be_in_graphs(entry: Entry) -> bool:
+    """Whether torch can functionalize what is written to: it needs the tags, and takes 'mode' for its own argument."""
+    return bool(HANDED_BACK) and "mode" not in entry.declaration.schema.argument_names

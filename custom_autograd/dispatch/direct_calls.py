@@ -1,0 +1,225 @@
+"""Roads: the calls of an op that need no dispatcher, each proven once and then recognised by a guard.
+
+What the dispatcher does with a call follows from the dispatch keys of the tensors, the keys that modes and transforms
+include or exclude, and the kernels at those keys. Where these are such that nothing but this op's own Autograd kernel
+and its own backend kernel would act, running the two directly is the same. A guard recognises the same tensors under
+the same modes; everything else takes the dispatcher's way:
+
+- other dispatch keys than those in `_allowed`: subclasses, modes, transforms, tracing, autocast with a rule, lazy
+  conjugation, sparse, quantised or nested tensors, ...
+- what no key shows: `__torch_function__` modes, a forward-mode level, a profiler (asked in each call:
+  direct_source.py);
+- values that the dispatcher would refuse or convert (ditto);
+- a kernel that somebody else registered, and any registration since the road was proven (`changes`);
+- a torch that is newer than all that were tested (versions.py);
+- ops that return views, and writes to what requires a gradient.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
+from custom_autograd.dispatch.direct_source import NO_ROAD, Road
+from custom_autograd.dispatch.generated import program_of
+from custom_autograd.registration import library
+from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private import guards, registrations, transforms, versions
+from custom_autograd.torch_private.registrations import changes
+from custom_autograd.values import validation
+
+CLASSES = (Tensor, torch.nn.Parameter)
+LONGEST = 8  # guards of one pattern; each costs 0.1 us to ask in vain
+WIDEST = 64  # patterns of one op: which optionals are there, how long its lists are
+
+_closed = int(versions.warn_if_untested())
+_lock = threading.RLock()  # a finalizer may call an op while it is held
+
+
+class Roads:
+    """The roads of one op that are known so far. All are forgotten at the next change of what is registered.
+
+    Attributes:
+        first: by pattern, the road that was found last.
+        second: by pattern, the road that was found before that.
+        last: the first for an op with one pattern.
+        other: the second for an op with one pattern.
+    """
+
+    __slots__ = ("__weakref__", "_entry", "_foreign", "_known", "first", "last", "other", "second")
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self._known: dict[Hashable, tuple[Road, ...]] = {}
+        self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
+        self.first: dict[Hashable, Road] = {}
+        self.second: dict[Hashable, Road] = {}
+        self.last = self.other = NO_ROAD
+
+    def find(self, pattern: Hashable, tensors: Sequence[Tensor], fixed: Sequence[Tensor]) -> Road:
+        """The road for a call whose tensors the first road is not for: one that is known, or a new one, or NO_ROAD.
+
+        Args:
+            pattern: which optional tensors there are, and how long lists are; None where there are neither.
+            tensors: the differentiable inputs.
+            fixed: the other tensors.
+        """
+        given = (*tensors, *fixed)
+        if _closed or validation.is_overridden() or not _can_be_guarded(given):
+            return NO_ROAD
+        if not all(capability.is_direct(self._entry, given) for capability in self._entry.capabilities):
+            return NO_ROAD
+        places = _places(given)
+        if places is not None:  # a guard says no where a tensor is given twice
+            given, pattern = tuple({id(tensor): tensor for tensor in given}.values()), (pattern, places)
+        epoch, known = changes.count, self._known.get(pattern, ())
+        for road in known:
+            if road[0](*given):
+                self._remember(pattern, road, known, epoch)
+                return road
+        if any(tensor.requires_grad for tensor in fixed):
+            return NO_ROAD
+        found = self._prove(given)
+        if found is None or not found[0](*given):
+            return NO_ROAD
+        return self._on_trial(found, lambda: self._remember(pattern, found, (*known[1 - LONGEST :], found), epoch))
+
+    def forget(self) -> None:
+        """Forgets all roads: something was registered since they were proven."""
+        self._known, self.first, self.second = {}, {}, {}
+        self.last = self.other = NO_ROAD
+
+    def _remember(self, pattern: Hashable, road: Road, known: tuple[Road, ...], epoch: int) -> None:
+        """Notes a road as the first, unless something was registered since it was proven."""
+        with changes.lock:
+            if epoch != changes.count:
+                return
+            changes.tell_once(self.forget)
+            if pattern is None:
+                self.other, self.last = self.last, road
+            if pattern in self._known or len(self._known) < WIDEST:
+                self._known[pattern] = known
+                self.second[pattern] = self.first.get(pattern, NO_ROAD)
+                self.first[pattern] = road
+
+    def _on_trial(self, road: Road, remember: Callable[[], None]) -> Road:
+        """A road whose first call is checked in full, and which is remembered once that has passed."""
+        check, function, record, is_checked, _ = road
+        program = program_of(self._entry)
+        assert function is not None  # it was found
+        watched = program.watch(function) if is_checked else function
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            result = watched(*args, **kwargs)
+            remember()
+            return result
+
+        def record_once(*args: Any) -> Any:
+            result = program.recorder(watched)(*args)
+            remember()
+            return result
+
+        return check, run, None if record is None else record_once, is_checked, False
+
+    def _prove(self, tensors: Sequence[Tensor]) -> Road | None:
+        device = tensors[0].device
+        backend = guards.backend_of(tensors[0])
+        allowed = _allowed(backend)
+        foreign = self._find_foreign()
+        for tensor in tensors:
+            keys = guards.keys_in_effect(tensor)
+            if tensor.device != device or not keys <= allowed or foreign & (keys | _ALIASES):
+                return None
+        return self._road(tensors, f"Autograd{backend}")
+
+    def _find_foreign(self) -> frozenset[str]:
+        """The dispatch keys at which somebody else's kernel stands now."""
+        count = changes.count
+        if self._foreign[0] != count:
+            self._foreign = count, registrations.foreign_keys(str(self._entry.home), library.FILE)
+        return self._foreign[1]
+
+    def _is_blind(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
+        """Whether a kernel, called with tensors of this kind, needs no grad mode to be switched off for it."""
+        is_converted = any(a.from_dispatcher is not None for a in self._entry.declaration.schema.arguments)
+        is_tracked = any(tensor.requires_grad for tensor in tensors)
+        return not is_converted and not is_tracked and is_blind_to_grad_mode(function)
+
+    def _road(self, tensors: Sequence[Tensor], autograd_key: str) -> Road | None:
+        entry, device_type = self._entry, tensors[0].device.type
+        if device_type not in entry.kernels and None not in entry.kernels:
+            return None
+        program = program_of(entry)
+        function = program.choose(device_type)
+        keys = [guards.keys_in_effect(tensor) for tensor in tensors]
+        is_recorded = any(tensor.requires_grad for tensor in tensors) and any(autograd_key in its for its in keys)
+        if program.is_writing and (is_recorded or not all("ADInplaceOrView" in its for its in keys)):
+            return None
+        apply = program.recorder(function) if is_recorded and program.is_recording else None
+        is_blind = not program.is_writing and self._is_blind(function, tensors)
+        return guards.guard_of(tensors), function, apply, program.is_checked, is_blind
+
+
+def _places(tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
+    """Which tensor stands in each place, where one stands in several; else None."""
+    seen: dict[int, int] = {}
+    places = tuple([seen.setdefault(id(tensor), len(seen)) for tensor in tensors])
+    return None if len(seen) == len(tensors) else places
+
+
+def _can_be_guarded(tensors: Sequence[Tensor]) -> bool:
+    """Whether a guard may look at tensors: it ends the process at some, and does not see some modes; see guards.py."""
+    if not tensors or guards.torch_dispatch_modes() or transforms.is_transforming():
+        return False
+    return all(type(tensor) in CLASSES and not guards.is_without_sizes(tensor) for tensor in tensors)
+
+
+_ALIASES = frozenset({"Autograd", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "BackendSelect"})
+
+
+def _allowed(backend: str) -> frozenset[str]:
+    """The keys at which nothing but the op's own two kernels acts."""
+    if backend == "Meta":
+        return frozenset()
+    return frozenset({backend, f"Autograd{backend}", "ADInplaceOrView", "BackendSelect", f"Autocast{backend}"})
+
+
+@contextmanager
+def through_dispatcher() -> Iterator[None]:
+    """Send every call of every op, in all threads, through the dispatcher while the context is open.
+
+    For observers below Python, which a direct call does not ask: `torch.profiler.ExecutionTraceObserver`, a profiler
+    that another program starts in this one, or to compare the two ways.
+
+    Example:
+        >>> import custom_autograd
+        >>> with custom_autograd.through_dispatcher():
+        ...     pass  # every call in here is one of the dispatcher
+    """
+    global _closed
+    with _lock:
+        _closed += 1
+    changes.note()
+    try:
+        yield
+    finally:
+        with _lock:
+            _closed -= 1
+        changes.note()
+
+
+def _renew_lock() -> None:
+    """Gives a forked child a lock of its own: a thread that is gone may have held the parent's."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

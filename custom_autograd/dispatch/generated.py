@@ -1,0 +1,297 @@
+"""Program: everything that is generated for one op, and the small functions that its source calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.function import Function
+
+from custom_autograd.autograd import gradients
+from custom_autograd.autograd.derivatives import Derivatives, output_metadata
+from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.autograd.node import NodeWriter
+from custom_autograd.autograd.plan import Plan, make_plan
+from custom_autograd.autograd.vjp import Step
+from custom_autograd.calls.parameters import conversions, defaults, own_names
+from custom_autograd.calls.source import Source, compile_source
+from custom_autograd.calls.watching import Watcher
+from custom_autograd.core.errors import GradientError, GradientUnavailable
+from custom_autograd.core.messages import quote
+from custom_autograd.dispatch import direct_source as direct
+from custom_autograd.dispatch.autograd_key import AutogradWriter
+from custom_autograd.dispatch.below import below
+from custom_autograd.dispatch.call import call_source, write_kernel
+from custom_autograd.registration.choice import Choice
+from custom_autograd.registration.one_tuple import enclosed, opened
+from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private import dispatch, edges, functions, transforms
+from custom_autograd.values import lists, overlap, tensors, validation
+from custom_autograd.values.named import Named
+from custom_autograd.values.results import ResultReader, Share
+
+
+class Program:
+    """What was generated for an op from its schema and its rules.
+
+    Attributes:
+        source: the text.
+        plan: what it follows.
+        function: the autograd.Function.
+        autograd: the kernel at the Autograd key: (keyset, *args, **kwargs).
+        kernel: the kernel at a backend's key: (device, *args, **kwargs).
+        watch: makes a kernel one whose every call is checked in full.
+        is_checked: the results of kernels and rules are looked at.
+        is_recording: calls may record a node.
+        is_writing: kernels write to inputs.
+    """
+
+    def __init__(self, entry: Entry, level: str) -> None:
+        declaration = entry.declaration
+        self.plan: Plan = make_plan(entry)
+        self.is_checked = level != "off"
+        self.is_writing = bool(declaration.schema.mutated_arguments)
+        self.watch = Watcher(entry, compares_contents=level == "full")
+        self._is_watched = level == "full"
+        self._kernels = entry.kernels
+        source, writer = _write(self.plan, is_checked=self.is_checked)
+        self.source = source.text
+        self.is_recording = writer.is_differentiable and not self.is_writing
+        values = {**self._helpers(entry), **_values(entry)}
+        namespace = compile_source(self.source, entry.name, source.namespace(values))
+        self.function: type[Function] = namespace[declaration.name.name]
+        self.autograd: Callable[..., Any] = namespace[source.own("autograd")]
+        self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
+        namespace[source.own("apply")] = functions.direct_apply(self.function)
+        self._quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
+        if writer.is_differentiable:
+            self.function.backward = staticmethod(_around_backward(entry, self.function.backward))
+            namespace[source.own("backward")] = self.function.backward
+        if self._quick is not None:
+            self._quick = _around_backward(entry, self._quick)
+            if self.is_writing:
+                edges.run_in_backward(self.function, self._quick)
+        self._make_node: Callable[..., Any] | None = namespace.get(source.own("make_node"))
+        self._spread: Callable[..., Any] | None = namespace.get(source.own("spread"), None)
+        self.function.__module__ = declaration.function.__module__
+        self.function.__qualname__ = f"{getattr(declaration.function, '__qualname__', '')}.function"  # pickles by this
+        self.function.__new__ = _refuse_instance
+        if declaration.schema.is_one_tuple:
+            self.function.apply = staticmethod(enclosed(declaration.schema, self.function.apply))
+
+    def choose(self, device_type: str | None) -> Callable[..., Any]:
+        """The function that serves a device type now; at the level `full`, one that watches it."""
+        function = self._kernels.choose(device_type)
+        if isinstance(function, Choice):
+            function.watch = self.watch if self.is_checked else None
+        return self.watch(function) if self._is_watched else function
+
+    def recorder(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What runs a kernel and records a node, for one kind of call that needs no dispatcher.
+
+        It takes the schema's arguments.
+        """
+        assert self._make_node is not None  # the op is recording
+        apply = functions.make_node(self.function, self._make_node(function), self._quick)
+        return apply if self._spread is None else self._spread(apply)
+
+    def _helpers(self, entry: Entry) -> dict[str, Any]:
+        derivatives = Derivatives(self.plan, is_checked=self.is_checked)
+        found = {**direct.helpers(), **_helpers(entry, derivatives), **_quick_helpers(derivatives)}
+        found["choose"] = self.choose
+        for index, step in enumerate(derivatives.vjp.steps):
+            found.update(_rule_helpers(index, step, derivatives))
+        if derivatives.drop_in is not None:
+            found.update(derivatives.drop_in.helpers())
+        return found
+
+
+def _around_backward(entry: Entry, backward: Callable[..., Any]) -> Callable[..., Any]:
+    for capability in entry.capabilities:
+        backward = capability.around_backward(entry, backward)
+    return backward
+
+
+def program_of(entry: Entry) -> Program:
+    """The program of an op at the level of validation that holds now, generated anew after a change of its rules."""
+    level = validation.level_of(entry.validation)
+    programs = entry.programs
+    program = programs.get(level)
+    if program is None:
+        with entry.lock:
+            program = programs.get(level) or Program(entry, level)
+            programs[level] = program
+    found: Program = program
+    return found
+
+
+def source_of(entry: Entry) -> str:
+    """The generated source of an op: the wrapper, the Function and the kernels' frame."""
+    return call_source(entry) + program_of(entry).source
+
+
+def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter]:
+    source = Source(own_names(plan.declaration.schema, plan.declaration.name.name))
+    source.lines("", "")
+    write_kernel(source, plan.declaration.schema, is_checked=is_checked)
+    source.lines("", "")
+    writer = FunctionWriter(source, plan)
+    writer.write()
+    source.lines("", "")
+    if writer.is_differentiable:
+        NodeWriter(writer, is_checked=is_checked).write()
+    AutogradWriter(writer).write()
+    return source, writer
+
+
+def _values(entry: Entry) -> dict[str, Any]:
+    """Defaults and conversions that generated source names after arguments (Any: of any type)."""
+    schema = entry.declaration.schema
+    return {**defaults(schema), **conversions(entry.declaration)}
+
+
+def _rule_helpers(index: int, step: Step, derivatives: Derivatives) -> dict[str, Any]:
+    """What the quick backward calls for one rule (Any: functions of any signature)."""
+    reader = step.reader
+
+    def read(ctx: Any, result: Any, needs: Mapping[str, Any]) -> list[Any]:
+        return list(reader.read(result, needs, derivatives.known_of(ctx)).values())
+
+    def check(ctx: Any, name: str, gradient: Any, need: Any) -> Any:
+        return reader.one(name, gradient, need, lambda: derivatives.known_of(ctx)[name])
+
+    return {
+        f"rule_{index}": step.rule.function,
+        f"note_{index}": step.note,
+        f"read_{index}": read,
+        f"check_{index}": check,
+        f"names_{index}": frozenset(reader.inputs),
+    }
+
+
+def _quick_helpers(derivatives: Derivatives) -> dict[str, Any]:
+    """What the quick backward calls, whatever the rules are (Any: functions of any signature)."""
+    return {
+        "output_metadata": output_metadata,
+        "known_of": derivatives.known_of,
+        "FunctionType": FunctionType,
+        "zeros_of": tensors.zeros_of,
+        "first_tensor": tensors.first_tensor,
+        "are_plain": lists.are_plain,
+        "is_undefined": lists.is_undefined,
+        "are_fit": gradients.are_fit,
+        "has_needed": gradients.has_needed,
+        "Named": Named,
+        "restore_lists": lists.restore,
+    }
+
+
+def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
+    """The functions and classes that generated source uses (Any: of any signature)."""
+    return {
+        "overload": opened(entry),
+        "instead": entry.kernels.instead,
+        "roads": entry.roads,
+        "read_result": ResultReader(entry.declaration, entry.kernels.describe).read,
+        "read_recorded": ResultReader(entry.declaration, entry.kernels.describe, share=_keep(derivatives.plan)).read,
+        "below": below,
+        "redispatch": dispatch.redispatch,
+        "BELOW_AUTOGRAD": dispatch.BELOW_AUTOGRAD,
+        "any_requires_grad": functions.any_requires_grad,
+        "is_transforming": transforms.is_transforming,
+        "is_forward_mode": transforms.is_forward_mode,
+        "without_bases": tensors.without_bases,
+        "has_tangent": has_tangent,
+        "has_view": lambda values: any(map(functions.is_view, tensors.tensors_in(values))),
+        "plain": tensors.plain,
+        "is_wanted": tensors.is_wanted,
+        "known": tensors.known,
+        "without_history": without_history,
+        "tensors_in": tensors.tensors_in,
+        "any_floating": tensors.any_floating,
+        "copies": tensors.copies,
+        "overwrite": tensors.overwrite,
+        "flatten_lists": lists.flatten,
+        "flatten_gradients": flatten_gradients,
+        "Layout": lists.Layout,
+        "drop_in": derivatives.drop_in,
+        "backward_of": derivatives.backward,
+        "jvp_of": derivatives.jvp,
+        "keep_for_jvp": derivatives.keep_for_jvp,
+        "check_hidden": derivatives.check_hidden,
+        "refuse_leaves": lambda inputs: _refuse_leaves(entry, inputs),
+        "refuse_overlap": lambda inputs: overlap.refuse_overlap(entry.declaration, inputs),
+        "refuse_if_tracked": lambda inputs: _refuse_if_tracked(entry, inputs),
+    }
+
+
+def _keep(plan: Plan) -> Share:
+    """What a node does with an input that is returned as it is: autograd makes a view of it, unless it is saved."""
+    saved = frozenset(plan.saved)
+    is_any = plan.drop_in is not None
+    return lambda name, tensor: tensor.clone() if is_any or name in saved else tensor
+
+
+def without_history(value: Any) -> Any:  # Any: a tensor, a list of tensors, or None
+    """A non-differentiable input, cut off from reverse and forward mode."""
+    if isinstance(value, (list, tuple)):
+        return [without_history(item) for item in value]
+    if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+        return tensors.plain(value.detach())
+    return value
+
+
+def has_tangent(*values: Any) -> bool:  # Any: tensors, lists of tensors, or None
+    """Whether forward mode will ask for a tangent right after forward."""
+    return transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors.tensors_in(values)))
+
+
+def flatten_gradients(values: Sequence[Any], lengths: Sequence[int]) -> tuple[Any, ...]:  # Any: gradients
+    """Gradients in the order of the flat inputs; None for a whole list stands for None for each element."""
+    flat: list[Any] = []
+    for value, length in zip(values, lengths, strict=True):
+        if length >= 0:
+            flat += [None] * length if value is None else list(value)
+        elif length == -1:
+            flat.append(value)
+    return tuple(flat)
+
+
+def _refuse_leaves(entry: Entry, inputs: Mapping[str, Any]) -> None:
+    """Raises before a leaf is written to; torch itself would raise only after the kernel ran."""
+    for name, value in inputs.items():
+        if any(map(functions.is_leaf_in_graph, tensors.tensors_in([value]))):
+            raise GradientError(
+                entry.name,
+                f"'{name}' is a leaf that requires a gradient, or a view of one, and the op writes to it",
+                declared=entry.declaration.location,
+                do="call it under torch.no_grad(), or on a copy",
+            )
+
+
+def _refuse_if_tracked(entry: Entry, inputs: Mapping[str, Any]) -> None:
+    """Raises where an input of a writing op without rules has a gradient or a tangent."""
+    names = [name for name, value in inputs.items() if any(map(transforms.is_tracked, tensors.tensors_in([value])))]
+    if not names:
+        return
+    raise GradientUnavailable(
+        entry.name,
+        f"the op writes to {quote(a.name for a in entry.declaration.schema.mutated_arguments)} and has no "
+        f"backward, and {_requiring(names)}, which would be wrong",
+        declared=entry.declaration.location,
+        do="register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under "
+        "torch.no_grad()",
+    )
+
+
+def _requiring(names: Sequence[str]) -> str:
+    """Return "'x' requires a gradient", or "'x' and 'weight' require gradients"."""
+    if len(names) == 1:
+        return f"{quote(names)} requires a gradient"
+    return f"{quote(names[:-1])} and {quote(names[-1:])} require gradients"
+
+
+def _refuse_instance(cls: type, *args: object, **kwargs: object) -> object:
+    raise TypeError(f"{cls.__name__} is not to be instantiated or called: call the op, or {cls.__name__}.apply(...)")

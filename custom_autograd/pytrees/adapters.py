@@ -1,0 +1,271 @@
+"""What the author of an op registers, who thinks in containers -> what is registered for its flat twin."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from torch import Tensor
+
+from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.schema import Schema
+from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.fields import Node, Plain
+from custom_autograd.pytrees.named_fields import describe
+from custom_autograd.pytrees.treespecs import MisfitError
+from custom_autograd.registration import rule_names, rules
+from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.op_kernels import kernel_of_op
+
+Function = Callable[..., Any]  # Any: a user's function
+E = TypeVar("E", bound=CustomAutogradError)
+
+
+def flat_function(form: Form, function: Function, op: str, slot: str = "kernel") -> Function:
+    """What is called like the op itself (a kernel, a fake, a reference), as its flat twin is called."""
+    names = list(form.annotations)[:-1]
+
+    @functools.wraps(function)
+    def flat(*args: Any, **kwargs: Any) -> Any:
+        positional, keywords = form.arguments({**dict(zip(names, args, strict=False)), **kwargs})
+        result = function(*positional, **keywords)
+        if form.results is None:
+            return result
+        try:
+            return form.results.take(result)
+        except MisfitError as error:
+            raise_misfit(KernelError, op, f"the {slot} {location_of(function)} returns another container", error)
+
+    return _with_signature(flat, form.flat_signature, form.annotations)
+
+
+def flat_kernel_function(form: Form, schema: Schema, function: Function, op: str) -> Function:
+    """Return a kernel on containers as its flat twin is called; it knows which of them the op writes to."""
+    positional, _ = form.ordered()
+    written = {argument.name for argument in schema.mutated_arguments}
+    names = [node.name for node in form.inputs if not written.isdisjoint(node.flat())]
+    return flat_function(form, kernel_of_op(function, op, [node.name for node in positional], names), op)
+
+
+def _with_signature(flat: Function, signature: inspect.Signature, annotations: dict[str, Any]) -> Function:
+    flat.__signature__ = signature  # type: ignore[attr-defined]  # what inspect.signature asks for
+    flat.flat_annotations = annotations  # type: ignore[attr-defined]  # what core.annotations asks for
+    return flat
+
+
+def raise_misfit(error: type[CustomAutogradError], op: str, problem: str, misfit: MisfitError) -> NoReturn:
+    """Raises the error that says which place of a container does not fit."""
+    facts = {"expected": misfit.expected, "found": misfit.found}
+    raise error(op, f"{problem} for {misfit.path}", do=misfit.advice, **facts) from None
+
+
+def check_call(form: Form, declaration: Declaration, slot: str, function: Function) -> None:
+    """Checks that a function can be called with the op's arguments, as their author sees them.
+
+    Raises:
+        RegistrationError: it cannot.
+    """
+    rules.check_signature(declaration, slot, function, *form.own_names())
+
+
+def by_flat_name(form: Form, values: Any) -> Any:
+    """What is said of containers, or of places in them, said of their tensors; anything but a dict as it is."""
+    if not isinstance(values, Mapping):
+        return values
+    return {flat: value for name, value in values.items() for flat in form.flat_names(str(name))}
+
+
+class ByName:
+    """Binds the rules of one op by the names of its containers."""
+
+    def __init__(self, form: Form, declaration: Declaration) -> None:
+        self.form = form
+        self.declaration = declaration
+        self.schema = declaration.schema
+        self.differentiable = {argument.name for argument in self.schema.differentiable_arguments}
+        self.results = {result.name for result in rule_names.differentiable_results(self.schema)}
+        self.inputs = {node.name: node for node in form.inputs}
+        outputs = () if form.results is None else form.results.nodes
+        self.outputs: dict[str, Node] = {node.name: node for node in outputs}
+        self.structures = form.structures()
+
+    def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...] = ()) -> Function:
+        """A rule that returns gradients by input."""
+        names = self._names(slot, function, with_grads=True, with_tangents=False)
+        answered = [self.inputs[name] for name in inputs] if inputs else self._differentiable_inputs()
+        return self._flat_rule(slot, function, names, answered)
+
+    def jvp_rule(self, function: Function) -> Function:
+        """A rule that returns tangents by output."""
+        names = self._names("jvp", function, with_grads=False, with_tangents=True)
+        nodes = self._outputs()
+        return self._flat_rule("jvp", function, names, nodes)
+
+    def flat_inputs(self, inputs: Sequence[str]) -> tuple[str, ...]:
+        """The flat inputs of some, of which a gradient may be asked."""
+        return tuple(flat for name in inputs for flat in self.inputs[name].flat() if flat in self.differentiable)
+
+    def differentiable_names(self) -> tuple[str, ...]:
+        """The inputs that hold a tensor which may carry a gradient."""
+        return tuple(node.name for node in self._differentiable_inputs())
+
+    def _differentiable_inputs(self) -> list[Node]:
+        return [node for node in self.form.inputs if self.differentiable & set(node.flat())]
+
+    def _outputs(self) -> list[Node]:
+        """The visible differentiable results: containers where there are any, else what the schema says."""
+        from_schema = [
+            _single(result.name) for result in rule_names.differentiable_results(self.schema) if not _hidden(result)
+        ]
+        found: dict[str, Node] = {}
+        for single in from_schema:
+            node = self._owner(single.name) or single
+            found[node.name] = node
+        return list(found.values())
+
+    def _owner(self, flat: str) -> Node | None:
+        nodes = (*self.outputs.values(), *self.inputs.values())
+        return next((node for node in nodes if flat in node.flat()), None)
+
+    def _names(self, slot: str, function: Function, *, with_grads: bool, with_tangents: bool) -> tuple[str, ...]:
+        values = {name: f"argument '{name}'" for name in self.inputs}
+        values |= {name: f"output '{name}'" for name in self.outputs}
+        special: dict[str, str] = {}
+        visible = self._outputs()
+        if with_grads and len(visible) == 1:
+            special["grad"] = f"the incoming gradient of '{visible[0].name}'"
+        if with_grads:
+            special |= {f"grad_{node.name}": f"the incoming gradient of '{node.name}'" for node in visible}
+        if with_tangents:
+            nodes = self._differentiable_inputs()
+            special |= {f"tangent_{node.name}": f"the tangent of '{node.name}'" for node in nodes}
+        flat = rule_names.special_names(self.schema, with_grads=with_grads, with_tangents=with_tangents)
+        values |= rule_names.value_names(self.schema)
+        return rules.bind_names(self.declaration, slot, function, values, {**special, **flat})
+
+    def _flat_rule(self, slot: str, function: Function, names: tuple[str, ...], answered: list[Node]) -> Function:
+        """The rule under flat names: what it names is put together, and what it returns is taken apart."""
+        parameters = inspect.signature(function).parameters
+        optional = [name for name in names if name.startswith("grad") and parameters[name].default is None]
+        makers = {name: self._maker(name) for name in names}
+        needed = [one for name in names if name not in optional for one in makers[name][0]]
+        spare = [one for name in optional for one in makers[name][0]]
+        flat_names = list(dict.fromkeys([*needed, *self.structures, *spare]))
+
+        @functools.wraps(function)
+        def flat(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            given = {**dict(zip(flat_names, args, strict=False)), **kwargs}
+            absent = [name for name in optional if all(given[one] is None for one in makers[name][0])]
+            made = {name: None if name in absent else make(given) for name, (_, make) in makers.items()}
+            result = function(**made)
+            try:
+                return self._collect(answered, result, given)
+            except MisfitError as error:
+                problem = f"the {slot} rule {location_of(function)} returns another container"
+                raise_misfit(GradientError, str(self.declaration.name), problem, error)
+
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        fixed = {*needed, *self.structures}
+        defaults = {n: inspect.Parameter.empty if n in fixed else None for n in flat_names}
+        flat_parameters = [inspect.Parameter(n, kind, default=default) for n, default in defaults.items()]
+        return _with_signature(flat, inspect.Signature(flat_parameters), {})
+
+    def _maker(self, name: str) -> tuple[list[str], Callable[[Mapping[str, Any]], Any]]:
+        """The flat names that a name of a rule's stands for, and what makes its value of theirs."""
+        node = self._named(name)
+        if node is not None:
+            return list(node.flat()), lambda given: node.give(given.__getitem__)
+        if name in ("needs", "meta"):
+            blank = False if name == "needs" else None
+            return [name], lambda given: self._by_attribute(given[name], given, blank)
+        for prefix, valid in (("grad_", self.results), ("tangent_", self.differentiable)):
+            node = self._named(name.removeprefix(prefix)) if name.startswith(prefix) else None
+            if node is not None:
+                return self._mirrored(node, prefix, valid)
+        if name == "grad" and name not in self.schema.argument_names:
+            node = self._outputs()[0]
+            if len(node.flat()) > 1 or node.name in self.outputs:
+                return self._mirrored(node, "grad_", self.results)
+        return [name], lambda given: given[name]
+
+    def _named(self, name: str) -> Node | None:
+        return self.outputs.get(name) or self.inputs.get(name)
+
+    def _mirrored(
+        self, node: Node, prefix: str, valid: set[str]
+    ) -> tuple[list[str], Callable[[Mapping[str, Any]], Any]]:
+        flat = [f"{prefix}{name}" for name in node.flat() if name in valid]
+        return flat, lambda given: node.mirror(lambda one: given.get(f"{prefix}{one}"), given.__getitem__)
+
+    def _by_attribute(self, named: Any, given: Mapping[str, Any], blank: Any) -> Any:
+        """`needs` or `meta` with an attribute per container, next to those per flat tensor."""
+        known = dict(vars(named))
+        nodes = [node for node in (*self.inputs.values(), *self.outputs.values()) if not isinstance(node, Plain)]
+        get = functools.partial(_get, vars(named), blank)
+        known |= {node.name: node.mirror(get, given.__getitem__, blank) for node in nodes}
+        return type(named)(known)
+
+    def _collect(self, answered: list[Node], result: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What a rule returned, by flat name."""
+        if isinstance(result, Mapping) and not (set(result) - set(self._known(answered))):
+            pairs = [(self._find(answered, name), value) for name, value in result.items()]
+        elif self._is_whole(answered, result):
+            assert self.form.results is not None
+            pairs = self.form.results.pairs(result)
+        elif len(answered) == 1:
+            pairs = [(answered[0], result)]
+        elif isinstance(result, (tuple, list)) and len(result) == len(answered):
+            pairs = list(zip(answered, result, strict=True))
+        else:
+            names = quote(node.name for node in answered)
+            raise MisfitError(
+                "the result", f"a dict or a tuple for {names}", describe(result), self._advice(answered, result)
+            )
+        found: dict[str, Any] = {}
+        for node, value in pairs:
+            collected = node.collect(value, given.__getitem__)
+            twice = [name for name in collected if name in found]
+            if twice:
+                raise MisfitError("the result", "one gradient for each place", f"two for '{twice[0]}'")
+            found.update(collected)
+        return {name: value for name, value in found.items() if self._is_answered(name) or isinstance(value, Tensor)}
+
+    def _is_whole(self, answered: list[Node], result: Any) -> bool:
+        """Whether a jvp rule returned the container that a kernel returns."""
+        results = self.form.results
+        if results is None or results.record is None or isinstance(result, Mapping):
+            return False
+        return answered == list(self.outputs.values()) and results.record.read(result) is not None
+
+    def _is_answered(self, name: str) -> bool:
+        return name in self.differentiable or name in self.results
+
+    def _known(self, answered: list[Node]) -> list[str]:
+        return [name for node in answered for name in (node.name, *node.flat())]
+
+    def _advice(self, answered: list[Node], result: Any) -> str | None:
+        unknown = [name for name in result if name not in self._known(answered)] if isinstance(result, Mapping) else []
+        if not unknown:
+            return None
+        name = str(unknown[0])
+        return suggest(name, self._known(answered)) or f"leave {name!r} out: it carries none"
+
+    def _find(self, answered: list[Node], name: str) -> Node:
+        return next((node for node in answered if node.name == name), None) or _single(name)
+
+
+def _get(values: Mapping[str, Any], blank: Any, name: str) -> Any:
+    return values.get(name, blank)
+
+
+def _single(name: str) -> Node:
+    """A flat name that stands for itself."""
+    return Plain(name, name, None)
+
+
+def _hidden(result: Any) -> bool:
+    return bool(getattr(result, "is_hidden", False))

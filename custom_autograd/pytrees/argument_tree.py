@@ -1,0 +1,239 @@
+"""A function whose arguments or results are containers -> its flat twin, which the dispatcher can know."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import GenericAlias
+from typing import Any
+
+from custom_autograd.core.annotations import annotations_of
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.plain_types import resolve
+from custom_autograd.core.schema import TENSOR_TYPES
+from custom_autograd.core.signatures import find_signature
+from custom_autograd.core.types import find_argument_type
+from custom_autograd.core.wish import Refusal, Wish
+from custom_autograd.pytrees.basic_leaf_types import Kind
+from custom_autograd.pytrees.fields import Free, Node, Plain, Record, all_nodes
+from custom_autograd.pytrees.leaf_types import UnknownKindError, kind_of, letters
+from custom_autograd.pytrees.named_fields import find_record
+from custom_autograd.pytrees.outputs import Results, check_hidden, results_of
+from custom_autograd.registration.shorter_rules import Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The structure of one op.
+
+    Attributes:
+        signature: of the function, as its author wrote it.
+        inputs: its parameters, in order.
+        results: its results, or None where the schema can say them itself.
+        flat_signature: of the flat twin.
+        annotations: of the flat twin.
+    """
+
+    signature: inspect.Signature
+    inputs: tuple[Node, ...]
+    results: Results | None
+    flat_signature: inspect.Signature
+    annotations: dict[str, Any]
+
+    def ordered(self) -> tuple[list[Node], list[Node]]:
+        """The parameters that are given by position, and the keyword-only ones."""
+        rows = list(zip(self.inputs, self.signature.parameters.values(), strict=True))
+        positional = [node for node, parameter in rows if parameter.kind is not parameter.KEYWORD_ONLY]
+        return positional, [node for node, parameter in rows if parameter.kind is parameter.KEYWORD_ONLY]
+
+    def own_names(self) -> tuple[list[str], list[str]]:
+        """The names of both."""
+        positional, keywords = self.ordered()
+        return [node.name for node in positional], [node.name for node in keywords]
+
+    def parameters(self) -> Parameters:
+        """Return the same, with their defaults."""
+        rows = self.signature.parameters.values()
+        defaults = {row.name: row.default for row in rows if row.default is not row.empty}
+        return Parameters(*self.own_names(), defaults, any(row.kind is row.VAR_POSITIONAL for row in rows))
+
+    def structures(self) -> list[str]:
+        """The flat names of the texts that say how what varies is put together."""
+        return [node.text for node in all_nodes(self.inputs) if isinstance(node, Free)]
+
+    def is_plain(self, place: int) -> bool:
+        """Whether the parameter in a place is no container."""
+        return isinstance(self.inputs[place], Plain)
+
+    def arguments(self, flat: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """What the author's own function is called with, from values by flat name."""
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for node, parameter in zip(self.inputs, self.signature.parameters.values(), strict=True):
+            value = node.give(flat.__getitem__)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional += list(value)
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                keywords[node.name] = value
+            else:
+                positional.append(value)
+        return positional, keywords
+
+    def flat_call(self, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        """What the flat twin is called with, defaults filled in.
+
+        Raises:
+            MisfitError: an argument is not what was declared.
+        """
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for node, parameter in zip(self.inputs, self.signature.parameters.values(), strict=True):
+            values = node.take(bound.arguments[node.name])
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                keywords.update(zip(node.flat(), values, strict=True))
+            else:
+                positional += values
+        return positional, keywords
+
+    def outside(self, flat: Callable[..., Any]) -> Callable[..., Any]:
+        """What is called as the author of the op calls it, from what is called as its flat twin is."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            positional, keywords = self.flat_call(*args, **kwargs)
+            return flat(*positional, **keywords)
+
+        return call
+
+    def flat_names(self, name: str) -> tuple[str, ...]:
+        """The flat tensors that a name or a path stands for; the name itself where it stands for nothing."""
+        results = () if self.results is None else self.results.nodes
+        for node in all_nodes((*self.inputs, *results)):
+            if name in (node.name, node.path):
+                found = tuple(flat for flat, annotation in node.flat().items() if _holds_tensors(annotation))
+                return found or (node.name,)
+        return (name,)
+
+
+def _holds_tensors(annotation: Any) -> bool:
+    found = find_argument_type(annotation)
+    return found is not None and found.spelling in TENSOR_TYPES
+
+
+def find_form(function: Callable[..., Any], wish: Wish) -> Form | None:
+    """The structure of a function's arguments and results, or None where there is none.
+
+    Raises:
+        DeclarationError: a container holds what cannot travel.
+    """
+    if wish.schema is not None or not callable(function):
+        return None
+    refuse = Refusal(wish.op, location_of(function))
+    signature = find_signature(function)
+    if signature is None:
+        return None  # said where the schema is inferred
+    types = annotations_of(function, signature, refuse)
+    inputs = tuple(_input(parameter, types, refuse) for parameter in signature.parameters.values())
+    results = results_of(types.get("return"), wish, refuse)
+    if results is None and all(isinstance(node, Plain) for node in inputs):
+        return None
+    _check_distinct(inputs, refuse)
+    check_hidden(results, wish, refuse)
+    return Form(signature, inputs, results, *_flattened(signature, inputs, results, types))
+
+
+def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal) -> Node:
+    name = parameter.name
+    if name not in types:
+        return Plain(name, name, parameter.empty)
+    annotation = types[name]
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        several: Any = GenericAlias(list, (annotation,))
+        annotation = several if find_argument_type(several) else GenericAlias(tuple, (annotation, ...))
+    return _node(name, name, annotation, (), refuse)
+
+
+def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse: Refusal) -> Node:
+    annotation = resolve(annotation)
+    if find_argument_type(annotation) is not None:
+        return Plain(name, path, annotation, None if path == name else _kind(annotation))
+    record = find_record(annotation)
+    if (
+        record is not None
+        and record.cls not in above
+        and all(key.isidentifier() or key.isdigit() for key in record.keys)
+    ):
+        inside = (*above, record.cls) if record.style in ("fields", "dataclass") else above
+        places = [
+            _node(f"{name}_{key}", path + record.path(index), one, inside, refuse)
+            for index, (key, one) in enumerate(zip(record.keys, record.annotations, strict=True))
+        ]
+        return Record(name, path, record, tuple(places))
+    if annotation in (Any, object):
+        return Plain(name, path, annotation)
+    try:
+        kind = kind_of(annotation)
+        return Free(name, path, kind, frozenset(letters(kind)))
+    except UnknownKindError:
+        if not above and path == name:
+            return Plain(name, path, annotation)  # refused where the schema is inferred
+        raise refuse(
+            f"'{path}' has an annotation that is not supported",
+            expected="tensors, numbers, strings, dtypes, Enums, and containers of those",
+            found=inspect.formatannotation(annotation),
+            do="change the annotation, or leave it out of the container",
+        ) from None
+
+
+def _kind(annotation: Any) -> Kind | None:
+    """What a place holds, as far as kinds know it."""
+    try:
+        return kind_of(annotation)
+    except UnknownKindError:
+        return None
+
+
+def _flattened(
+    signature: inspect.Signature, inputs: tuple[Node, ...], results: Results | None, types: dict[str, Any]
+) -> tuple[inspect.Signature, dict[str, Any]]:
+    """Signature and annotations of the flat twin; it has no defaults, which the call above it fills in."""
+    parameters, annotations = [], dict[str, Any]()
+    for node, parameter in zip(inputs, signature.parameters.values(), strict=True):
+        kind = parameter.KEYWORD_ONLY if parameter.kind is parameter.KEYWORD_ONLY else parameter.POSITIONAL_OR_KEYWORD
+        for name, annotation in node.flat().items():
+            annotations[name] = annotation
+            parameters.append(inspect.Parameter(name, kind, annotation=annotation))
+    returned = types.get("return", inspect.Signature.empty)
+    if results is not None:
+        returned = results.flat_annotation()
+    annotations["return"] = returned
+    return inspect.Signature(parameters, return_annotation=returned), annotations
+
+
+def _check_distinct(inputs: tuple[Node, ...], refuse: Refusal) -> None:
+    owners: dict[str, str] = {}
+    for node in all_nodes(inputs):
+        for name in () if isinstance(node, Record) else node.flat():
+            other = owners.setdefault(name, node.path)
+            if other != node.path:
+                raise refuse(
+                    f"'{node.path}' and '{other}' both travel under the name '{name}'",
+                    expected="one name for each tensor: of a container, its own and that of the place",
+                    do=f"rename '{node.path}' or '{other}'",
+                )
+
+
+def flat_wish(wish: Wish, form: Form) -> Wish:
+    """The author's wishes, said of the flat twin."""
+    mutates = wish.mutates
+    if not isinstance(mutates, str):
+        mutates = tuple(flat for name in mutates for flat in form.flat_names(name))
+    return replace(
+        wish,
+        mutates=mutates,
+        outputs=wish.outputs if form.results is None else form.results.flat_names(),
+        hidden=tuple(flat for name in wish.hidden for flat in form.flat_names(name)),
+        non_differentiable=tuple(flat for name in wish.non_differentiable for flat in form.flat_names(name)),
+    )

@@ -1,0 +1,233 @@
+"""One argument or result as its author sees it, and the flat ones that the dispatcher knows it by.
+
+Plain     what the schema can say itself: one flat argument of the same name
+Record    a NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: one or more per place, named
+          after argument and place (`params.weight` travels as `params_weight`)
+Free      whatever varies from call to call (dict[str, Tensor], list[tuple[Tensor, int]], an optional record): its
+          tensors as a list under its own name, its ints and floats as `<name>_ints` and `<name>_floats`, and the
+          rest as a constant text, `<name>_structure`
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from custom_autograd.pytrees import treespecs as skeletons
+from custom_autograd.pytrees.basic_leaf_types import Kind, Parts
+from custom_autograd.pytrees.named_fields import RecordType
+from custom_autograd.pytrees.treespecs import MisfitError, Skeleton
+
+Flat = Mapping[str, Any]  # Any: values of every type, by flat name
+Get = Callable[[str], Any]  # what stands for a flat name
+
+
+class Node(Protocol):
+    """One argument or result."""
+
+    @property
+    def name(self) -> str:
+        """As its author spells it."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """As a message spells it."""
+        ...
+
+    def flat(self) -> dict[str, Any]:
+        """Flat name -> annotation."""
+        ...
+
+    def take(self, value: Any) -> list[Any]:
+        """A value of a call, as one value per flat name.
+
+        Raises:
+            MisfitError: it is not what was declared.
+        """
+        ...
+
+    def give(self, get: Get) -> Any:
+        """The inverse of `take`, from values by flat name."""
+        ...
+
+    def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
+        """The same shape with something else for each tensor: whether it needs a gradient, a gradient, a tangent.
+
+        Args:
+            get: what stands for a flat name; a list for a list, `blank` for nothing.
+            structure: the text of a structure, by its flat name.
+            blank: stands for what is no tensor.
+        """
+        ...
+
+    def collect(self, value: Any, structure: Get) -> dict[str, Any]:
+        """What a rule gave for it, by flat name; the inverse of `mirror`.
+
+        Raises:
+            MisfitError: the rule gave something of another shape.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What the schema can say itself."""
+
+    name: str
+    path: str
+    annotation: Any
+    kind: Kind | None = None  # of a place in a container, where that is known
+
+    def flat(self) -> dict[str, Any]:
+        """As in Node."""
+        return {self.name: self.annotation}
+
+    def take(self, value: Any) -> list[Any]:
+        """As in Node."""
+        if self.kind is not None and not self.kind.accepts(value):
+            self.kind.encode(value, Parts(), self.path)  # says what is expected
+        return [value]
+
+    def give(self, get: Get) -> Any:
+        """As in Node."""
+        return get(self.name)
+
+    def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
+        """As in Node."""
+        return get(self.name)
+
+    def collect(self, value: Any, structure: Get) -> dict[str, Any]:
+        """As in Node."""
+        return {self.name: value}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A container with a fixed set of places."""
+
+    name: str
+    path: str
+    record: RecordType
+    places: tuple[Node, ...]
+
+    def flat(self) -> dict[str, Any]:
+        """As in Node."""
+        return {name: annotation for place in self.places for name, annotation in place.flat().items()}
+
+    def take(self, value: Any) -> list[Any]:
+        """As in Node."""
+        found = self.record.read(value)
+        if found is None:
+            raise MisfitError(self.path, self.record.label, self.record.describe(value))
+        return [one for i, place in enumerate(self.places) for one in place.take(found[i])]
+
+    def give(self, get: Get) -> Any:
+        """As in Node."""
+        return self.record.make([place.give(get) for place in self.places])
+
+    def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
+        """As in Node."""
+        return self.record.make_plain([place.mirror(get, structure, blank) for place in self.places])
+
+    def collect(self, value: Any, structure: Get) -> dict[str, Any]:
+        """As in Node."""
+        if value is None:
+            return {name: None for place in self.places for name in place.collect(None, structure)}
+        if callable(value) and not isinstance(value, (Tensor, self.record.cls)):
+            return self._collect_later(functools.cache(value), structure)
+        found = self.record.read_loosely(value)
+        if found is None:
+            raise MisfitError(self.path, self.record.label, self.record.describe(value))
+        collected: dict[str, Any] = {}
+        for key, place in zip(self.record.keys, self.places, strict=True):
+            if key in found:
+                collected.update(place.collect(found[key], structure))
+        return collected
+
+    def _collect_later(self, run: Callable[[], Any], structure: Get) -> dict[str, Any]:
+        """A callable for the whole runs once, when the first of its places is needed."""
+        names = self.collect(None, structure)
+        return {name: lambda name=name: _run(self.collect(run(), structure).get(name)) for name in names}
+
+
+def _run(value: Any) -> Any:
+    return value() if callable(value) and not isinstance(value, Tensor) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """What varies from call to call."""
+
+    name: str
+    path: str
+    kind: Kind
+    inside: frozenset[str]  # which of "T", "I" and "F" may stand in it
+
+    @property
+    def text(self) -> str:
+        """The flat name of its structure."""
+        return f"{self.name}_structure"
+
+    def flat(self) -> dict[str, Any]:
+        """As in Node."""
+        types: dict[str, Any] = {"T": list[Tensor], "I": list[int], "F": list[float]}
+        names = {"T": self.name, "I": f"{self.name}_ints", "F": f"{self.name}_floats"}
+        return {**{names[letter]: kind for letter, kind in types.items() if letter in self.inside}, self.text: str}
+
+    def take(self, value: Any) -> list[Any]:
+        """As in Node."""
+        parts = Parts()
+        text = self.kind.encode(value, parts, self.path)
+        rows = (("T", parts.tensors), ("I", parts.ints), ("F", parts.floats))
+        return [*(row for letter, row in rows if letter in self.inside), text]
+
+    def give(self, get: Get) -> Any:
+        """As in Node."""
+        names = {"T": self.name, "I": f"{self.name}_ints", "F": f"{self.name}_floats"}
+        rows = {letter: iter(get(name)) for letter, name in names.items() if letter in self.inside}
+        return skeletons.rebuild(self._skeleton(get), lambda letter: next(rows[letter]))
+
+    def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
+        """As in Node."""
+        node = self._skeleton(structure)
+        found = get(self.name) if "T" in self.inside else None
+        row = iter(found if isinstance(found, (list, tuple)) else [blank] * skeletons.count_tensors(node))
+        return skeletons.rebuild(node, lambda letter: next(row) if letter == "T" else blank, is_plain=True)
+
+    def collect(self, value: Any, structure: Get) -> dict[str, Any]:
+        """As in Node."""
+        if value is None or "T" not in self.inside:
+            return {self.name: None}
+        node = self._skeleton(structure)
+        if callable(value) and not isinstance(value, Tensor):
+            return {self.name: lambda: list(skeletons.collect(node, value(), self.path))}
+        return {self.name: list(skeletons.collect(node, value, self.path))}
+
+    def paths(self, structure: Get) -> list[str]:
+        """Return how a message reaches each tensor, in order; `structure` as in `mirror`."""
+        return list(skeletons.paths_of_tensors(self._skeleton(structure), self.path))
+
+    def _skeleton(self, get: Get) -> Skeleton:
+        return skeletons.parse(get(self.text))
+
+
+def plain_places(nodes: tuple[Node, ...]) -> Iterator[Plain]:
+    """Every flat value that has a place of its own."""
+    for node in nodes:
+        if isinstance(node, Plain):
+            yield node
+        elif isinstance(node, Record):
+            yield from plain_places(node.places)
+
+
+def all_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes and everything in their places."""
+    for node in nodes:
+        yield node
+        if isinstance(node, Record):
+            yield from all_nodes(node.places)

@@ -1,0 +1,262 @@
+"""What may stand inside a container whose shape varies: from annotations to kinds, and the kinds that know classes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import math
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.plain_types import resolve
+from custom_autograd.pytrees.basic_leaf_types import (
+    LITERALS,
+    TORCH_CONSTANTS,
+    Choice,
+    Constant,
+    Kind,
+    Many,
+    Parts,
+    Single,
+    Table,
+    refuse,
+)
+from custom_autograd.pytrees.named_fields import RecordType, find_record, is_union
+from custom_autograd.pytrees.treespecs import MisfitError, name_of
+from custom_autograd.torch_private.compiler import constant_in_graphs
+from custom_autograd.torch_private.trees import NodeType, find_node_type
+
+BY_CLASS = ("fields", "dataclass")
+"""The styles of containers that are classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each place has a kind of its own."""
+
+    record: RecordType
+    own: tuple[Kind, ...] = ()
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kind of each place: of a class found when it is first asked for, since a class may hold itself."""
+        return _kinds_of(self.record.cls) if self.record.style in BY_CLASS else self.own
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """As in Kind."""
+        record, found = self.record, self.record.read(value)
+        if found is None:
+            raise MisfitError(path, record.label, record.describe(value))
+        kinds, count = self.kinds(), len(record.keys)
+        texts = [kinds[i].encode(found[i], parts, path + record.path(i)) for i in range(count)]
+        if record.style == "keys":
+            return f"('d',{', '.join([f'({key!r}, {text})' for key, text in zip(record.keys, texts, strict=False)])})"
+        head = {"items": "'u'", "slice": "'s'"}.get(record.style) or f"'r', {name_of(record.cls)!r}"
+        return f"({', '.join([head, *texts])},)"
+
+    def accepts(self, value: Any) -> bool:
+        """As in Kind."""
+        return self.record.read(value) is not None
+
+    def inner(self) -> Sequence[Kind]:
+        """As in Kind."""
+        return self.kinds()
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A class that is registered as a pytree node: its children may be anything."""
+
+    node: NodeType
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """As in Kind."""
+        cls = self.node.cls
+        if type(value) is not cls:
+            refuse(path, f"a {cls.__name__}", value)
+        found, context = self.node.dump(value)
+        if not _is_writable(context):
+            refuse(f"the context of {path}", "bools, numbers, strings and containers of those", context)
+        texts = [ANYTHING.encode(item, parts, f"{path}.{index}") for index, item in enumerate(found)]
+        return f"({', '.join([repr('p'), repr(name_of(cls)), repr(context), *texts])},)"
+
+    def accepts(self, value: Any) -> bool:
+        """As in Kind."""
+        return type(value) is self.node.cls
+
+    def inner(self) -> Sequence[Kind]:
+        """As in Kind."""
+        return (ANYTHING,)
+
+
+_KINDS: dict[type, tuple[Kind, ...]] = {}
+
+
+@constant_in_graphs
+def _kinds_of(cls: type) -> tuple[Kind, ...]:
+    """The kind of each field of a NamedTuple or dataclass."""
+    if cls not in _KINDS:
+        record = find_record(cls)
+        assert record is not None
+        _KINDS[cls] = tuple(map(kind_of, record.annotations))
+    return _KINDS[cls]
+
+
+def places_of(record: RecordType) -> Places:
+    """The kind that stands for a container of fixed places."""
+    return Places(record, () if record.style in BY_CLASS else tuple(map(kind_of, record.annotations)))
+
+
+class Anything:
+    """Whatever the value is: `Any`, or a container without further annotation."""
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """As in Kind."""
+        kind = self._find(value)
+        if kind is None:
+            refuse(path, "tensors, numbers, strings, dtypes, Enums, and containers of those", value)
+        return kind.encode(value, parts, path)
+
+    def accepts(self, value: Any) -> bool:
+        """As in Kind."""
+        return self._find(value) is not None
+
+    def inner(self) -> Sequence[Kind]:
+        """As in Kind."""
+        return tuple(map(Single, "TIF"))
+
+    def _find(self, value: Any) -> Kind | None:
+        if type(value) in LITERALS or isinstance(value, (enum.Enum, *TORCH_CONSTANTS)):
+            return Constant((type(value),))
+        for letter in "TIF":
+            if Single(letter).accepts(value):
+                return Single(letter)
+        node = find_node_type(type(value))
+        if node is not None:
+            return Registered(node)
+        record = None if type(value) in (tuple, dict) else find_record(type(value))
+        if record is not None:
+            return places_of(record)
+        if isinstance(value, dict):
+            return Table(Constant((str, int)), self)
+        return Many(self) if isinstance(value, (list, tuple)) else None
+
+
+ANYTHING = Anything()
+
+
+def _is_writable(context: Any) -> bool:
+    if isinstance(context, (list, tuple)):
+        return type(context) in (list, tuple) and all(_is_writable(item) for item in context)
+    if isinstance(context, dict):
+        return all(_is_writable(item) for row in context.items() for item in row)
+    if isinstance(context, float):
+        return math.isfinite(context)
+    return type(context) in (bool, int, str, type(None))
+
+
+def letters(kind: Kind, seen: set[int] | None = None) -> set[str]:
+    """Which of "T", "I" and "F" may stand anywhere inside."""
+    seen = set() if seen is None else seen
+    if isinstance(kind, Single):
+        return {kind.letter}
+    name = id(kind.record.cls) if isinstance(kind, Places) and kind.record.style in BY_CLASS else id(kind)
+    if name in seen:
+        return set()
+    seen.add(name)
+    return {letter for one in kind.inner() for letter in letters(one, seen)}
+
+
+class UnknownKindError(Exception):
+    """An annotation that no kind stands for."""
+
+
+def kind_of(annotation: Any) -> Kind:
+    """The kind that an annotation stands for.
+
+    Raises:
+        UnknownKindError: there is none.
+    """
+    annotation = resolve(annotation)
+    simple = SIMPLE.get(annotation) if isinstance(annotation, typing.Hashable) else None
+    if simple is not None:
+        return simple
+    if is_union(annotation):
+        members = typing.get_args(annotation)
+        return Choice(tuple(map(kind_of, _by_strictness(members))), " or ".join(map(_spell, members)))
+    origin, items = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return Constant(tuple({type(one) for one in items}), items)
+    if origin in (list, *SEQUENCES):
+        return Many(kind_of(items[0]))
+    if origin is tuple and Ellipsis in items:
+        return Many(kind_of(items[0]), is_tuple=True)
+    if origin in (dict, *MAPPINGS):
+        return Table(_key_of(items[0]), kind_of(items[1]))
+    return _kind_of_class(annotation)
+
+
+def _kind_of_class(annotation: Any) -> Kind:
+    if isinstance(annotation, type):
+        if issubclass(annotation, enum.Enum):
+            name_of(annotation)
+            return Constant((annotation,))
+        if issubclass(annotation, Tensor):
+            return Single("T")
+        node = find_node_type(annotation)
+        if node is not None and not dataclasses.is_dataclass(annotation):
+            name_of(annotation)
+            return Registered(node)
+    record = find_record(annotation)
+    if record is None:
+        raise UnknownKindError(_spell(annotation))
+    if record.style in BY_CLASS:
+        name_of(record.cls)
+    return places_of(record)
+
+
+def _by_strictness(annotations: tuple[Any, ...]) -> Iterator[Any]:
+    """Bool before int before float, so that each number is taken for what it is."""
+    order = {bool: 0, int: 1, float: 2, complex: 3}
+    return iter(sorted(annotations, key=lambda one: order.get(one, -1) if isinstance(one, type) else -1))
+
+
+def _key_of(annotation: Any) -> Constant | Single:
+    found = kind_of(annotation)
+    if annotation is int:
+        return Single("I")
+    if annotation is Any:
+        return Constant((str, int))
+    if not isinstance(found, Constant) or not set(found.types) <= {str, int}:
+        raise UnknownKindError(f"dict keys of type {_spell(annotation)}")
+    return found
+
+
+def _spell(annotation: Any) -> str:
+    record = find_record(annotation)
+    if record is not None:
+        return record.label
+    return "None" if annotation is type(None) else inspect.formatannotation(annotation).removeprefix("torch.")
+
+
+SEQUENCES = (typing.get_origin(typing.Sequence[int]),)
+MAPPINGS = (typing.get_origin(typing.Mapping[int, int]),)
+SIMPLE: dict[Any, Kind] = {
+    Tensor: Single("T"),
+    int: Single("I"),
+    torch.SymInt: Single("I"),
+    float: Single("F"),
+    Any: ANYTHING,
+    object: ANYTHING,
+    list: Many(ANYTHING),
+    tuple: Many(ANYTHING, is_tuple=True),
+    dict: Table(Constant((str, int)), ANYTHING),
+    torch.Size: Many(Single("I"), is_tuple=True),
+    None: Constant((type(None),)),
+    **{kind: Constant((kind,)) for kind in (*LITERALS, *TORCH_CONSTANTS)},
+}

@@ -1,0 +1,173 @@
+"""Rules in the style of torch.library, by position, for the flat twin: vmap, and backward with setup_context."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from custom_autograd.core.errors import GradientError, KernelError
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import quote
+from custom_autograd.core.schema import Schema
+from custom_autograd.pytrees.adapters import raise_misfit
+from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.treespecs import MisfitError
+from custom_autograd.registration.declaration import Declaration
+
+Function = Callable[..., Any]  # Any: a user's function
+TEXTS = "custom_autograd_structures"
+"""Where ctx keeps the texts of a call's structures."""
+
+
+def flat_vmap(form: Form, declaration: Declaration, function: Function) -> Function:
+    """A vmap rule: `in_dims`, arguments, output and `out_dims` are containers where the op's are."""
+    positional, keywords = form.ordered()
+    has_keyword_tensors = any(a.is_keyword_only and a.holds_tensors for a in declaration.schema.arguments)
+    names = declaration.schema.argument_names
+
+    @functools.wraps(function)
+    def flat(info: Any, in_dims: Any, /, *args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        dims = dict(zip(names, in_dims, strict=False))
+        nodes = [*positional, *(keywords if has_keyword_tensors else [])]
+        own_dims = tuple(node.mirror(dims.get, given.__getitem__) for node in nodes)
+        values, by_name = form.arguments(given)
+        result = function(info, own_dims, *values, **by_name)
+        if form.results is None or not isinstance(result, tuple) or len(result) != 2:
+            return result
+        try:
+            return form.results.take(result[0]), form.results.take_dims(result[1])
+        except MisfitError as error:
+            problem = f"the vmap rule {location_of(function)} returns another container"
+            raise_misfit(KernelError, str(declaration.name), problem, error)
+
+    return _plain_signature(flat, ["info", "in_dims", *names], declaration.schema)
+
+
+def _plain_signature(flat: Function, names: list[str], schema: Schema) -> Function:
+    keywords = {argument.name for argument in schema.arguments if argument.is_keyword_only}
+    either, only = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(name, only if name in keywords else either) for name in names]
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect asks for
+    return flat
+
+
+def _own_signature(function: Function) -> Function:
+    """The function, which inspect takes for what it is rather than for what it wraps."""
+    function.__signature__ = inspect.signature(function, follow_wrapped=False)  # type: ignore[attr-defined]
+    return function
+
+
+class Ctx:
+    """The ctx of a rule, on which `needs_input_grad` has the containers of the op; all else is the real one's."""
+
+    def __init__(self, ctx: Any, needs_input_grad: tuple[Any, ...]) -> None:
+        vars(self).update(custom_autograd_ctx=ctx, needs_input_grad=needs_input_grad)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["custom_autograd_ctx"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)["custom_autograd_ctx"], name, value)
+
+
+class TorchStyle:
+    """A backward and a setup_context of an op with containers, for its flat twin."""
+
+    def __init__(self, form: Form, declaration: Declaration, backward: Function, setup: Function | None) -> None:
+        self.form = form
+        self.declaration = declaration
+        schema = declaration.schema
+        positional, keywords = form.ordered()
+        tensors = {argument.name for argument in schema.tensor_arguments}
+        self.answered = [*positional, *(node for node in keywords if tensors & set(node.flat()))]
+        keyword_only = {argument.name for argument in schema.arguments if argument.is_keyword_only}
+        self.flat_answered = [n for n in schema.argument_names if n not in keyword_only or n in tensors]
+        has_default = {name for name, one in form.signature.parameters.items() if one.default is not one.empty}
+        fixed = {node.name for node in positional if not tensors & set(node.flat())}
+        self.optional = has_default | fixed | {node.name for node in keywords}
+        self.structures = form.structures()
+        self.user_backward, self.user_setup = backward, setup
+        self.backward = _own_signature(functools.wraps(backward)(lambda ctx, *grads: self._run_backward(ctx, grads)))
+        self.setup = _own_signature(functools.wraps(setup or backward)(self._setup_function()))
+
+    def _setup_function(self) -> Function:
+        def setup(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Mapping[str, Any] | None = None) -> None:
+            self._run_setup(ctx, inputs, output, keyword_only_inputs or {})
+
+        return setup
+
+    def _run_setup(self, ctx: Any, inputs: Any, output: Any, keywords: Mapping[str, Any]) -> None:
+        given = {**dict(zip(self.declaration.schema.argument_names, inputs, strict=False)), **keywords}
+        texts = {name: given[name] for name in self.structures}
+        if texts:
+            setattr(ctx, TEXTS, tuple(texts.items()))
+        if self.user_setup is None:
+            return
+        positional, by_name = self.form.arguments(given)
+        names = inspect.signature(self.user_setup).parameters
+        seen = Ctx(ctx, self._needs(ctx, texts))
+        arguments: dict[str, Any] = {"inputs": tuple(positional), "output": self._output(output)}
+        if "keyword_only_inputs" in names:
+            arguments["keyword_only_inputs"] = by_name
+        if {"ctx", "inputs", "output"} <= set(names):
+            self.user_setup(ctx=seen, **arguments)
+        else:
+            self.user_setup(seen, *arguments.values())
+
+    def _output(self, output: Any) -> Any:
+        results = self.form.results
+        if results is None:
+            return output
+        names = results.flat_names()
+        return results.put(dict(zip(names, output if len(names) > 1 else (output,), strict=True)))
+
+    def _needs(self, ctx: Any, texts: Mapping[str, str]) -> tuple[Any, ...]:
+        needs = dict(zip(self.flat_answered, ctx.needs_input_grad, strict=False))
+        return tuple(node.mirror(needs.get, texts.__getitem__) for node in self.answered)
+
+    def _run_backward(self, ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        texts = dict(getattr(ctx, TEXTS, ()))
+        incoming = grads
+        if self.form.results is not None:
+            by_name = dict(zip(self.form.results.flat_names(), grads, strict=True))
+            incoming = tuple(node.mirror(by_name.get, texts.__getitem__) for node in self.form.results.nodes)
+        rows = self._rows(self.user_backward(Ctx(ctx, self._needs(ctx, texts)), *incoming), ctx.needs_input_grad)
+        found: dict[str, Any] = {}
+        try:
+            for node, row in zip(self.answered, rows, strict=True):
+                found.update(node.collect(row, texts.__getitem__))
+        except MisfitError as error:
+            problem = f"the backward {location_of(self.user_backward)} returns another container"
+            raise_misfit(GradientError, str(self.declaration.name), problem, error)
+        return tuple(found.get(name) for name in self.flat_answered)
+
+    def _rows(self, result: Any, needs: tuple[Any, ...]) -> list[Any]:
+        """Return what a backward returned as a list, with None for what it may leave out at the end."""
+        is_row = isinstance(result, tuple) and (len(self.answered) != 1 or len(result) == 1)
+        rows = list(result) if is_row else [result]
+        while len(rows) > len(self.answered) and rows[-1] is None:
+            rows.pop()
+        needed = {name for name, need in zip(self.flat_answered, needs, strict=False) if _is_any(need)}
+        missing = self.answered[len(rows) :]
+        is_short = any(node.name not in self.optional or needed & set(node.flat()) for node in missing)
+        if is_short or len(rows) > len(self.answered):
+            raise self._wrong_count(len(rows))
+        return rows + [None] * len(missing)
+
+    def _wrong_count(self, count: int) -> GradientError:
+        return GradientError(
+            str(self.declaration.name),
+            "the backward returns the wrong number of gradients",
+            expected=f"{len(self.answered)}: {quote(node.name for node in self.answered)}",
+            found=str(count),
+            rule=f"{location_of(self.user_backward)}, backward",
+            declared=self.declaration.location,
+            do="return one per positional argument and keyword-only tensor, None for what is no tensor",
+        )
+
+
+def _is_any(need: Any) -> bool:
+    return any(need) if isinstance(need, (list, tuple)) else bool(need)

@@ -1,1 +1,0 @@
-"""What happens when an op is called or differentiated."""

@@ -1,0 +1,209 @@
+"""Autocast under transforms, compilation, export and checkpointing: as in plain calls, by value."""
+
+import pytest
+import torch
+from capabilities.autocast_ops import BY_HAND, LOW, add_product, scaled
+from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
+
+from custom_autograd.torch_private.compilation import GraphCounter, compiled_backward
+
+CASES = pytest.mark.parametrize(("op", "by_hand"), BY_HAND.values(), ids=BY_HAND.keys())
+NEAR = {"rtol": 0.03, "atol": 0.05}  # bfloat16 keeps eight bits, and sums are taken in another order
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+
+
+def lowered():
+    return torch.autocast("cpu", LOW)
+
+
+def tensors():
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(shape, generator=generator).requires_grad_() for shape in [(4, 3), (3, 5), (5,)])
+
+
+def batch():
+    return torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(1))
+
+
+def loss(function):
+    return lambda *inputs: function(*inputs).float().square().sum()
+
+
+def gradients(output, inputs):
+    return torch.autograd.grad(output.float().square().sum(), inputs)
+
+
+@CASES
+def test_grad(op, by_hand):
+    with lowered():
+        found = torch.func.grad(loss(op), (0, 1, 2))(*tensors())
+
+    assert_close(found, torch.func.grad(loss(by_hand), (0, 1, 2))(*tensors()), **NEAR)
+
+
+@CASES
+def test_second_derivatives(op, by_hand):
+    def twice(function):
+        return torch.func.grad(lambda *inputs: torch.func.grad(loss(function))(*inputs).sum())(*tensors())
+
+    with lowered():
+        found = twice(op)
+
+    assert_close(found, twice(by_hand), **NEAR)
+
+
+@CASES
+def test_jvp(op, by_hand):
+    tangents = tuple(map(torch.ones_like, tensors()))
+    with lowered():
+        found = torch.func.jvp(op, tensors(), tangents)
+
+    assert_close(found, torch.func.jvp(by_hand, tensors(), tangents), **NEAR)
+
+
+@CASES
+def test_vjp(op, by_hand):
+    def pulled_back(function):
+        output, pull = torch.func.vjp(function, *tensors())
+        return output, pull(torch.ones_like(output))
+
+    with lowered():
+        found = pulled_back(op)
+
+    assert_close(found, pulled_back(by_hand), **NEAR)
+
+
+@CASES
+def test_vmap(op, by_hand):
+    _, weight, scale = tensors()
+    with lowered():
+        found = torch.vmap(op, (0, None, None))(batch(), weight, scale)
+
+    assert_close(found, torch.stack([by_hand(x, weight, scale) for x in batch()]), **NEAR)
+
+
+@CASES
+def test_vmap_of_grad(op, by_hand):
+    _, weight, scale = tensors()
+    with lowered():
+        found = torch.vmap(torch.func.grad(loss(op)), (0, None, None))(batch(), weight, scale)
+    expected = [torch.func.grad(loss(by_hand))(x, weight, scale) for x in batch()]
+
+    assert_close(found, torch.stack(expected), **NEAR)
+
+
+@CASES
+def test_grad_of_vmap(op, by_hand):
+    _, weight, scale = tensors()
+    with lowered():
+        found = torch.func.grad(lambda x: torch.vmap(loss(op), (0, None, None))(x, weight, scale).sum())(batch())
+    expected = [torch.func.grad(loss(by_hand))(x, weight, scale) for x in batch()]
+
+    assert_close(found, torch.stack(expected), **NEAR)
+
+
+@CASES
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_within_autocast(op, by_hand, backend):
+    inputs = tensors()
+    compiled = torch.compile(lambda *inputs: op(*inputs), backend=backend, fullgraph=True)
+    with lowered():
+        found = compiled(*inputs)
+
+    assert_close(found, by_hand(*inputs), **NEAR)
+    assert_close(gradients(found, inputs), gradients(by_hand(*inputs), inputs), **NEAR)
+
+
+@CASES
+def test_compiled_with_autocast(op, by_hand):
+    def call(*inputs):
+        with lowered():
+            return op(*inputs)
+
+    inputs = tensors()
+    found = torch.compile(call, backend="aot_eager", fullgraph=True)(*inputs)
+
+    assert_close(found, by_hand(*inputs), **NEAR)
+    assert_close(gradients(found, inputs), gradients(by_hand(*inputs), inputs), **NEAR)
+
+
+def test_compiled_with_and_without_autocast():
+    counter, inputs = GraphCounter(), tensors()
+    compiled = torch.compile(lambda *inputs: scaled(*inputs), backend=counter, fullgraph=True)
+    with lowered():
+        below = compiled(*inputs)
+    outside = compiled(*inputs)
+    with lowered():
+        compiled(*inputs)
+
+    assert_close(below, BY_HAND["rules, hidden output"][1](*inputs), **NEAR)
+    assert_close(outside, scaled(*inputs), rtol=1e-5, atol=1e-5)
+    assert 2 == counter.graphs
+
+
+@CASES
+def test_compiled_backward_within_autocast(op, by_hand):
+    inputs = tensors()
+    with compiled_backward(), lowered():
+        op(*inputs).float().square().sum().backward()
+
+    assert_close(tuple(x.grad for x in inputs), gradients(by_hand(*inputs), inputs), **NEAR)
+
+
+class Module(torch.nn.Module):
+    """Calls an op under autocast."""
+
+    def __init__(self, op):
+        super().__init__()
+        self.op = op
+
+    def forward(self, x, weight, scale):
+        with lowered():
+            return self.op(x, weight, scale)
+
+
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch itself, decomposing
+@CASES
+@pytest.mark.parametrize("is_strict", [False, True], ids=["non-strict", "strict"])
+def test_exported(op, by_hand, is_strict):
+    program = torch.export.export(Module(op), tensors(), strict=is_strict)
+
+    assert_close(program.module()(*tensors()), by_hand(*tensors()), **NEAR)
+    assert_close(program.run_decompositions().module()(*tensors()), by_hand(*tensors()), **NEAR)
+
+
+@CASES
+@pytest.mark.parametrize("is_reentrant", [False, True])
+def test_checkpointed(op, by_hand, is_reentrant):
+    inputs = tensors()
+    with lowered():
+        output = checkpoint(op, *inputs, use_reentrant=is_reentrant)
+    output.float().square().sum().backward()
+
+    assert_close(tuple(x.grad for x in inputs), gradients(by_hand(*inputs), inputs), **NEAR)
+
+
+def test_an_op_that_writes_is_compiled():
+    def call(x, weight):
+        total = torch.zeros(4, 5)
+        add_product(total, x, weight)
+        return total
+
+    x, weight, _ = tensors()
+    with lowered():
+        found = torch.compile(call, backend="aot_eager", fullgraph=True)(x, weight)
+
+    assert_close(found, (x.to(LOW) @ weight.to(LOW)).float(), **NEAR)
+
+
+def test_an_op_that_writes_is_batched():
+    x, (_, weight, _), total = batch(), tensors(), torch.zeros(6, 4, 5)
+    with lowered(), torch.no_grad():
+        torch.vmap(add_product, (0, 0, None), out_dims=None)(total, x, weight)
+
+    assert_close(total, (x.to(LOW) @ weight.detach().to(LOW)).float(), **NEAR)

@@ -1,0 +1,139 @@
+"""A changed rule is never served from a compile cache, neither on disk nor in the process."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from custom_autograd import custom_op
+from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint
+
+PROGRAM = """
+import os, sys
+import torch
+import torch._inductor.compile_fx  # here, once: the children below begin with it
+from torch import Tensor
+from custom_autograd import custom_op
+
+def run(helper, gradient):
+    @custom_op("cached::identity")
+    def identity(x: Tensor) -> Tensor:
+        return x.clone()
+
+    identity.register_fake(torch.empty_like)
+    scope = {}
+    exec(f"def factor(): return {helper}\\ndef backward(grad): return {gradient}", scope)
+    identity.register_backward(scope["backward"])
+    f = torch.compile(lambda x: identity(x), fullgraph=True)  # nothing else: no C++ has to be compiled
+    x = torch.ones(4, requires_grad=True)
+    f(x).backward(torch.full_like(x, 3))
+    counters = torch._dynamo.utils.counters["aot_autograd"]
+    print(x.grad[0].item(), counters["autograd_cache_hit"], counters["autograd_cache_miss"], flush=True)
+
+for case in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        run(*case.split(";"))
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def run(folder, *cases):
+    """For each helper and gradient the compiled gradient, and the hits and misses of AOTAutograd's cache."""
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+        "TORCHINDUCTOR_AUTOGRAD_CACHE": "1",
+    }
+    command = [sys.executable, "-c", PROGRAM, *cases]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return [tuple(map(float, line.split())) for line in finished.stdout.splitlines()]
+
+
+def test_a_changed_backward_or_a_function_that_it_calls_is_not_served_from_the_cache_on_disk(tmp_path):
+    """Each case in a process of its own; the second shows that the cache works where nothing changed."""
+    cases = ["1;grad * 2 * factor()", "1;grad * 2 * factor()", "1;grad * 10 * factor()", "2;grad * 2 * factor()"]
+
+    assert [(6, 0, 1), (6, 1, 0), (30, 0, 1), (12, 0, 1)] == run(tmp_path, *cases)
+
+
+@custom_op("compiler::scaled")
+def scaled(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@scaled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_replaced_backward_is_traced_anew_in_the_same_process():
+    f = torch.compile(lambda x: scaled(x).sum(), backend="aot_eager", fullgraph=True)
+    x = torch.ones(2, requires_grad=True)
+    for factor in (2.0, 10.0):
+        scaled.register_backward(lambda grad, factor=factor: grad * factor, replace=True)
+
+        assert_close(torch.autograd.grad(f(x), x)[0], torch.full((2,), factor))
+
+
+def test_the_fingerprint_follows_rules_and_nothing_else():
+    def declare(number, gradient):
+        op = custom_op(f"compiler::fingerprint_{number}")(plain)
+        op.register_backward(gradient)
+        return fingerprint(op.entry)
+
+    first = declare(1, lambda grad: grad * 2)
+
+    assert first == declare(2, lambda grad: grad * 2)
+    assert first != declare(3, lambda grad: grad * 3)
+
+
+def plain(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@pytest.mark.parametrize("value", [[1.0], {"a": 1.0}, (1.0, "b")], ids=str)
+def test_the_fingerprint_follows_containers_that_a_rule_reads(value):
+    def declare(number, read):
+        op = custom_op(f"compiler::{type(value).__name__}_{number}")(plain)
+        op.register_backward(lambda grad: grad * len(read))
+        return fingerprint(op.entry)
+
+    assert declare(1, value) != declare(2, [2.0])
+
+
+def test_the_fingerprint_follows_what_partial_bound():
+    def declare(number, factor):
+        op = custom_op(f"compiler::partial_{number}")(plain)
+        op.register_backward(functools.partial(scale_gradient, factor))
+        return fingerprint(op.entry)
+
+    assert declare(1, 2.0) == declare(2, 2.0)
+    assert declare(3, 2.0) != declare(4, 3.0)
+
+
+def scale_gradient(factor, grad):
+    return grad * factor
+
+
+def test_the_fingerprint_follows_functions_without_a_module():
+    """Such as exec makes in an empty scope."""
+
+    def declare(number, factor):
+        scope = {}
+        exec(f"def factor(): return {factor}\ndef backward(grad): return grad * factor()", scope)
+        op = custom_op(f"compiler::made_{number}")(plain)
+        op.register_backward(scope["backward"])
+        return fingerprint(op.entry)
+
+    assert declare(1, 2) == declare(2, 2)
+    assert declare(3, 2) != declare(4, 3)
