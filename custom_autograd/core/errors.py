@@ -33,7 +33,7 @@ class CustomAutogradError(RuntimeError):
         do: what to do about it.
 
     Attributes:
-        op, problem, expected, found, rule, declared, do: as given; `op` is empty if there is only a text.
+        op, problem, expected, found, rule, declared, do: as given; `op` is None if there is only a text.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CustomAutogradError(RuntimeError):
         do: str | None = None,
     ) -> None:
         # Not super().__init__: Dynamo cannot trace it, and BaseException.__new__ has set `args` already.
-        self.op = "" if problem is None else op
+        self.op = None if problem is None else op
         self.problem = op if problem is None else problem
         self.expected = expected
         self.found = found
@@ -58,7 +58,7 @@ class CustomAutogradError(RuntimeError):
 
     def __str__(self) -> str:
         """Return the text: the problem, then a line for each fact."""
-        if not self.op:
+        if self.op is None:
             return self.problem
         return format_message(
             self.op,

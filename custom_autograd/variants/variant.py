@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
-from custom_autograd import declare
+from custom_autograd import declare, register
 from custom_autograd.calls.kernel_options import Terms
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.schema import Schema

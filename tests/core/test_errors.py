@@ -54,7 +54,7 @@ def test_an_error_is_the_same_after_a_copy(kind, again):
 def test_an_error_of_one_text_is_that_text():
     error = pickle.loads(pickle.dumps(KernelUnavailable("there is no GPU")))
 
-    assert ("there is no GPU", "", "there is no GPU", None) == (str(error), error.op, error.problem, error.do)
+    assert ("there is no GPU", None, "there is no GPU", None) == (str(error), error.op, error.problem, error.do)
 
 
 def test_an_origin_makes_errors_of_any_class():
