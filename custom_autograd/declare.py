@@ -6,7 +6,7 @@ import importlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -32,6 +32,21 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private.dispatch import is_defined
+
+
+class Options(TypedDict, total=False):
+    """The options of `custom_op` but `hidden`, for type checkers."""
+
+    mutates_args: str | Iterable[str]
+    device_types: str | Sequence[str] | None
+    schema: str | None
+    tags: Sequence[torch.Tag] | None
+    outputs: Sequence[str] | None
+    non_differentiable: Sequence[str]
+    aliases: Mapping[str, str] | None
+    reference: bool
+    static: Sequence[str]
+    replace: bool
 
 
 def wish_of(

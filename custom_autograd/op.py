@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,18 +12,16 @@ import torch
 from custom_autograd import declare, register
 from custom_autograd.calls.kernel_options import Terms
 from custom_autograd.core.casting import Cast
-from custom_autograd.core.schema import Schema
+from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.dispatch.call import publish
-from custom_autograd.dispatch.generated import program_of, source_of
-from custom_autograd.opdef import OpDef
-from custom_autograd.registration import library
-from custom_autograd.registration.registry import Entry
-from custom_autograd.torch_private.dispatch import OpOverload
+from custom_autograd.handle import Handle
 from custom_autograd.values.validation import level_of, parse_level
-from custom_autograd.variants import InplaceVariant, OutVariant
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
+
     from custom_autograd.core.samples import Sample
+    from custom_autograd.declare import Options
     from custom_autograd.verification.report import Report
 
 P = ParamSpec("P")
@@ -36,57 +33,15 @@ Layouts = str | Mapping[str, str] | None
 
 @typing.overload
 def custom_op(
-    name: str,
-    fn: None = None,
-    /,
-    *,
-    mutates_args: str | Iterable[str] = (),
-    device_types: DeviceTypes = None,
-    schema: str | None = None,
-    tags: Sequence[torch.Tag] | None = None,
-    outputs: Sequence[str] | None = None,
-    hidden: tuple[()] = (),
-    non_differentiable: Sequence[str] = (),
-    aliases: Mapping[str, str] | None = None,
-    reference: bool = False,
-    static: Sequence[str] = (),
-    replace: bool = False,
+    name: str, fn: None = None, /, *, hidden: tuple[()] = (), **options: Unpack[Options]
 ) -> Callable[[Callable[P, R]], CustomOp[P, R]]: ...
 @typing.overload
 def custom_op(
-    name: str,
-    fn: None = None,
-    /,
-    *,
-    mutates_args: str | Iterable[str] = (),
-    device_types: DeviceTypes = None,
-    schema: str | None = None,
-    tags: Sequence[torch.Tag] | None = None,
-    outputs: Sequence[str] | None = None,
-    hidden: Sequence[str],
-    non_differentiable: Sequence[str] = (),
-    aliases: Mapping[str, str] | None = None,
-    reference: bool = False,
-    static: Sequence[str] = (),
-    replace: bool = False,
+    name: str, fn: None = None, /, *, hidden: Sequence[str], **options: Unpack[Options]
 ) -> Callable[[Callable[P, Any]], CustomOp[P, Any]]: ...
 @typing.overload
 def custom_op(
-    name: str,
-    fn: Callable[P, R],
-    /,
-    *,
-    mutates_args: str | Iterable[str] = (),
-    device_types: DeviceTypes = None,
-    schema: str | None = None,
-    tags: Sequence[torch.Tag] | None = None,
-    outputs: Sequence[str] | None = None,
-    hidden: Sequence[str] = (),
-    non_differentiable: Sequence[str] = (),
-    aliases: Mapping[str, str] | None = None,
-    reference: bool = False,
-    static: Sequence[str] = (),
-    replace: bool = False,
+    name: str, fn: Callable[P, R], /, *, hidden: Sequence[str] = (), **options: Unpack[Options]
 ) -> CustomOp[P, R]: ...
 def custom_op(
     name: str,
@@ -105,7 +60,7 @@ def custom_op(
     static: Sequence[str] = (),
     replace: bool = False,
 ) -> Any:  # Any: the overloads say what
-    """Declares a PyTorch operation. A superset of `torch.library.custom_op`.
+    """Declare a PyTorch operation. A superset of `torch.library.custom_op`.
 
     Args:
         name: "namespace::name".
@@ -153,28 +108,11 @@ def custom_op(
     return decorate if fn is None else decorate(fn)
 
 
-class CustomOp(OpDef, Generic[P, R]):
+class CustomOp(Handle, Generic[P, R]):
     """A PyTorch operation declared with `custom_op`; not to be made by hand."""
 
-    def __new__(cls, entry: Entry) -> CustomOp[P, R]:
-        """An instance of a class of its own, which gets the `__call__` that is generated for the op."""
-        return object.__new__(type(cls.__name__, (cls,), {"__module__": cls.__module__}))
-
-    def __init__(self, entry: Entry) -> None:
-        self.entry = entry
-        function = entry.declaration.function
-        functools.update_wrapper(self, function, updated=())
-        self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
-        self.__signature__ = declare.signature_of(entry)
-        entry.uncalled.add(self)
-        if entry.handle is None:
-            entry.handle = self
-            library.publish(entry)
-        self._inplace = InplaceVariant(entry)
-        self._out = OutVariant(entry)
-
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the op; hidden outputs are dropped."""
+        """Call the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():
             return self.entry.traced(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
         if self.entry.call_behind is not None:
@@ -182,79 +120,8 @@ class CustomOp(OpDef, Generic[P, R]):
         publish(self.entry)
         return self(*args, **kwargs)
 
-    def __repr__(self) -> str:
-        return f"<CustomOp {self.name}{self.entry.declaration.schema.text}>"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: name, schema, coverage, kernels and generated source."""
-        from custom_autograd.verification.report import html  # only a notebook asks for it
-
-        entry = self.entry
-        schema, location = entry.declaration.schema.text, entry.declaration.location
-        return html.format_op(self.name, schema, location, self.capabilities(), self.kernels, self.source)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, declare.pickled(self.entry)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CustomOp[P, R]:
-        return self
-
-    def __copy__(self) -> CustomOp[P, R]:
-        return self
-
-    @property
-    def name(self) -> str:
-        """The qualified name, "namespace::name"."""
-        return self.entry.name
-
-    @property
-    def schema(self) -> Schema:
-        """Arguments and outputs, with names, types, mutability and differentiability."""
-        return self.entry.declaration.schema
-
-    @property
-    def overload(self) -> OpOverload:
-        """The dispatcher's op, `torch.ops.namespace.name.default`; it returns hidden outputs too."""
-        assert self.entry.overload is not None
-        return self.entry.overload
-
-    @property
-    def inplace(self) -> InplaceVariant:
-        """The variant `op.inplace(x, ...)`, which writes the result into its first argument and returns that.
-
-        Raises:
-            DeclarationError: the op can have none; the message says why.
-        """
-        self._inplace.refuse_if_impossible()
-        return self._inplace
-
-    @property
-    def out(self) -> OutVariant:
-        """The variant `op.out(..., out=tensor)`, which writes the results into tensors of the caller.
-
-        Raises:
-            DeclarationError: the op can have none; the message says why.
-        """
-        self._out.refuse_if_impossible()
-        return self._out
-
-    @property
-    def function(self) -> type[torch.autograd.Function]:
-        """The generated `torch.autograd.Function`, with `setup_context`."""
-        return program_of(self.entry).function
-
-    @property
-    def source(self) -> str:
-        """The generated Python source of the wrapper, the Function and the kernels' frame."""
-        return source_of(self.entry)
-
-    @property
-    def kernels(self) -> dict[str, str]:
-        """`file:line` of the kernels, by device type; the default kernel stands under "default".
-
-        Where there are several for a device type, they stand in the order in which they are tried, by name.
-        """
-        return self.entry.kernels.listed()
 
     @property
     def validation(self) -> str:
@@ -275,21 +142,8 @@ class CustomOp(OpDef, Generic[P, R]):
 
     coverage = capabilities  # its name in the first release
 
-    @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
-    def register_kernel(
-        self,
-        device_types: DeviceTypes,
-        fn: None = None,
-        /,
-        *,
-        name: str | None = None,
-        when: Callable[..., bool] | None = None,
-        priority: int = 0,
-        layouts: Layouts = None,
-        replace: bool = False,
-    ) -> Callable[[F], F]: ...
-    @typing.overload
-    def register_kernel(
+    @or_decorator_for
+    def register_kernel(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         device_types: DeviceTypes,
         fn: F,
@@ -300,20 +154,8 @@ class CustomOp(OpDef, Generic[P, R]):
         priority: int = 0,
         layouts: Layouts = None,
         replace: bool = False,
-    ) -> F: ...
-    def register_kernel(
-        self,
-        device_types: DeviceTypes,
-        fn: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        when: Callable[..., bool] | None = None,
-        priority: int = 0,
-        layouts: Layouts = None,
-        replace: bool = False,
-    ) -> Any:
-        """Registers a kernel for one or several device types; kernels of different names stand beside each other.
+    ) -> F:
+        """Register a kernel for one or several device types; kernels of different names stand beside each other.
 
         For each call the kernel with the highest priority runs whose condition accepts the arguments. Of equal ones
         those with a condition come first, then those that were registered first; after all of a device type come those
@@ -339,10 +181,10 @@ class CustomOp(OpDef, Generic[P, R]):
                 a term cannot be kept.
         """
         terms = Terms(name, when, priority, layouts)
-        return _decorator(fn, lambda f: register.add_kernel(self.entry, device_types, f, terms, replace=replace))
+        return register.add_kernel(self.entry, device_types, fn, terms, replace=replace)
 
     def use_kernel(self, name: str) -> AbstractContextManager[None]:
-        """Only kernels of that name run while the context is open, in this thread and in backward passes it starts.
+        """Run only kernels of that name while the context is open, in this thread and in backward passes it starts.
 
         Compiled code follows it too: which kernel runs is no part of a graph. In the environment,
         CUSTOM_AUTOGRAD_KERNELS=namespace::op=name,... says the same for a whole process.
@@ -356,56 +198,39 @@ class CustomOp(OpDef, Generic[P, R]):
         """
         return self.entry.kernels.insist(name)
 
-    @typing.overload
-    def register_fake(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
-    @typing.overload
-    def register_fake(self, fn: F, /, *, replace: bool = False) -> F: ...
-    def register_fake(self, fn: Callable[..., Any] | None = None, /, *, replace: bool = False) -> Any:
-        """Registers what the op returns for fake tensors: empty tensors of the right shape, dtype and device.
+    @or_decorator
+    def register_fake(  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
+        self, fn: F, /, *, replace: bool = False
+    ) -> F:
+        """Register what the op returns for fake tensors: empty tensors of the right shape, dtype and device.
 
         Raises:
             RegistrationError: the parameters do not fit the schema, or a fake is registered.
         """
-        return _decorator(fn, lambda f: register.add_by_position(self.entry, "fake", f, replace=replace))
+        return register.add_by_position(self.entry, "fake", fn, replace=replace)
 
-    @typing.overload
-    def register_reference(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
-    @typing.overload
-    def register_reference(self, fn: F, /, *, replace: bool = False) -> F: ...
-    def register_reference(self, fn: Callable[..., Any] | None = None, /, *, replace: bool = False) -> Any:
-        """Registers the same computation in differentiable PyTorch operations.
+    @or_decorator
+    def register_reference(self, fn: F, /, *, replace: bool = False) -> F:
+        """Register the same computation in differentiable PyTorch operations.
 
         It serves as default for whatever is not registered (kernel, fake, backward, jvp, vmap), and as an oracle.
 
         Raises:
             RegistrationError: the parameters do not fit the schema, or a reference is registered.
         """
-        return _decorator(fn, lambda f: register.add_by_position(self.entry, "reference", f, replace=replace))
+        return register.add_by_position(self.entry, "reference", fn, replace=replace)
 
-    @typing.overload
+    @or_decorator
     def register_backward(
         self,
-        fn: None = None,
+        fn: F,
         /,
         *,
         once_differentiable: bool = False,
         materialize_grads: bool = True,
         replace: bool = False,
-    ) -> Callable[[F], F]: ...
-    @typing.overload
-    def register_backward(
-        self, fn: F, /, *, once_differentiable: bool = False, materialize_grads: bool = True, replace: bool = False
-    ) -> F: ...
-    def register_backward(
-        self,
-        fn: Callable[..., Any] | None = None,
-        /,
-        *,
-        once_differentiable: bool = False,
-        materialize_grads: bool = True,
-        replace: bool = False,
-    ) -> Any:
-        """Registers the whole backward, bound by the names of its parameters.
+    ) -> F:
+        """Register the whole backward, bound by the names of its parameters.
 
         Args:
             fn: its parameters may be names of inputs and outputs (which are then saved), `grad` or `grad_<output>`,
@@ -419,23 +244,20 @@ class CustomOp(OpDef, Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a backward is registered.
         """
-        return _decorator(
+        return register.add_gradient(
+            self.entry,
+            "backward",
             fn,
-            lambda f: register.add_gradient(
-                self.entry,
-                "backward",
-                f,
-                (),
-                once_differentiable=once_differentiable,
-                materialize_grads=materialize_grads,
-                replace=replace,
-            ),
+            (),
+            once_differentiable=once_differentiable,
+            materialize_grads=materialize_grads,
+            replace=replace,
         )
 
     def register_grad(
         self, *inputs: str, once_differentiable: bool = False, materialize_grads: bool = True, replace: bool = False
     ) -> Callable[[F], F]:
-        """Registers the gradient of one input, or of several that are returned as a tuple.
+        """Register the gradient of one input, or of several that are returned as a tuple.
 
         It runs only if one of them is needed, and only then is saved what it names.
 
@@ -460,12 +282,9 @@ class CustomOp(OpDef, Generic[P, R]):
             replace=replace,
         )
 
-    @typing.overload
-    def register_jvp(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
-    @typing.overload
-    def register_jvp(self, fn: F, /, *, replace: bool = False) -> F: ...
-    def register_jvp(self, fn: Callable[..., Any] | None = None, /, *, replace: bool = False) -> Any:
-        """Registers forward mode, bound by the names of its parameters.
+    @or_decorator
+    def register_jvp(self, fn: F, /, *, replace: bool = False) -> F:
+        """Register forward mode, bound by the names of its parameters.
 
         Args:
             fn: its parameters may be names of inputs and outputs, `tangent_<input>` (None where an input has none),
@@ -476,12 +295,12 @@ class CustomOp(OpDef, Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a jvp is registered.
         """
-        return _decorator(fn, lambda f: register.add_jvp(self.entry, f, replace=replace))
+        return register.add_jvp(self.entry, fn, replace=replace)
 
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, replace: bool = False
     ) -> None:
-        """Registers a backward as `torch.library` takes it.
+        """Register a backward as `torch.library` takes it.
 
         Args:
             backward: `(ctx, *grads)`, one gradient per output; returns one per argument.
@@ -498,18 +317,17 @@ class CustomOp(OpDef, Generic[P, R]):
     @typing.overload
     def register_vmap(self, func: F, *, replace: bool = False) -> F: ...
     def register_vmap(self, func: Callable[..., Any] | None = None, *, replace: bool = False) -> Any:
-        """Registers a batching rule: `(info, in_dims, *args, **kwargs) -> (output, out_dims)`.
+        """Register a batching rule: `(info, in_dims, *args, **kwargs) -> (output, out_dims)`.
 
-        `in_dims` has one entry per positional argument; where the op has keyword-only tensors, theirs follow.
+        `in_dims` has one entry per positional argument; those of keyword-only tensors follow.
 
-        Args:
-            func: the rule; leave it out to use this as a decorator. `torch.library` gives it this name.
-            replace: a rule may be registered.
 
         Raises:
             RegistrationError: the parameters do not fit the schema, or a rule is registered.
         """
-        return _decorator(func, lambda f: register.add_vmap(self.entry, f, replace=replace))
+        if func is None:
+            return lambda function: register.add_vmap(self.entry, function, replace=replace)
+        return register.add_vmap(self.entry, func, replace=replace)
 
     def register_autocast(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch returns its own kernel
         self,
@@ -519,7 +337,7 @@ class CustomOp(OpDef, Generic[P, R]):
         output: Cast | Mapping[str, Cast] | None = None,
         replace: bool = False,
     ) -> None:
-        """Registers what autocast casts on a device type; within the op and its backward autocast is then off.
+        """Register what autocast casts on a device type; within the op and its backward autocast is then off.
 
         As in PyTorch's own ops, float64, integers and tensors on other devices are left alone, and gradients arrive in
         the dtypes of the inputs before the casts.
@@ -551,7 +369,7 @@ class CustomOp(OpDef, Generic[P, R]):
         register.add_autocast(self.entry, device_type, cast_inputs, output, replace=replace)
 
     def register_effect(self, effect: Any) -> None:  # Any: torch.library's EffectType, which has no public name
-        """Registers how compilers order calls with respect to those of other ops that have effects.
+        """Register how compilers order calls with respect to those of other ops that have effects.
 
         Args:
             effect: `torch._library.effects.EffectType.ORDERED`, or None for an op whose calls may be reordered, which
@@ -559,40 +377,30 @@ class CustomOp(OpDef, Generic[P, R]):
         """
         register.add_effect(self.entry, effect)
 
-    @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
-    def register_torch_dispatch(
-        self, torch_dispatch_class: type, fn: None = None, /, *, replace: bool = False
-    ) -> Callable[[F], F]: ...
-    @typing.overload
-    def register_torch_dispatch(self, torch_dispatch_class: type, fn: F, /, *, replace: bool = False) -> F: ...
-    def register_torch_dispatch(
-        self, torch_dispatch_class: type, fn: Callable[..., Any] | None = None, /, *, replace: bool = False
-    ) -> Any:
-        """Registers what the op does for a tensor subclass or a mode: `(cls_or_mode, func, types, args, kwargs)`.
+    @or_decorator_for
+    def register_torch_dispatch(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, torch_dispatch_class: type, fn: F, /, *, replace: bool = False
+    ) -> F:
+        """Register what the op does for a tensor subclass or a mode: `(cls_or_mode, func, types, args, kwargs)`.
 
         Raises:
             RegistrationError: the parameters do not fit, or the class has a rule.
         """
-        return _decorator(
-            fn, lambda f: register.add_torch_dispatch(self.entry, torch_dispatch_class, f, replace=replace)
-        )
+        return register.add_torch_dispatch(self.entry, torch_dispatch_class, fn, replace=replace)
 
-    @typing.overload
-    def register_samples(self, fn: None = None, /, *, replace: bool = False) -> Callable[[F], F]: ...
-    @typing.overload
-    def register_samples(self, fn: F, /, *, replace: bool = False) -> F: ...
-    def register_samples(self, fn: Callable[..., Any] | None = None, /, *, replace: bool = False) -> Any:
-        """Registers a generator of `Sample`s: `(make)`, where `make(*shape)` makes tensors for the check at hand.
+    @or_decorator
+    def register_samples(self, fn: F, /, *, replace: bool = False) -> F:
+        """Register a generator of `Sample`s: `(make)`, where `make(*shape)` makes tensors for the check at hand.
 
         Raises:
             RegistrationError: it does not take one argument, or samples are registered.
         """
-        return _decorator(fn, lambda f: register.add_samples(self.entry, f, replace=replace))
+        return register.add_samples(self.entry, fn, replace=replace)
 
     def set_kernel_enabled(  # type: ignore[override]  # torch names a private class
         self, device_type: str, enabled: bool = True
     ) -> AbstractContextManager[None]:
-        """Switches the kernel of a device type on or off while the context is open."""
+        """Switch the kernel of a device type on or off while the context is open."""
         return self.entry.kernels.enabled(device_type, enabled)
 
     def check(
@@ -606,14 +414,14 @@ class CustomOp(OpDef, Generic[P, R]):
         raise_on_failure: bool = True,
         isolated: bool = True,
     ) -> Report:
-        """Runs every check there is on this op; see `custom_autograd.check`.
+        """Run every check there is on this op; see `custom_autograd.check`.
 
         Raises:
             CheckError: a check failed, or there are no samples.
         """
-        from custom_autograd.verification import check as checking  # verification is not loaded before it is asked for
+        from custom_autograd.verification.check import check  # loaded only here
 
-        return checking.check(
+        return check(
             self,
             samples,
             checks=checks,
@@ -625,14 +433,8 @@ class CustomOp(OpDef, Generic[P, R]):
         )
 
 
-def _decorator(
-    fn: Callable[..., Any] | None, register: Callable[..., Any]
-) -> Any:  # Any: the function, or a decorator for one
-    return register if fn is None else register(fn)
-
-
 def _restore(name: str, modules: str | tuple[str, ...]) -> CustomOp[..., Any]:
-    """How an op is unpickled: by name, after importing the module that declares it; the one that lives here."""
+    """Unpickle an op: by name, after importing the module that declares it; the one that lives in this process."""
     entry = declare.find_or_import(name, modules)
     handle: CustomOp[..., Any] = entry.handle or CustomOp(entry)
     return handle

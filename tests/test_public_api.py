@@ -9,8 +9,10 @@ import torch
 
 import custom_autograd
 from custom_autograd import CustomOp, check, custom_op
+from custom_autograd.handle import Handle
 
 NO_DEFAULT = inspect.Parameter.empty
+MEMBERS = {**vars(Handle), **vars(CustomOp)}
 
 
 def shape(function):
@@ -74,20 +76,20 @@ PROPERTIES = {"name", "schema", "overload", "function", "source", "kernels", "va
 
 
 def test_an_op_has_these_members_and_no_others():
-    public = {name for name in vars(CustomOp) if not name.startswith("_")}
+    public = {name for name in MEMBERS if not name.startswith("_")}
 
     assert set(SIGNATURES) | PROPERTIES == public
-    assert all(isinstance(vars(CustomOp)[name], property) for name in PROPERTIES)
+    assert all(isinstance(MEMBERS[name], property) for name in PROPERTIES)
 
 
 @pytest.mark.parametrize(("name", "expected"), SIGNATURES.items(), ids=SIGNATURES)
 def test_a_method_takes(name, expected):
-    assert expected == shape(vars(CustomOp)[name])
+    assert expected == shape(MEMBERS[name])
 
 
 @pytest.mark.parametrize("name", [*SIGNATURES, *sorted(PROPERTIES)])
 def test_every_member_says_what_it_is(name):
-    assert inspect.getdoc(vars(CustomOp)[name])
+    assert inspect.getdoc(MEMBERS[name])
 
 
 def test_custom_op_takes():
@@ -113,7 +115,7 @@ THEIRS = {name for name in vars(torch.library.CustomOpDef) if not name.startswit
 
 
 def test_every_method_of_torchs_object_is_there():
-    assert THEIRS <= {name for name in vars(CustomOp) if not name.startswith("_")}
+    assert THEIRS <= {name for name in MEMBERS if not name.startswith("_")}
 
 
 def test_every_parameter_of_torchs_custom_op_is_there():
@@ -123,7 +125,7 @@ def test_every_parameter_of_torchs_custom_op_is_there():
 @pytest.mark.parametrize("name", sorted(THEIRS))
 def test_a_call_that_torchs_method_takes_is_taken(name):
     theirs = list(inspect.signature(getattr(torch.library.CustomOpDef, name)).parameters.values())
-    ours = inspect.signature(vars(CustomOp)[name])
+    ours = inspect.signature(MEMBERS[name])
     positional = [p for p in theirs if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     keywords = [p for p in theirs if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 

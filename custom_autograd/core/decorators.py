@@ -1,0 +1,76 @@
+"""Methods that register a function: they take it as their last positional argument, or are its decorator."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+
+F = TypeVar("F", bound=Callable[..., Any])
+Q = ParamSpec("Q")
+X_contra = TypeVar("X_contra", contravariant=True)
+
+
+class Registrar(Protocol[Q]):
+    """A bound method that takes a function, or nothing where it is a decorator."""
+
+    @overload
+    def __call__(self, fn: F, /, *args: Q.args, **kwargs: Q.kwargs) -> F: ...
+    @overload
+    def __call__(self, fn: None = None, /, *args: Q.args, **kwargs: Q.kwargs) -> Callable[[F], F]: ...
+
+
+class RegistrarFor(Protocol[X_contra, Q]):
+    """A bound method that takes something that the function is for, and the function, or is its decorator."""
+
+    @overload
+    def __call__(self, what: X_contra, fn: F, /, *args: Q.args, **kwargs: Q.kwargs) -> F: ...
+    @overload
+    def __call__(self, what: X_contra, fn: None = None, /, *args: Q.args, **kwargs: Q.kwargs) -> Callable[[F], F]: ...
+
+
+class Method(Protocol[Q]):
+    """What a class has of a `Registrar`."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> Registrar[Q]: ...
+
+
+class MethodFor(Protocol[X_contra, Q]):
+    """What a class has of a `RegistrarFor`."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> RegistrarFor[X_contra, Q]: ...
+
+
+def or_decorator(method: Callable[Concatenate[Any, F, Q], F]) -> Method[Q]:
+    """Return a method `(self, fn, ...)` that is a decorator where `fn` is left out."""
+    call: Callable[..., Any] = method  # Any: as the method says
+
+    @functools.wraps(method)
+    def registers(self: Any, fn: Any = None, /, **options: Any) -> Any:
+        return functools.partial(call, self, **options) if fn is None else call(self, fn, **options)
+
+    return cast("Method[Q]", _with_default(registers))
+
+
+def or_decorator_for(method: Callable[Concatenate[Any, X_contra, F, Q], F]) -> MethodFor[X_contra, Q]:
+    """Return a method `(self, what, fn, ...)` that is a decorator where `fn` is left out."""
+    call: Callable[..., Any] = method  # Any: as the method says
+
+    @functools.wraps(method)
+    def registers(self: Any, what: Any, fn: Any = None, /, **options: Any) -> Any:
+        return functools.partial(call, self, what, **options) if fn is None else call(self, what, fn, **options)
+
+    return cast("MethodFor[X_contra, Q]", _with_default(registers))
+
+
+def _with_default(registers: Callable[..., Any]) -> Callable[..., Any]:
+    """Set the signature that shows the function as what may be left out."""
+    signature = inspect.signature(registers)
+    positional = [name for name, one in signature.parameters.items() if one.kind is not one.KEYWORD_ONLY]
+    parameters = [
+        one.replace(default=None, annotation=f"{one.annotation} | None") if name == positional[-1] else one
+        for name, one in signature.parameters.items()
+    ]
+    registers.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return registers

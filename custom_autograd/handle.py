@@ -1,0 +1,115 @@
+"""Handle: what an op is as an object: its class and signature, how it is copied and shown, and facts to read."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar, cast
+
+import torch
+
+from custom_autograd import declare
+from custom_autograd.core.schema import Schema
+from custom_autograd.dispatch.generated import program_of, source_of
+from custom_autograd.opdef import OpDef
+from custom_autograd.registration import library
+from custom_autograd.registration.registry import Entry
+from custom_autograd.torch_private.dispatch import OpOverload
+from custom_autograd.variants import InplaceVariant, OutVariant
+
+H = TypeVar("H", bound="Handle")
+
+
+class Handle(OpDef):
+    """An op as an object; `CustomOp` adds what its author and its users call."""
+
+    def __new__(cls: type[H], entry: Entry) -> H:
+        """Return an instance of a new subclass, which gets the `__call__` that is generated for the op."""
+        own = type(cls.__name__, (cls,), {"__module__": cls.__module__})
+        return cast(H, object.__new__(own))
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        function = entry.declaration.function
+        functools.update_wrapper(self, function, updated=())
+        self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
+        self.__signature__ = declare.signature_of(entry)
+        entry.uncalled.add(self)
+        if entry.handle is None:
+            entry.handle = self
+            library.publish(entry)
+        self._inplace = InplaceVariant(entry)
+        self._out = OutVariant(entry)
+
+    def __repr__(self) -> str:
+        return f"<CustomOp {self.entry.name}{self.entry.declaration.schema.text}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: name, schema, capabilities, kernels and generated source."""
+        from custom_autograd.verification.report import html  # only a notebook asks for it
+
+        entry = self.entry
+        capabilities, kernels = declare.capabilities(entry), entry.kernels.listed()
+        location = entry.declaration.location
+        return html.format_op(
+            entry.name, entry.declaration.schema.text, location, capabilities, kernels, source_of(entry)
+        )
+
+    def __deepcopy__(self: H, memo: dict[int, Any]) -> H:
+        return self
+
+    def __copy__(self: H) -> H:
+        return self
+
+    @property
+    def name(self) -> str:
+        """The qualified name, "namespace::name"."""
+        return self.entry.name
+
+    @property
+    def schema(self) -> Schema:
+        """Arguments and outputs, with names, types, mutability and differentiability."""
+        return self.entry.declaration.schema
+
+    @property
+    def overload(self) -> OpOverload:
+        """The dispatcher's op, `torch.ops.namespace.name.default`; it returns hidden outputs too."""
+        assert self.entry.overload is not None
+        return self.entry.overload
+
+    @property
+    def inplace(self) -> InplaceVariant:
+        """The variant `op.inplace(x, ...)`, which writes the result into its first argument and returns that.
+
+        Raises:
+            DeclarationError: the op can have none; the message says why.
+        """
+        self._inplace.refuse_if_impossible()
+        return self._inplace
+
+    @property
+    def out(self) -> OutVariant:
+        """The variant `op.out(..., out=tensor)`, which writes the results into tensors of the caller.
+
+        Raises:
+            DeclarationError: the op can have none; the message says why.
+        """
+        self._out.refuse_if_impossible()
+        return self._out
+
+    @property
+    def function(self) -> type[torch.autograd.Function]:
+        """The generated `torch.autograd.Function`, with `setup_context`."""
+        return program_of(self.entry).function
+
+    @property
+    def source(self) -> str:
+        """The generated Python source of the wrapper, the Function and the kernels' frame."""
+        return source_of(self.entry)
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """`file:line` of the kernels, by device type; the default kernel stands under "default".
+
+        Where there are several for a device type, they stand in the order in which they are tried, by name.
+        """
+        return self.entry.kernels.listed()
