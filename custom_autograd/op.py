@@ -207,7 +207,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a fake is registered.
         """
-        return register.add_by_position(self.entry, "fake", fn, replace=replace)
+        return register.add_fake(self.entry, fn, replace=replace)
 
     @or_decorator
     def register_reference(self, fn: F, /, *, replace: bool = False) -> F:
@@ -218,7 +218,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a reference is registered.
         """
-        return register.add_by_position(self.entry, "reference", fn, replace=replace)
+        return register.add_reference(self.entry, fn, replace=replace)
 
     @or_decorator
     def register_backward(
@@ -244,11 +244,9 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a backward is registered.
         """
-        return register.add_gradient(
+        return register.add_backward(
             self.entry,
-            "backward",
             fn,
-            (),
             once_differentiable=once_differentiable,
             materialize_grads=materialize_grads,
             replace=replace,
@@ -271,12 +269,10 @@ class CustomOp(Handle, Generic[P, R]):
             RegistrationError: a name is no differentiable input, a parameter names nothing, or the place is taken.
         """
         register.check_inputs(self.entry, inputs)
-        slot = f"grad {', '.join(inputs)}"
         return lambda fn: register.add_gradient(
             self.entry,
-            slot,
-            fn,
             inputs,
+            fn,
             once_differentiable=once_differentiable,
             materialize_grads=materialize_grads,
             replace=replace,

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from custom_autograd.capabilities.autocast.caster import policies_of
-from custom_autograd.capabilities.subclasses.capability import SLOT as DISPATCH_SLOT
 from custom_autograd.core.casting import CastPolicy
 from custom_autograd.registration.registry import Entry
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import Rule
 from custom_autograd.torch_private.definitions import OwnDefinition
 from custom_autograd.torch_private.dispatch import OpOverload
 
@@ -85,7 +84,7 @@ class OpDef(OwnDefinition):
 
     @property
     def _abstract_fn(self) -> Function | None:  # type: ignore[override]
-        rule = self.entry.find("fake")
+        rule = self.entry.registrations.fake
         if rule is not None:
             return rule.function
         is_needed = bool(self.entry.declaration.schema.fresh_outputs)
@@ -93,21 +92,20 @@ class OpDef(OwnDefinition):
 
     @property
     def _setup_context_fn(self) -> Function | None:  # type: ignore[override]
-        rule = self.entry.find("autograd")
+        rule = self.entry.registrations.drop_in
         return None if rule is None else rule.setup_context
 
     @property
     def _backward_fn(self) -> Function | None:  # type: ignore[override]
-        return _function(self.entry.find("autograd"))
+        return _function(self.entry.registrations.drop_in)
 
     @property
     def _vmap_fn(self) -> Function | None:  # type: ignore[override]
-        return _function(self.entry.find("vmap"))
+        return _function(self.entry.registrations.vmap)
 
     @property
     def _torch_dispatch_fns(self) -> Mapping[type, Function]:  # type: ignore[override]
-        rules = [rule for slot, rule in self.entry.rules.items() if slot.startswith(DISPATCH_SLOT)]
-        return MappingProxyType({rule.extra["cls"]: rule.function for rule in rules})
+        return MappingProxyType({cls: rule.function for cls, rule in self.entry.registrations.torch_dispatch.items()})
 
     @property
     def _autocast_dtype(self) -> Mapping[str, torch.dtype | None]:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Registers rules and kernels: the right slot, the checks that can be made at once, and what must be attached."""
+"""Registers rules and kernels: checks what can be checked at once, and attaches what they need."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any, TypeVar
 import torch
 
 from custom_autograd.calls.kernel_options import Terms, make_kernel
-from custom_autograd.capabilities import CAPABILITIES, effects
-from custom_autograd.capabilities.autocast.caster import slot_of
+from custom_autograd.capabilities import CAPABILITIES
 from custom_autograd.capabilities.autocast.policies import parse_policy
-from custom_autograd.capabilities.subclasses import capability as subclasses
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
@@ -22,7 +20,19 @@ from custom_autograd.pytrees.adapters import ByName, by_flat_name, check_call, f
 from custom_autograd.pytrees.positional_rules import TorchStyle, flat_vmap
 from custom_autograd.registration import rules
 from custom_autograd.registration.registry import Entry
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import (
+    AnyRegistration,
+    Autocast,
+    Backward,
+    DropIn,
+    Effect,
+    Fake,
+    Gradient,
+    Reference,
+    Samples,
+    TorchDispatch,
+    Vmap,
+)
 from custom_autograd.registration.shorter_rules import parameters_of, take_all
 from custom_autograd.torch_private.definitions import is_of_profile
 from custom_autograd.torch_private.dispatch import key_of_device
@@ -37,10 +47,10 @@ def attach_capabilities(entry: Entry) -> None:
         capability.attach(entry)
 
 
-def _add(entry: Entry, rule: Rule, *, replace: bool) -> None:
-    """Fills a slot, and lets every subsystem see the change."""
+def _add(entry: Entry, new: AnyRegistration, *, replace: bool) -> None:
+    """Register a rule or a policy, and let every subsystem see the change."""
     with entry.lock:
-        entry.add(rule, replace=replace)
+        entry.add(new, replace=replace)
         attach_capabilities(entry)
 
 
@@ -54,8 +64,7 @@ def add_kernel(
         check_call(declaration.form, declaration, "kernel", function)
         registered = flat_kernel_function(declaration.form, declaration.schema, function, entry.name)
     for device_type in (None,) if device_types is None else names_of(device_types):
-        slot = f"{device_type or 'default'} kernel"
-        rules.check_call(declaration, slot, registered)
+        rules.check_call(declaration, f"{device_type or 'default'} kernel", registered)
         kernel = make_kernel(declaration, device_type, registered, location_of(function), terms)
         if device_type is None:
             entry.kernels.add(kernel, replace=replace)
@@ -88,22 +97,34 @@ def _check_device(entry: Entry, device_type: str, function: Callable[..., Any]) 
         )
 
 
-def add_by_position(entry: Entry, slot: str, function: F, *, replace: bool) -> F:
-    """Registers what is called like the op itself."""
+def add_fake(entry: Entry, function: F, *, replace: bool) -> F:
+    """Register what the op returns, without data."""
     schema, form = entry.declaration.schema, entry.declaration.form
-    registered: Callable[..., Any] = function
-    if slot == "fake":
-        given = parameters_of(schema) if form is None else form.parameters()
-        registered = take_all(entry.declaration, slot, function, given)
-    if form is not None:
-        check_call(form, entry.declaration, slot, registered)
-        registered = flat_function(form, registered, entry.name, slot)
-    rule = rules.bind_by_position(entry.declaration, slot, registered)
-    _add(entry, rule, replace=replace or _is_for_a_while(entry.find(slot), rule))
+    given = parameters_of(schema) if form is None else form.parameters()
+    registered = _flat(entry, Fake.kind, take_all(entry.declaration, Fake.kind, function, given))
+    fake = Fake(location_of(registered), registered)
+    _add(entry, fake, replace=replace or _is_for_a_while(entry.registrations.fake, fake))
     return function
 
 
-def _is_for_a_while(old: Rule | None, new: Rule) -> bool:
+def add_reference(entry: Entry, function: F, *, replace: bool) -> F:
+    """Register the op in differentiable PyTorch operations."""
+    registered = _flat(entry, Reference.kind, function)
+    _add(entry, Reference(location_of(registered), registered), replace=replace)
+    return function
+
+
+def _flat(entry: Entry, title: str, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: what the schema says
+    """Return a function that is called like the op, with flat arguments, once it is known to accept them."""
+    form = entry.declaration.form
+    if form is not None:
+        check_call(form, entry.declaration, title, function)
+        function = flat_function(form, function, entry.name, title)
+    rules.check_call(entry.declaration, title, function)
+    return function
+
+
+def _is_for_a_while(old: Fake | None, new: Fake) -> bool:
     """Return True if torch.export puts a fake of its own in the place of one, or puts that one back."""
     return old is not None and (is_of_profile(old.function) or is_of_profile(new.function))
 
@@ -132,25 +153,38 @@ def check_inputs(entry: Entry, inputs: Sequence[str]) -> None:
             )
 
 
+def add_backward(entry: Entry, function: F, *, once_differentiable: bool, materialize_grads: bool, replace: bool) -> F:
+    """Register the gradients of all inputs, bound by name."""
+    registered: Callable[..., Any] = function
+    if entry.declaration.form is not None:
+        registered = ByName(entry.declaration.form, entry.declaration).gradient_rule(Backward.kind, function)
+    rule = rules.bind_backward(
+        entry.declaration, registered, once_differentiable=once_differentiable, materialize_grads=materialize_grads
+    )
+    _add(entry, rule, replace=replace)
+    return function
+
+
 def add_gradient(
     entry: Entry,
-    slot: str,
+    named: tuple[str, ...],
     function: F,
-    inputs: tuple[str, ...],
     *,
     once_differentiable: bool,
     materialize_grads: bool,
     replace: bool,
 ) -> F:
-    """Registers a gradient rule bound by name."""
+    """Register the gradients of some inputs, bound by name."""
     registered: Callable[..., Any] = function
+    inputs = named
     if entry.declaration.form is not None:
         by_name = ByName(entry.declaration.form, entry.declaration)
-        registered, inputs = by_name.gradient_rule(slot, function, inputs), by_name.flat_inputs(inputs)
-    rule = rules.bind_gradient_rule(
+        registered = by_name.gradient_rule(Gradient.title_of(named), function, named)
+        inputs = by_name.flat_inputs(named)
+    rule = rules.bind_gradient(
         entry.declaration,
-        slot,
         registered,
+        named,
         inputs,
         once_differentiable=once_differentiable,
         materialize_grads=materialize_grads,
@@ -165,7 +199,7 @@ def add_jvp(entry: Entry, function: F, *, replace: bool) -> F:
     registered: Callable[..., Any] = function
     if form is not None:
         registered = ByName(form, entry.declaration).jvp_rule(function)
-    _add(entry, rules.bind_jvp_rule(entry.declaration, registered), replace=replace)
+    _add(entry, rules.bind_jvp(entry.declaration, registered), replace=replace)
     return function
 
 
@@ -188,18 +222,16 @@ def add_drop_in(
     if form is not None:
         twin = TorchStyle(form, entry.declaration, backward, setup_context)
         backward, setup_context = twin.backward, twin.setup
-    extra = {"takes_keywords": False, "by_keyword": False}
-    if setup_context is not None:
-        extra = _setup_style(entry, setup_context)
-    _add(
-        entry,
-        Rule("autograd", backward, location_of(backward), setup_context=setup_context, extra=extra),
-        replace=replace,
-    )
+    takes_keywords, by_keyword = (False, False) if setup_context is None else _setup_style(entry, setup_context)
+    rule = DropIn(location_of(backward), backward, setup_context, takes_keywords, by_keyword)
+    _add(entry, rule, replace=replace)
 
 
-def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> dict[str, bool]:
-    """How a setup_context is to be called: torch calls by keyword, and people name parameters as they like."""
+def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> tuple[bool, bool]:
+    """Return whether a setup_context has a parameter for keyword-only inputs, and whether it is called by keyword.
+
+    Torch calls it by keyword, and people name its parameters as they like.
+    """
     names = list(inspect.signature(setup_context).parameters)
     is_catch_all = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(setup_context).parameters.values())
     has_keywords = any(argument.is_keyword_only for argument in entry.declaration.schema.arguments)
@@ -213,7 +245,7 @@ def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> dict[str, b
         [] if by_keyword else keywords,
         keywords if by_keyword else [],
     )
-    return {"takes_keywords": takes_keywords, "by_keyword": by_keyword}
+    return takes_keywords, by_keyword
 
 
 def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
@@ -227,7 +259,7 @@ def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
         registered = flat_vmap(form, entry.declaration, registered)
     positional = ["info", "in_dims", *rules.positional_of(schema)]
     rules.check_signature(entry.declaration, "vmap rule", registered, positional, rules.keywords_of(schema))
-    _add(entry, Rule("vmap", registered, location_of(function)), replace=replace)
+    _add(entry, Vmap(location_of(function), registered), replace=replace)
     return function
 
 
@@ -238,16 +270,12 @@ def add_autocast(entry: Entry, device_type: str, inputs: Any, output: Any, *, re
         inputs, output = by_flat_name(form, inputs), by_flat_name(form, output)
     policy = parse_policy(entry.declaration, device_type, inputs, output)
     location = f"register_autocast({device_type!r}, {policy.text})"
-    _add(entry, Rule(slot_of(device_type), _no_function, location, extra={"policy": policy}), replace=replace)
-
-
-def _no_function() -> None:
-    """Stands in rules that are data."""
+    _add(entry, Autocast(location, policy), replace=replace)
 
 
 def add_effect(entry: Entry, effect: Any) -> None:  # Any: torch's EffectType, which has no public name, or None
     """Register an effect, in the place of the one before."""
-    _add(entry, Rule(effects.SLOT, _no_function, f"register_effect({effect})", extra={"effect": effect}), replace=True)
+    _add(entry, Effect(f"register_effect({effect})", effect), replace=True)
 
 
 def add_torch_dispatch(entry: Entry, cls: type, function: F, *, replace: bool) -> F:
@@ -259,13 +287,12 @@ def add_torch_dispatch(entry: Entry, cls: type, function: F, *, replace: bool) -
     rules.check_signature(
         entry.declaration, "torch_dispatch rule", function, ["cls", "func", "types", "args", "kwargs"]
     )
-    rule = Rule(subclasses.slot_of(cls), function, location_of(function), extra={"cls": cls})
-    _add(entry, rule, replace=replace)
+    _add(entry, TorchDispatch(location_of(function), function, cls), replace=replace)
     return function
 
 
 def add_samples(entry: Entry, function: F, *, replace: bool) -> F:
     """Registers a generator of samples."""
     rules.check_signature(entry.declaration, "generator of samples", function, ["make"])
-    entry.add(Rule("samples", function, location_of(function)), replace=replace)
+    entry.add(Samples(location_of(function), function), replace=replace)
     return function

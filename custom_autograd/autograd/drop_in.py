@@ -11,8 +11,8 @@ from custom_autograd.autograd.context import SIMPLE, Context, check_saved, pack,
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote, show
+from custom_autograd.registration import rule_types
 from custom_autograd.registration.rule_names import differentiable_results
-from custom_autograd.registration.rules import Rule
 from custom_autograd.torch_private import transforms
 from custom_autograd.values.tensors import first_tensor, materialize, plain, tensors_in
 from custom_autograd.values.user_code import add_note, note_of, noted
@@ -27,7 +27,7 @@ PARCEL = "custom_autograd_parcel"
 class DropIn:
     """Runs the rules of one `register_autograd`. Made once per plan; holds nothing of a call."""
 
-    def __init__(self, plan: Plan, rule: Rule) -> None:
+    def __init__(self, plan: Plan, rule: rule_types.DropIn) -> None:
         schema = plan.declaration.schema
         self.is_one_tuple = schema.is_one_tuple
         self.plan = plan
@@ -72,9 +72,9 @@ class DropIn:
             by_name = dict(zip(self.arguments, inputs, strict=True))
             positional = tuple(value for name, value in by_name.items() if name not in self.keyword_only)
             keywords = {name: by_name[name] for name in self.keyword_only}
-        if self.rule.extra["takes_keywords"]:
+        if self.rule.takes_keywords:
             self.setup_context(ctx=context, inputs=positional, keyword_only_inputs=keywords, output=output)
-        elif self.rule.extra["by_keyword"]:
+        elif self.rule.by_keyword:
             self.setup_context(ctx=context, inputs=positional, output=output)
         else:
             self.setup_context(context, positional, output)
@@ -90,12 +90,12 @@ class DropIn:
 
     def _setup_of_eager_call(self, setup: Callable[..., Any]) -> Callable[..., Any]:  # Any: any parameters
         """Return the setup_context, called with (ctx, inputs, output) in that order."""
-        call = self._by_keyword if self.rule.extra["by_keyword"] else setup
+        call = self._by_keyword if self.rule.by_keyword else setup
         return (lambda ctx, inputs, output: call(ctx, inputs, (output,))) if self.is_one_tuple else call
 
     def _by_keyword(self, ctx: Any, inputs: Any, output: Any) -> None:
         assert self.rule.setup_context is not None
-        keywords: dict[str, Any] = {"keyword_only_inputs": {}} if self.rule.extra["takes_keywords"] else {}
+        keywords: dict[str, Any] = {"keyword_only_inputs": {}} if self.rule.takes_keywords else {}
         self.rule.setup_context(ctx=ctx, inputs=inputs, output=output, **keywords)
 
     def park(self, ctx: Any) -> None:

@@ -13,7 +13,7 @@ from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.metadata import Metadata
 from custom_autograd.core.schema import Argument
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import GradientRule
 
 Gradient = Any  # a tensor, None, or a list of those for a list of tensors
 Needs = Any  # a bool, or a list of bools for a list of tensors
@@ -22,7 +22,7 @@ Needs = Any  # a bool, or a list of bools for a list of tensors
 class GradientReader:
     """Reads the results of one gradient rule."""
 
-    def __init__(self, declaration: Declaration, rule: Rule, *, is_checked: bool) -> None:
+    def __init__(self, declaration: Declaration, rule: GradientRule, *, is_checked: bool) -> None:
         self.declaration = declaration
         self.rule = rule
         self.origin = declaration.origin(rule.where)

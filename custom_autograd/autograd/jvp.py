@@ -23,7 +23,7 @@ from custom_autograd.core.errors import GradientError, GradientUnavailable, Orig
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.rule_names import differentiable_results
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import NamedRule, Rule
 from custom_autograd.torch_private.transforms import require_gradient
 from custom_autograd.values.named import Named
 from custom_autograd.values.tensors import plain
@@ -136,7 +136,7 @@ class Jvp:
         del metadata
         return products
 
-    def _from_rule(self, rule: Rule, tangents: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
+    def _from_rule(self, rule: NamedRule, tangents: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
         self._check_named(rule, tangents)
         arguments: dict[str, Any] = {}
         for name in rule.names:
@@ -151,7 +151,7 @@ class Jvp:
         result = noted(str(self.plan.declaration.name), rule)(**arguments)
         return self._read(rule, result, metadata)
 
-    def _check_named(self, rule: Rule, tangents: ByName) -> None:
+    def _check_named(self, rule: NamedRule, tangents: ByName) -> None:
         """Refuses a tangent that the rule does not ask for: left out, it would silently count as zero."""
         for name, tangent in tangents.items():
             if f"tangent_{name}" not in rule.names and _flat(tangent):
@@ -163,7 +163,7 @@ class Jvp:
                     do=f"name 'tangent_{name}'; where '{name}' has no derivative, declare it non_differentiable",
                 )
 
-    def _read(self, rule: Rule, result: Any, metadata: ByName) -> dict[str, Any]:
+    def _read(self, rule: NamedRule, result: Any, metadata: ByName) -> dict[str, Any]:
         """The jvp rule's result by name (Any: whatever the user's code returned)."""
         found = self._by_name(rule, result, [name for name in self.visible if not _is_integer(metadata[name])])
         for name, tangent in found.items():
@@ -190,7 +190,7 @@ class Jvp:
                     )
         return found
 
-    def _by_name(self, rule: Rule, result: Any, needed: list[str]) -> dict[str, Any]:
+    def _by_name(self, rule: NamedRule, result: Any, needed: list[str]) -> dict[str, Any]:
         """Return a rule's result by name; integers, which are not in `needed`, may be left out."""
         if isinstance(result, Mapping):
             return self._checked_names(rule, dict(result), needed)
@@ -214,7 +214,7 @@ class Jvp:
             )
         return {names[0]: result}
 
-    def _checked_names(self, rule: Rule, found: dict[str, Any], needed: list[str]) -> dict[str, Any]:
+    def _checked_names(self, rule: NamedRule, found: dict[str, Any], needed: list[str]) -> dict[str, Any]:
         for name in found:
             if name not in self.results:
                 raise self.origin(rule).error(

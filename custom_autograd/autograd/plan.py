@@ -10,7 +10,7 @@ from custom_autograd.core.schema import Argument, Output
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rule_names import differentiable_results, grad_names, sole_result
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, Jvp
 
 Result = Argument | Output
 
@@ -34,9 +34,9 @@ class Plan:
     """
 
     declaration: Declaration
-    rules: tuple[Rule, ...]
-    drop_in: Rule | None
-    jvp: Rule | None
+    rules: tuple[Backward | Gradient, ...]
+    drop_in: DropIn | None
+    jvp: Jvp | None
     reference: Callable[..., Any] | None
     covered: frozenset[str]
     named_grads: frozenset[str]
@@ -73,15 +73,15 @@ class Plan:
 def make_plan(entry: Entry) -> Plan:
     """Decides where each derivative of an op comes from."""
     schema = entry.declaration.schema
-    drop_in = entry.find("autograd")
-    rules = tuple(rule for rule in entry.gradient_rules() if rule is not drop_in)
+    registered = entry.registrations
+    rules = registered.named_gradient_rules()
     is_once_only = schema.mutated_arguments or schema.is_view or schema.has_generator
     reference = None if is_once_only else entry.reference()
     valid = tuple(argument.name for argument in schema.differentiable_arguments)
     covered = frozenset(name for rule in rules for name in (rule.inputs or valid))
     incoming = {name: result for result, name in grad_names(schema).items()} | {"grad": sole_result(schema)}
     named = frozenset(str(incoming[name]) for rule in rules for name in rule.names if incoming.get(name))
-    plan = Plan(entry.declaration, rules, drop_in, entry.find("jvp"), reference, covered, named, {}, {})
+    plan = Plan(entry.declaration, rules, registered.drop_in, registered.jvp, reference, covered, named, {}, {})
     _decide_what_is_saved(plan)
     return plan
 

@@ -14,7 +14,7 @@ from custom_autograd.autograd.function import FunctionWriter, grad_of
 from custom_autograd.autograd.quick_gradients import ReadingWriter
 from custom_autograd.calls.source import Source
 from custom_autograd.registration.rule_names import grad_names, sole_result
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import GradientRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class QuickWriter:
                     source.line(f"{name} = $plain({name})")
         self.reading.write_metadata()
 
-    def _write_rule(self, index: int, rule: Rule) -> None:
+    def _write_rule(self, index: int, rule: GradientRule) -> None:
         source, inputs = self.source, rule.inputs or tuple(self.function.differentiable)
         if len(inputs) == len(self.function.differentiable):
             self._write_running(index, rule, inputs)
@@ -132,7 +132,7 @@ class QuickWriter:
         with source.block(f"if {self.function.any_needed(inputs)}"):
             self._write_running(index, rule, inputs)
 
-    def _write_running(self, index: int, rule: Rule, inputs: Sequence[str]) -> None:
+    def _write_running(self, index: int, rule: GradientRule, inputs: Sequence[str]) -> None:
         source = self.source
         for one in self.incoming:
             if any(self.result_of.get(name) == one.result for name in rule.names):

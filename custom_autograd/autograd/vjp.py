@@ -14,7 +14,7 @@ from custom_autograd.autograd.reference import reference_gradients
 from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.core.messages import quote
 from custom_autograd.registration.rule_names import grad_names, sole_result
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import GradientRule
 from custom_autograd.values.named import Named
 from custom_autograd.values.tensors import first_tensor, is_wanted, materialize, plain
 from custom_autograd.values.user_code import add_note, note_of, noted
@@ -98,7 +98,7 @@ class Vjp:
 class Step:
     """One rule: what to call it with, and how to read what it returns."""
 
-    def __init__(self, vjp: Vjp, rule: Rule) -> None:
+    def __init__(self, vjp: Vjp, rule: GradientRule) -> None:
         declaration = vjp.plan.declaration
         self.op = str(declaration.name)
         self.rule = rule

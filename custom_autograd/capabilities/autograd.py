@@ -36,7 +36,7 @@ class Backward(Capability):
         plan = make_plan(entry)
         if not plan.declaration.schema.differentiable_arguments:
             return "not differentiable"
-        parts = [f"{rule.slot} ({rule.location})" for rule in entry.gradient_rules()]
+        parts = [f"{rule.title} ({rule.location})" for rule in entry.registrations.gradient_rules()]
         if not parts:
             return (
                 "derived from the reference"
@@ -59,7 +59,7 @@ class ForwardMode(Capability):
         plan = make_plan(entry)
         if not plan.declaration.schema.differentiable_arguments:
             return "not differentiable"
-        found = registered(entry, "jvp")
+        found = registered(entry.registrations.jvp)
         if found is not None:
             return found
         if any(rule.is_once_differentiable for rule in plan.rules):

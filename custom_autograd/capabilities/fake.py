@@ -10,10 +10,10 @@ from torch import Tensor
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import FakeUnavailable, KernelError
 from custom_autograd.dispatch.call import make_ready
+from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Capability, registered
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import Entry
-from custom_autograd.registration.rules import Rule
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import noted
@@ -59,7 +59,7 @@ class Fake(Capability):
 
     def describe(self, entry: Entry) -> str:
         """Where shapes come from."""
-        found = registered(entry, "fake")
+        found = registered(entry.registrations.fake)
         if found is not None:
             return found
         if entry.reference() is not None:
@@ -88,14 +88,14 @@ def _check_has_no_data(entry: Entry, rule: str, found: Any, arguments: dict[str,
     )
 
 
-def _find_rule(entry: Entry) -> Rule | None:
-    rule = entry.find("fake")
+def _find_rule(entry: Entry) -> rule_types.Fake | None:
+    rule = entry.registrations.fake
     if rule is not None:
         return rule
     reference = entry.reference()
     if reference is not None:
-        location = entry.find("reference")
-        return Rule("fake", reference, entry.declaration.location if location is None else location.location)
+        named = entry.registrations.reference
+        return rule_types.Fake(entry.declaration.location if named is None else named.location, reference)
     if _returns_nothing_new(entry):
         return None
     raise FakeUnavailable(

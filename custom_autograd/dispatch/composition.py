@@ -32,7 +32,7 @@ def find_composition(entry: Entry) -> Callable[..., Any] | None:  # Any: takes a
     """The function that takes an op apart, now, or None."""
     if entry.declaration.composition is not None:
         return entry.declaration.composition
-    has_rules = bool(entry.gradient_rules()) or entry.find("jvp") is not None
+    has_rules = bool(entry.registrations.gradient_rules()) or entry.registrations.jvp is not None
     return None if has_rules or not entry.declaration.schema.is_view else entry.reference()
 
 

@@ -25,7 +25,7 @@ Function = Callable[..., Any]  # Any: a user's function
 E = TypeVar("E", bound=CustomAutogradError)
 
 
-def flat_function(form: Form, function: Function, op: str, slot: str = "kernel") -> Function:
+def flat_function(form: Form, function: Function, op: str, title: str = "kernel") -> Function:
     """What is called like the op itself (a kernel, a fake, a reference), as its flat twin is called."""
     names = list(form.annotations)[:-1]
 
@@ -38,7 +38,7 @@ def flat_function(form: Form, function: Function, op: str, slot: str = "kernel")
         try:
             return form.results.take(result)
         except MisfitError as error:
-            raise_misfit(KernelError, op, f"the {slot} {location_of(function)} returns another container", error)
+            raise_misfit(KernelError, op, f"the {title} {location_of(function)} returns another container", error)
 
     return _with_signature(flat, form.flat_signature, form.annotations)
 
@@ -63,13 +63,13 @@ def raise_misfit(error: type[CustomAutogradError], op: str, problem: str, misfit
     raise error(op, f"{problem} for {misfit.path}", do=misfit.advice, **facts) from None
 
 
-def check_call(form: Form, declaration: Declaration, slot: str, function: Function) -> None:
+def check_call(form: Form, declaration: Declaration, title: str, function: Function) -> None:
     """Checks that a function can be called with the op's arguments, as their author sees them.
 
     Raises:
         RegistrationError: it cannot.
     """
-    rules.check_signature(declaration, slot, function, *form.own_names())
+    rules.check_signature(declaration, title, function, *form.own_names())
 
 
 def by_flat_name(form: Form, values: Any) -> Any:
@@ -93,11 +93,11 @@ class ByName:
         self.outputs: dict[str, Node] = {node.name: node for node in outputs}
         self.structures = form.structures()
 
-    def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...] = ()) -> Function:
+    def gradient_rule(self, title: str, function: Function, inputs: tuple[str, ...] = ()) -> Function:
         """A rule that returns gradients by input."""
-        names = self._names(slot, function, with_grads=True, with_tangents=False)
+        names = self._names(title, function, with_grads=True, with_tangents=False)
         answered = [self.inputs[name] for name in inputs] if inputs else self._differentiable_inputs()
-        return self._flat_rule(slot, function, names, answered)
+        return self._flat_rule(title, function, names, answered)
 
     def jvp_rule(self, function: Function) -> Function:
         """A rule that returns tangents by output."""
@@ -131,7 +131,7 @@ class ByName:
         nodes = (*self.outputs.values(), *self.inputs.values())
         return next((node for node in nodes if flat in node.flat()), None)
 
-    def _names(self, slot: str, function: Function, *, with_grads: bool, with_tangents: bool) -> tuple[str, ...]:
+    def _names(self, title: str, function: Function, *, with_grads: bool, with_tangents: bool) -> tuple[str, ...]:
         values = {name: f"argument '{name}'" for name in self.inputs}
         values |= {name: f"output '{name}'" for name in self.outputs}
         special: dict[str, str] = {}
@@ -145,9 +145,9 @@ class ByName:
             special |= {f"tangent_{node.name}": f"the tangent of '{node.name}'" for node in nodes}
         flat = rule_names.special_names(self.schema, with_grads=with_grads, with_tangents=with_tangents)
         values |= rule_names.value_names(self.schema)
-        return rules.bind_names(self.declaration, slot, function, values, {**special, **flat})
+        return rules.bind_names(self.declaration, title, function, values, {**special, **flat})
 
-    def _flat_rule(self, slot: str, function: Function, names: tuple[str, ...], answered: list[Node]) -> Function:
+    def _flat_rule(self, title: str, function: Function, names: tuple[str, ...], answered: list[Node]) -> Function:
         """The rule under flat names: what it names is put together, and what it returns is taken apart."""
         parameters = inspect.signature(function).parameters
         optional = [name for name in names if name.startswith("grad") and parameters[name].default is None]
@@ -165,7 +165,7 @@ class ByName:
             try:
                 return self._collect(answered, result, given)
             except MisfitError as error:
-                problem = f"the {slot} rule {location_of(function)} returns another container"
+                problem = f"the {title} rule {location_of(function)} returns another container"
                 raise_misfit(GradientError, str(self.declaration.name), problem, error)
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

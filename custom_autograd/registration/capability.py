@@ -13,6 +13,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from custom_autograd.registration.registry import Entry
+    from custom_autograd.registration.rule_types import Registration
 
 Call: TypeAlias = Callable[..., Any]
 """A call of an op, or its backward (Any: takes and returns what the schema says)."""
@@ -66,7 +67,6 @@ class Capability:
         """Note that the fake of the op runs for the first time: compiled graphs may hold the op from now on."""
 
 
-def registered(entry: Entry, slot: str) -> str | None:
-    """Return the description of a registered rule, or None if the slot is empty."""
-    rule = entry.find(slot)
+def registered(rule: Registration | None) -> str | None:
+    """Return the description of a rule, or None if there is none."""
     return None if rule is None else f"registered ({rule.location})"

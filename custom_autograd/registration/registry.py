@@ -24,12 +24,11 @@ from custom_autograd.core.redefinition import (
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.registrations import Registrations
+from custom_autograd.registration.rule_types import AnyRegistration, Rule
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.registrations import changes
-
-GRADIENT_SLOTS = ("autograd", "backward")
 
 
 class Entry:
@@ -53,8 +52,8 @@ class Entry:
         validation: the op's own level of validation, or None.
         capabilities: the subsystems of PyTorch that know the op.
         is_traced: its fake has run, so that compiled graphs may hold the op.
-        attached: the dispatch keys and rules that the dispatcher knows of.
-        rules: what is registered, by slot.
+        attached: the dispatch keys, the names of subsystems and the classes that something is attached to.
+        registrations: the rules and policies that are registered; replaced, never changed.
         variants: the entries of its variants that are declared, "inplace" and "out".
         has_own_kernels: it is a variant, and a kernel was registered for it.
         lock: held while something is registered or generated.
@@ -78,9 +77,9 @@ class Entry:
         self.validation: str | None = None
         self.capabilities: tuple[Capability, ...] = ()
         self.is_traced = False
-        self.attached: set[str] = set()
+        self.attached: set[str | type] = set()
         self.lock = threading.RLock()
-        self.rules: dict[str, Rule] = {}
+        self.registrations = Registrations()
         self.variants: dict[str, Entry] = {}
         self.has_own_kernels = False
         _ALIVE.add(self)
@@ -90,34 +89,24 @@ class Entry:
         """The qualified name, as declared."""
         return str(self.declaration.name)
 
-    def find(self, slot: str) -> Rule | None:
-        """The rule registered in a slot, or None."""
-        return self.rules.get(slot)
-
-    def gradient_rules(self) -> tuple[Rule, ...]:
-        """The rules that return gradients: one whole backward, or one per input."""
-        return tuple(r for slot, r in self.rules.items() if slot in GRADIENT_SLOTS or slot.startswith("grad "))
-
     def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
         """The computation in differentiable PyTorch operations, or None."""
-        rule = self.rules.get("reference")
+        rule = self.registrations.reference
         if rule is not None:
             return rule.function
         return self.declaration.function if self.declaration.is_reference else None
 
-    def add(self, rule: Rule, *, replace: bool) -> None:
-        """Fills a slot; what was generated before is dropped.
+    def add(self, new: AnyRegistration, *, replace: bool) -> None:
+        """Register a rule or a policy; what was generated before is dropped.
 
         Raises:
-            RegistrationError: if the slot, or one that excludes it, is filled by another function, without `replace`.
+            RegistrationError: if it conflicts with what is registered, without `replace`.
         """
         with self.lock:
-            taken = self._conflicts(rule)
-            others = [other for other in taken if not _is_again(other, rule)]
+            others = [other for other in self.registrations.conflicts(new) if not _is_again(other, new)]
             if others and not replace:
-                raise self._conflict(rule, others[0])
-            rules = {slot: other for slot, other in self.rules.items() if other not in taken}
-            self.rules = {**rules, rule.slot: rule}
+                raise self._conflict(new, others[0])
+            self.registrations = self.registrations.with_(new)
             self.forget()
 
     def forget(self) -> None:
@@ -125,21 +114,11 @@ class Entry:
         self.programs = {}
         changes.note()
 
-    def _conflicts(self, rule: Rule) -> list[Rule]:
-        """The rules that say what this one says: same slot, or a gradient of the same input."""
-        if rule.slot in GRADIENT_SLOTS:
-            return list(self.gradient_rules())
-        same = [self.rules[rule.slot]] if rule.slot in self.rules else []
-        if not rule.slot.startswith("grad "):
-            return same
-        wholes = [self.rules[slot] for slot in GRADIENT_SLOTS if slot in self.rules]
-        return wholes + [r for r in self.gradient_rules() if set(r.inputs) & set(rule.inputs) and r not in wholes]
-
-    def _conflict(self, rule: Rule, taken: Rule) -> RegistrationError:
+    def _conflict(self, new: AnyRegistration, taken: AnyRegistration) -> RegistrationError:
         return RegistrationError(
             self.name,
-            f"the {taken.slot} rule is already registered",
-            found=f"one at {taken.location}, another at {rule.location}",
+            f"the {taken.title} rule is already registered",
+            found=f"one at {taken.location}, another at {new.location}",
             declared=self.declaration.location,
             do="pass replace=True if that is meant",
         )
@@ -199,11 +178,11 @@ def all_entries() -> tuple[Entry, ...]:
     return tuple(_ENTRIES.values())
 
 
-def _is_again(old: Rule, new: Rule) -> bool:
+def _is_again(old: AnyRegistration, new: AnyRegistration) -> bool:
     """Return True if the author of a rule registers it again; rules that are data are the same at equal settings."""
-    if old.slot != new.slot:
+    if old.title != new.title:
         return False
-    if old.function is new.function:
+    if not (isinstance(old, Rule) and isinstance(new, Rule)) or old.function is new.function:
         return old.location == new.location
     return is_redefinition(old.function, new.function) and not is_other_closure(old.function, new.function)
 

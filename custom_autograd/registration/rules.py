@@ -1,13 +1,12 @@
-"""Rule: a function of the user's, bound to an op by the names of its parameters.
+"""Binds a user's function to an op by the names of its parameters, or checks that it is called like the op.
 
-What a rule names is what it gets, and what is saved for it follows from that.
+A rule gets what it names, and what is saved for it follows from that.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from custom_autograd.core.errors import RegistrationError
@@ -17,108 +16,74 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.rule_names import META, NEEDS, grad_names, special_names, value_names
+from custom_autograd.registration.rule_types import Backward, Gradient, Jvp
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One registered function.
-
-    Attributes:
-        slot: what it is registered as: "backward", "grad x", "jvp", "vmap", "fake", ...
-        function: the function itself.
-        location: file:line of it.
-        names: the parameters it is called with by name; empty for rules with a fixed signature.
-        inputs: the inputs whose gradients it returns, where it returns gradients.
-        is_once_differentiable: its result must not be differentiated again.
-        materializes: undefined incoming gradients reach it as zeros.
-        optional: the parameters with a default of None, which undefined incoming gradients reach as None.
-        setup_context: the function that saves for it, for rules of the drop-in half.
-        extra: what else belongs to it, such as a dtype.
-    """
-
-    slot: str
-    function: Callable[..., Any]  # Any: a user's function
-    location: str
-    names: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    is_once_differentiable: bool = False
-    materializes: bool = True
-    optional: frozenset[str] = frozenset()
-    setup_context: Callable[..., Any] | None = None
-    extra: dict[str, Any] = field(default_factory=dict)  # Any: see above
-
-    def fills(self, name: str) -> bool:
-        """Return whether zeros stand for the incoming gradient that it takes by a name, where none arrives."""
-        return self.materializes and name not in self.optional
-
-    @property
-    def where(self) -> str:
-        """The file and line, and what the function is registered as: what an error says of the rule."""
-        return f"{self.location}, {self.slot}"
-
-    @property
-    def is_positional(self) -> bool:
-        """Whether it may be called with its names in order, which is cheaper than by keyword."""
-        parameters = inspect.signature(self.function, follow_wrapped=False).parameters.values()
-        leading = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][: len(self.names)]
-        return tuple(leading) == self.names
-
-    @property
-    def wants_needs(self) -> bool:
-        """Whether it asks which inputs need a gradient."""
-        return NEEDS in self.names
-
-    @property
-    def wants_meta(self) -> bool:
-        """Whether it asks for metadata of tensors."""
-        return META in self.names
+def bind_backward(
+    declaration: Declaration, function: Callable[..., Any], *, once_differentiable: bool, materialize_grads: bool
+) -> Backward:
+    """Bind the gradients of all inputs by the names of the function's parameters."""
+    names = _bind_gradients(declaration, Backward.kind, function)
+    location, optional = location_of(function), _optional(function)
+    return Backward(location, function, names, (), once_differentiable, materialize_grads, optional)
 
 
-def bind_gradient_rule(
+def bind_gradient(
     declaration: Declaration,
-    slot: str,
     function: Callable[..., Any],
+    named: tuple[str, ...],
     inputs: tuple[str, ...],
     *,
     once_differentiable: bool,
     materialize_grads: bool,
-) -> Rule:
-    """Binds a backward rule, for all inputs or for some, by the names of its parameters."""
+) -> Gradient:
+    """Bind the gradients of some inputs by the names of the function's parameters.
+
+    Args:
+        declaration: of the op.
+        function: the rule.
+        named: the inputs as the author named them.
+        inputs: the tensors among them.
+        once_differentiable: as in `register_backward`.
+        materialize_grads: as in `register_backward`.
+    """
+    names = _bind_gradients(declaration, Gradient.title_of(named), function)
+    location, optional = location_of(function), _optional(function)
+    return Gradient(location, function, names, inputs, once_differentiable, materialize_grads, optional, named)
+
+
+def _bind_gradients(declaration: Declaration, title: str, function: Callable[..., Any]) -> tuple[str, ...]:
     special = special_names(declaration.schema, with_grads=True, with_tangents=False)
-    names = bind_names(declaration, slot, function, value_names(declaration.schema), special)
-    optional = frozenset(p.name for p in inspect.signature(function).parameters.values() if p.default is None)
-    where = location_of(function)
-    return Rule(slot, function, where, names, inputs, once_differentiable, materialize_grads, optional)
+    return bind_names(declaration, title, function, value_names(declaration.schema), special)
 
 
-def bind_jvp_rule(declaration: Declaration, function: Callable[..., Any]) -> Rule:
-    """Binds a forward-mode rule by the names of its parameters."""
+def _optional(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the parameters with a default of None."""
+    return frozenset(p.name for p in inspect.signature(function).parameters.values() if p.default is None)
+
+
+def bind_jvp(declaration: Declaration, function: Callable[..., Any]) -> Jvp:
+    """Bind a forward-mode rule by the names of its parameters."""
     special = special_names(declaration.schema, with_grads=False, with_tangents=True)
-    names = bind_names(declaration, "jvp", function, value_names(declaration.schema), special)
-    return Rule("jvp", function, location_of(function), names)
+    names = bind_names(declaration, Jvp.kind, function, value_names(declaration.schema), special)
+    return Jvp(location_of(function), function, names)
 
 
-def bind_by_position(declaration: Declaration, slot: str, function: Callable[..., Any]) -> Rule:
-    """Binds what is called like the op itself: a fake, a reference, a kernel."""
-    check_call(declaration, slot, function)
-    return Rule(slot, function, location_of(function))
-
-
-def check_call(declaration: Declaration, slot: str, function: Callable[..., Any]) -> None:
+def check_call(declaration: Declaration, title: str, function: Callable[..., Any]) -> None:
     """Checks that a function can be called with the op's arguments, in their order.
 
     Raises:
         RegistrationError: it cannot, or its parameters are the op's in another order.
     """
     schema = declaration.schema
-    check_signature(declaration, slot, function, positional_of(schema), keywords_of(schema))
+    check_signature(declaration, title, function, positional_of(schema), keywords_of(schema))
     signature = find_signature(function)
     expected = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
     parameters = [] if signature is None else list(signature.parameters)[: len(expected)]
     if parameters != expected and sorted(parameters) == sorted(expected):
         raise _refusal(
             declaration,
-            slot,
+            title,
             function,
             "takes the op's arguments in another order",
             expected=f"({', '.join(expected)})",
@@ -139,7 +104,7 @@ def keywords_of(schema: Schema) -> list[str]:
 
 def check_signature(
     declaration: Declaration,
-    slot: str,
+    title: str,
     function: Callable[..., Any],
     positional: Iterable[str],
     keywords: Iterable[str] = (),
@@ -150,7 +115,7 @@ def check_signature(
         RegistrationError: it is no function, or it does not.
     """
     if not callable(function):
-        raise _refusal(declaration, slot, function, "is not callable", expected="a function", found=repr(function))
+        raise _refusal(declaration, title, function, "is not callable", expected="a function", found=repr(function))
     signature = find_signature(function)
     if signature is None:
         return  # a builtin without a signature shows its mistakes when it is called
@@ -163,7 +128,7 @@ def check_signature(
         star = ["*"] if keywords and not any(name.startswith("*") for name in positional) else []
         raise _refusal(
             declaration,
-            slot,
+            title,
             function,
             f"does not fit the schema: {error}",
             expected=f"({', '.join([*positional, *star, *keywords])})",
@@ -174,7 +139,7 @@ def check_signature(
 
 def bind_names(
     declaration: Declaration,
-    slot: str,
+    title: str,
     function: Callable[..., Any],
     values: Mapping[str, str],
     special: Mapping[str, str],
@@ -183,7 +148,7 @@ def bind_names(
 
     Args:
         declaration: of the op.
-        slot: what the rule is registered as.
+        title: the words for the rule in messages.
         function: the rule.
         values: the inputs and outputs that it can name, with what each is.
         special: what else it can name, with what each is.
@@ -193,49 +158,49 @@ def bind_names(
     """
     valid = tuple(dict.fromkeys([*values, *special]))
     if not callable(function):
-        raise _refusal(declaration, slot, function, "is not callable", expected="a function", found=repr(function))
+        raise _refusal(declaration, title, function, "is not callable", expected="a function", found=repr(function))
     signature, names = find_signature(function), list[str]()
     if signature is None:
         do = "wrap it in a function whose parameters are the names it needs"
-        raise _refusal(declaration, slot, function, "has no signature to bind by", expected=quote(valid), do=do)
+        raise _refusal(declaration, title, function, "has no signature to bind by", expected=quote(valid), do=do)
     for parameter in signature.parameters.values():
         if parameter.name in valid and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            _check_nameable_kind(declaration, slot, function, parameter)
+            _check_nameable_kind(declaration, title, function, parameter)
             if parameter.name in values and parameter.name in special:
-                raise _ambiguous(declaration, slot, function, values[parameter.name], special[parameter.name])
+                raise _ambiguous(declaration, title, function, values[parameter.name], special[parameter.name])
             names.append(parameter.name)
         elif parameter.default is parameter.empty:
             raise _refusal(
                 declaration,
-                slot,
+                title,
                 function,
                 f"has a parameter '{parameter}' that names nothing",
                 expected=quote(valid),
                 found=repr(str(parameter)),
                 do=_advise(declaration, parameter.name, valid),
             )
-    _check_attributes(declaration, slot, function, names, values)
+    _check_attributes(declaration, title, function, names, values)
     return tuple(names)
 
 
 def _check_attributes(
-    declaration: Declaration, slot: str, function: Callable[..., Any], names: Iterable[str], values: Iterable[str]
+    declaration: Declaration, title: str, function: Callable[..., Any], names: Iterable[str], values: Iterable[str]
 ) -> None:
     """Raise if a rule takes attributes by name of values one of which has the name of what every object has."""
     hidden = [name for name in values if name.startswith("__") and name.endswith("__")]
     taking = [name for name in (NEEDS, META) if name in names]
     if hidden and taking:
         problem = f"takes '{taking[0]}', whose attribute '{hidden[0]}' is Python's own"
-        raise _refusal(declaration, slot, function, problem, do=f"rename '{hidden[0]}' in the op")
+        raise _refusal(declaration, title, function, problem, do=f"rename '{hidden[0]}' in the op")
 
 
 def _ambiguous(
-    declaration: Declaration, slot: str, function: Callable[..., Any], value: str, other: str
+    declaration: Declaration, title: str, function: Callable[..., Any], value: str, other: str
 ) -> RegistrationError:
     kind, _, name = value.partition(" ")
     return _refusal(
         declaration,
-        slot,
+        title,
         function,
         f"has a parameter {name} that names two things",
         expected="a parameter with one meaning",
@@ -254,12 +219,12 @@ def _advise(declaration: Declaration, name: str, valid: tuple[str, ...]) -> str:
 
 
 def _check_nameable_kind(
-    declaration: Declaration, slot: str, function: Callable[..., Any], parameter: inspect.Parameter
+    declaration: Declaration, title: str, function: Callable[..., Any], parameter: inspect.Parameter
 ) -> None:
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise _refusal(
             declaration,
-            slot,
+            title,
             function,
             f"has a positional-only parameter '{parameter.name}'",
             expected="parameters that can be given by name",
@@ -268,11 +233,11 @@ def _check_nameable_kind(
 
 
 def _refusal(
-    declaration: Declaration, slot: str, function: Callable[..., Any], problem: str, **facts: str | None
+    declaration: Declaration, title: str, function: Callable[..., Any], problem: str, **facts: str | None
 ) -> RegistrationError:
     return RegistrationError(
         str(declaration.name),
-        f"the {slot} {problem}",
+        f"the {title} {problem}",
         declared=declaration.location,
         rule=location_of(function) if callable(function) else None,
         **facts,

@@ -55,13 +55,13 @@ def parameters_of(schema: Schema) -> Parameters:
 
 
 def take_all(
-    declaration: Declaration, slot: str, function: Function, parameters: Parameters, leading: Sequence[str] = ()
+    declaration: Declaration, title: str, function: Function, parameters: Parameters, leading: Sequence[str] = ()
 ) -> Function:
     """Return a rule that takes all arguments of an op, made from one that may leave out some with defaults.
 
     Args:
         declaration: of the op.
-        slot: what the rule is registered as.
+        title: the words for the rule in messages.
         function: the rule; it is returned as it is if it takes all arguments, or fits no call.
         parameters: the arguments of the op.
         leading: what the rule takes before them; if "in_dims" is there, it has an entry for each argument.
@@ -81,7 +81,7 @@ def take_all(
         given = {**dict(zip(parameters.positional, values, strict=False)), **kwargs}
         for name in left_out:
             if not _is_default(given[name], parameters.defaults[name]):
-                raise _ignored(declaration, slot, function, name, given[name], parameters)
+                raise _ignored(declaration, title, function, name, given[name], parameters)
         if "in_dims" in leading:
             place = leading.index("in_dims")
             dims = zip(names, before[place], strict=False)
@@ -128,16 +128,16 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def _ignored(
-    declaration: Declaration, slot: str, function: Function, name: str, value: Any, parameters: Parameters
+    declaration: Declaration, title: str, function: Function, name: str, value: Any, parameters: Parameters
 ) -> KernelError:
     found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else show(value)
     names = quote((*parameters.positional, *parameters.keywords))
     return KernelError(
         str(declaration.name),
-        f"the {slot} does not take '{name}', and the call passes another value than the default",
+        f"the {title} does not take '{name}', and the call passes another value than the default",
         expected=f"{show(parameters.defaults[name])}, the default of '{name}'",
         found=found,
         rule=location_of(function),
         declared=declaration.location,
-        do=f"give the {slot} a parameter for each argument of the op: {names}",
+        do=f"give the {title} a parameter for each argument of the op: {names}",
     )

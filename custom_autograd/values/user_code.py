@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import Rule
 
 
 def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """A rule's function (or another one of the same rule) that notes where an exception came from.
 
-    Any: rules take and return what their slot says.
+    Any: rules take and return what their kind says.
     """
     chosen = rule.function if function is None else function
     note = note_of(op, rule)
@@ -37,11 +37,11 @@ def _needs_memory(error: Exception) -> bool:
 def _without_memory(op: str, rule: Rule, error: Exception) -> GradientError:
     return GradientError(
         op,
-        f"the {rule.slot} rule reads the memory of a tensor that has none",
+        f"the {rule.title} rule reads the memory of a tensor that has none",
         expected="differentiable PyTorch operations, or ops: torch.func and torch.compile run the rule on tensors "
         "without memory, which NumPy and native code cannot read",
         found=str(error).splitlines()[0],
-        rule=f"{rule.location}, {rule.slot}",
+        rule=rule.where,
         do="make that part of the rule an op of its own (custom_op), and call that op in the rule",
     )
 
@@ -55,7 +55,7 @@ WITHOUT_MEMORY = (
 
 def note_of(op: str, rule: Rule) -> str:
     """What is noted on an exception that leaves a rule."""
-    return f"raised in the {rule.slot} rule of {op}, {rule.location}"
+    return f"raised in the {rule.title} rule of {op}, {rule.location}"
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -116,8 +116,7 @@ def write_out(
 
 def _call(entry: Entry, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The op as users call it; in-place and out= operations do not take part in autocast, PyTorch's own neither."""
-    devices = [slot.removeprefix("autocast ") for slot in entry.rules if slot.startswith("autocast ")]
-    for device in devices:
+    for device in entry.registrations.autocast:
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return op(*args, **kwargs)

@@ -28,7 +28,7 @@ class Expected:
         Raises:
             KernelError: there is neither a fake nor a reference that could tell.
         """
-        rule = self._entry.find("fake")
+        rule = self._entry.registrations.fake
         function = self._entry.reference() if rule is None else rule.function
         if function is None:
             raise self._missing()

@@ -22,7 +22,7 @@ from custom_autograd.dispatch.call import make_public_call
 from custom_autograd.registration import registry
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import Fake
 from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.tags import HANDED_BACK
@@ -225,7 +225,7 @@ class Variant:
         is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
         entry = declare.define(declaration, replace=is_old)
         entry.modules = self.op.modules
-        entry.add(Rule("fake", composition, op.location), replace=False)
+        entry.add(Fake(op.location, composition), replace=False)
         return entry
 
 

@@ -415,6 +415,18 @@ def test_a_rule_that_is_replaced():
     assert [0.0] * 3 == op(Shy(torch.ones(3))).tolist()
 
 
+def test_a_class_that_is_defined_again_has_its_own_rule():
+    op = fresh("defined_again")
+    for _ in range(2):
+
+        class Again(Shy):
+            pass
+
+        op.register_torch_dispatch(Again, double)
+
+    assert [10.0] * 3 == op(Again(torch.ones(3))).tolist()
+
+
 def test_a_rule_has_gradients_through_the_op():
     x = torch.rand(3, dtype=torch.float64, requires_grad=True)
     y = two(3)

@@ -9,7 +9,7 @@ from torch import Tensor
 from custom_autograd import custom_op
 from custom_autograd.capabilities.autocast.policies import parse_policy
 from custom_autograd.core.samples import Sample
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import Autocast
 from custom_autograd.verification.check import check
 
 
@@ -100,7 +100,7 @@ def ignored_in_containers(x: Tensor, p: Weights) -> Tensor:
 def _known_but_not_attached(op, casts, output=None):
     """A policy of which the dispatcher knows nothing."""
     policy = parse_policy(op.entry.declaration, "cpu", casts, output)
-    op.entry.add(Rule("autocast cpu", lambda: None, "nowhere", extra={"policy": policy}), replace=False)
+    op.entry.add(Autocast("nowhere", policy), replace=False)
 
 
 _known_but_not_attached(not_followed, "lower")

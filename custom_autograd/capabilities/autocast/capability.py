@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from custom_autograd.capabilities.autocast.caster import SLOT, Caster, is_cast, policies_of, slot_of, without_casts
+from custom_autograd.capabilities.autocast.caster import Caster, is_cast, policies_of, without_casts
 from custom_autograd.registration.capability import Call, Capability
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import opened
@@ -23,10 +23,8 @@ class Autocast(Capability):
 
     def attach(self, entry: Entry) -> None:
         """Registers a kernel at the Autocast key of each device type with a policy."""
-        for slot in entry.rules:
-            if slot.startswith(SLOT):
-                device_type = slot.removeprefix(SLOT)
-                implement(entry, f"Autocast{key_of_device(device_type)}", _kernel(entry, device_type))
+        for device_type in entry.registrations.autocast:
+            implement(entry, f"Autocast{key_of_device(device_type)}", _kernel(entry, device_type))
 
     def is_direct(self, entry: Entry, tensors: Sequence[Tensor]) -> bool:
         """Return False if a policy is in effect for a tensor."""
@@ -51,7 +49,7 @@ def _kernel(entry: Entry, device_type: str) -> Callable[..., Any]:
 
     @outside_compilation
     def autocast(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        policy = entry.rules[slot_of(device_type)].extra["policy"]
+        policy = entry.registrations.autocast[device_type].policy
         return caster.run(policy, opened(entry), *args, **kwargs)
 
     return autocast

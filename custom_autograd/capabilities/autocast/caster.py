@@ -23,25 +23,18 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private.dispatch import without_autocast
 from custom_autograd.torch_private.transforms import depth
 
-SLOT = "autocast "
-
 Call = Callable[..., Any]  # Any: takes and returns what the schema says
-
-
-def slot_of(device_type: str) -> str:
-    """The slot of the policy for a device type."""
-    return f"{SLOT}{device_type}"
 
 
 def policies_of(entry: Entry) -> tuple[CastPolicy, ...]:
     """What is registered, one policy for each device type."""
-    return tuple(rule.extra["policy"] for slot, rule in entry.rules.items() if slot.startswith(SLOT))
+    return tuple(rule.policy for rule in entry.registrations.autocast.values())
 
 
 def is_cast(entry: Entry, tensor: Tensor) -> bool:
     """Whether a policy is in effect for a tensor."""
     device_type = tensor.device.type
-    return slot_of(device_type) in entry.rules and torch.is_autocast_enabled(device_type)
+    return device_type in entry.registrations.autocast and torch.is_autocast_enabled(device_type)
 
 
 class _Depths(threading.local):

@@ -19,12 +19,11 @@ def fingerprint(entry: Entry) -> int:
     """64 bits of the schema and of everything that tracing runs: fake, reference, gradient and jvp rules."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(entry.declaration.schema.text.encode())
-    for slot, rule in sorted(entry.rules.items()):
-        digest.update(slot.encode())
-        digest.update(repr(rule.extra.get("policy", "")).encode())
-        for function in (rule.function, rule.setup_context):
-            if function is not None:
-                _update(digest, function, set(), 0)
+    for rule in sorted(entry.registrations.all(), key=lambda rule: rule.title):
+        digest.update(rule.title.encode())
+        digest.update(rule.settings.encode())
+        for function in rule.functions:
+            _update(digest, function, set(), 0)
     reference = entry.reference()
     if reference is not None:
         _update(digest, reference, set(), 0)

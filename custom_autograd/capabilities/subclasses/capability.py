@@ -15,16 +15,6 @@ from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
 from custom_autograd.torch_private.nested import NestedTensor
 
-SLOT = "torch_dispatch "
-
-
-def slot_of(cls: type) -> str:
-    """The slot of the rule for a class."""
-    return f"{SLOT}{cls.__module__}.{cls.__qualname__}"
-
-
-NESTED = slot_of(NestedTensor)
-
 
 class Subclasses(Capability):
     """One rule per subclass or mode; all others take the op apart through their own `__torch_dispatch__`."""
@@ -33,12 +23,12 @@ class Subclasses(Capability):
 
     def attach(self, entry: Entry) -> None:
         """Registers each rule, once, and what stands for one for nested tensors."""
-        if NESTED not in entry.attached:
-            over_values = nested.attach(entry, lambda: NESTED in entry.rules)
-            _register(entry, NESTED, NestedTensor, _nested_dispatch(entry, over_values))
-        for slot, rule in entry.rules.items():
-            if slot.startswith(SLOT) and slot not in entry.attached:
-                _register(entry, slot, rule.extra["cls"], _dispatch(entry, slot))
+        if NestedTensor not in entry.attached:
+            over_values = nested.attach(entry, lambda: NestedTensor in entry.registrations.torch_dispatch)
+            _register(entry, NestedTensor, _nested_dispatch(entry, over_values))
+        for cls in entry.registrations.torch_dispatch:
+            if cls not in entry.attached:
+                _register(entry, cls, _dispatch(entry, cls))
 
     def explain(self, entry: Entry, error: Exception, values: Sequence[Any]) -> bool:
         """Add what to do to an error by which a subclass refuses the op."""
@@ -47,23 +37,23 @@ class Subclasses(Capability):
 
     def describe(self, entry: Entry) -> str:
         """The classes that have a rule."""
-        classes = [slot.removeprefix(SLOT) for slot in entry.rules if slot.startswith(SLOT)]
-        if torch.Tag.pointwise in entry.declaration.tags and NESTED not in entry.rules:
+        classes = [rule.class_name for rule in entry.registrations.torch_dispatch.values()]
+        if torch.Tag.pointwise in entry.declaration.tags and NestedTensor not in entry.registrations.torch_dispatch:
             classes.append("jagged tensors (pointwise: over their values)")
         return f"registered: {', '.join(classes)}" if classes else "none: each class's own __torch_dispatch__"
 
 
-def _register(entry: Entry, slot: str, cls: type, function: Callable[..., Any]) -> None:
+def _register(entry: Entry, cls: type, function: Callable[..., Any]) -> None:
     assert entry.library is not None
     register_torch_dispatch(entry.library, entry.home.qualifier, cls, function)
-    entry.attached.add(slot)
+    entry.attached.add(cls)
 
 
-def _dispatch(entry: Entry, slot: str) -> Callable[..., Any]:
+def _dispatch(entry: Entry, cls: type) -> Callable[..., Any]:
     def dispatch(
         *args: Any, **kwargs: Any
     ) -> Any:  # Any: (mode or class, func, types, args, kwargs), as torch passes it
-        return entry.rules[slot].function(*args, **kwargs)
+        return entry.registrations.torch_dispatch[cls].function(*args, **kwargs)
 
     return dispatch
 
@@ -73,7 +63,7 @@ def _nested_dispatch(entry: Entry, over_values: Callable[..., Any]) -> Callable[
     over_all = enclosed(entry.declaration.schema, over_values)
 
     def dispatch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as above
-        rule = entry.rules.get(NESTED)
+        rule = entry.registrations.torch_dispatch.get(NestedTensor)
         if rule is not None:
             return rule.function(cls, func, types, args, kwargs)
         return over_all(*args, **(kwargs or {}))

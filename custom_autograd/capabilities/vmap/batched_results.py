@@ -13,7 +13,7 @@ from custom_autograd.core.messages import quote, show
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.one_tuple import content
 from custom_autograd.registration.registry import Entry
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import Rule
 
 RETURN = "return the output, and for each output the dimension that is batched, or None"
 

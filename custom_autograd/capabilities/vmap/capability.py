@@ -13,7 +13,7 @@ from custom_autograd.registration.capability import Capability, registered
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import content, opened
 from custom_autograd.registration.registry import Entry
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import Rule
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
 from custom_autograd.torch_private.transforms import VmapLevel
@@ -34,7 +34,7 @@ class Vmap(Capability):
 
     def describe(self, entry: Entry) -> str:
         """Which of the three ways is taken."""
-        found = registered(entry, "vmap")
+        found = registered(entry.registrations.vmap)
         if found is not None:
             return found
         if _find_reference(entry) is not None:
@@ -58,7 +58,7 @@ def _kernel(entry: Entry) -> Callable[..., Any]:
         level = VmapLevel()
         raw = bind.raw(*args, **kwargs)
         values, dims = level.unwrap(raw)
-        rule = entry.find("vmap")
+        rule = entry.registrations.vmap
         reference = _find_reference(entry) if rule is None and is_batched(dims) else None
         if reference is not None:
             return _by_reference(entry, reference, bind, bind.arguments(*args, **kwargs))

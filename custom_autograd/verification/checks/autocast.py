@@ -133,11 +133,11 @@ def _against_fake(
 
 def _against_policy(target: Target, sample: Sample, plain: Results, found: Results) -> Iterator[Finding]:
     entry = entry_of(target)
-    rule = None if entry is None else entry.find("autocast cpu")
+    rule = None if entry is None else entry.registrations.autocast.get("cpu")
     if entry is None or rule is None:
         yield _roughly(found.outputs, plain.outputs)
         return
-    policy: CastPolicy = rule.extra["policy"]
+    policy = rule.policy
     expected = _run(replace(target, call=_cast_by_hand(target, entry, policy)), sample)
     label = f"under autocast, not what casts by hand give, as the policy {policy.text} says"
     difference = find_difference(found.outputs, expected.outputs) or find_difference(

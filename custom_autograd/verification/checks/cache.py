@@ -15,7 +15,7 @@ from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint, 
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import Entry
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import AnyRegistration, Autocast, Effect
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, skipped
 from custom_autograd.verification.harness.targets import Target
 
@@ -44,17 +44,17 @@ class Cache(Check):
         """One finding per rule, and per value that a rule reads."""
         del sample
         entry = _entry_of(target)
-        if entry is None or not entry.rules:
+        if entry is None or not entry.registrations.all():
             yield skipped("no rule is registered")
             return
         before = fingerprint(entry)
         if before != fingerprint(entry):
             yield failed("the fingerprint of the rules changes from call to call, so that compile caches never hit")
             return
-        for slot, rule in entry.rules.items():
-            for what, changed in _changes(rule.function):
-                is_seen = fingerprint(_with(entry, slot, replace(rule, function=changed))) != before
-                yield PASSED if is_seen else _unseen(slot, rule, what)
+        for rule in entry.registrations.all():
+            for what, changed in _changed(rule):
+                is_seen = fingerprint(_with(entry, changed)) != before
+                yield PASSED if is_seen else _unseen(rule, what)
 
 
 def _entry_of(target: Target) -> Entry | None:
@@ -62,16 +62,29 @@ def _entry_of(target: Target) -> Entry | None:
     return found if isinstance(found, Entry) else None
 
 
-def _with(entry: Entry, slot: str, rule: Rule) -> Entry:
+def _with(entry: Entry, rule: AnyRegistration) -> Entry:
     """A copy of what is known of an op with one rule replaced; nothing is registered."""
     changed = copy.copy(entry)
-    changed.rules = {**entry.rules, slot: rule}
+    changed.registrations = entry.registrations.with_(rule)
     return changed
 
 
-def _unseen(slot: str, rule: Rule, what: str) -> Finding:
-    text = f"the rule '{slot}' ({rule.location}) depends on {what}, whose change is not in the key of compile caches"
+def _unseen(rule: AnyRegistration, what: str) -> Finding:
+    text = (
+        f"the rule '{rule.title}' ({rule.location}) depends on {what}, whose change is not in the key of compile caches"
+    )
     return failed(text, cause="a graph that was compiled before the change is served after it")
+
+
+def _changed(rule: AnyRegistration) -> Iterator[tuple[str, AnyRegistration]]:
+    """Yield what a rule depends on, in words, each with the rule in which that is another."""
+    if isinstance(rule, Autocast):
+        yield "its policy", replace(rule, policy=replace(rule.policy, text=CHANGE))
+    elif isinstance(rule, Effect):
+        yield "its effect", replace(rule, effect=CHANGE)
+    else:
+        for what, function in _changes(rule.function):
+            yield what, replace(rule, function=function)
 
 
 def _changes(function: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]]:  # Any: a user's function

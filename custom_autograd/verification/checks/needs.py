@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.registration.rule_types import Gradient
 from custom_autograd.torch_private.observers import Watch
 from custom_autograd.torch_private.verification import Overload, arguments_of_overload, name_of_overload
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, measured
@@ -157,5 +158,5 @@ def _waste(target: Target, function: TensorFunction, position: int, everything: 
 def _is_promised(target: Target, name: str) -> bool:
     """Whether a rule of the op says that it knows what is needed."""
     entry = entry_of(target)
-    rules = () if entry is None else entry.gradient_rules()
-    return any("needs" in rule.names or rule.slot == f"grad {name}" for rule in rules)
+    rules = () if entry is None else entry.registrations.named_gradient_rules()
+    return any(rule.wants_needs or (isinstance(rule, Gradient) and rule.named == (name,)) for rule in rules)

@@ -117,7 +117,7 @@ def _count(tensors: Sequence[Tensor]) -> str:
 def _is_generated(target: Target) -> bool:
     """Whether the backward was derived from the reference, which needs every input whatever its formula reads."""
     entry = entry_of(target)
-    return entry is not None and not entry.gradient_rules()
+    return entry is not None and not entry.registrations.gradient_rules()
 
 
 # ------------------------------------------------------------------------------------------------- edits in place

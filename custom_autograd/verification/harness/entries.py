@@ -15,7 +15,7 @@ def entry_of(target: Target) -> Entry | None:
 def has_derived_fake(target: Target) -> bool:
     """Whether the reference stands in for a fake kernel that nobody registered."""
     entry = entry_of(target)
-    return entry is not None and entry.find("fake") is None and entry.reference() is not None
+    return entry is not None and entry.registrations.fake is None and entry.reference() is not None
 
 
 def unless_replaced(finding: Finding, target: Target, key: str) -> Finding:

@@ -179,7 +179,7 @@ def _target_of(value: object) -> Target:
 
 
 def _from_entry(call: Function, entry: Entry) -> Target:
-    schema, samples = entry.declaration.schema, entry.find("samples")
+    schema, samples = entry.declaration.schema, entry.registrations.samples
     found = _from_schema(call, entry, schema)
     found = replace(found, samples=None if samples is None else cast(SamplesRule, samples.function))
     return found if entry.declaration.form is None else _with_containers(found, entry.declaration.form, schema)
@@ -221,7 +221,7 @@ def _from_schema(call: Function, entry: Entry, schema: Schema) -> Target:
         hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
         source=functools.partial(source_of, entry),
     )
-    rule = entry.find("reference")
+    rule = entry.registrations.reference
     return (
         target
         if rule is None

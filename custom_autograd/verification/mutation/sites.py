@@ -21,13 +21,14 @@ from custom_autograd.register import attach_capabilities
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import Entry, find_entry
 from custom_autograd.registration.rule_names import META, NEEDS, differentiable_results, special_names
-from custom_autograd.registration.rules import Rule
+from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, Jvp
 from custom_autograd.torch_private import definitions, verification
 from custom_autograd.verification.harness.targets import target_of
 
 Function: TypeAlias = Callable[..., Any]
 """A user's rule or kernel (Any: of any signature)."""
 
+SiteRule: TypeAlias = Backward | Gradient | DropIn | Jvp
 Kind: TypeAlias = Literal["backward", "jvp", "kernel"]
 Style: TypeAlias = Literal["by name", "after ctx", "arguments"]
 
@@ -116,36 +117,57 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 
 def _rules_of(entry: Entry) -> Iterator[Site]:
+    registered = entry.registrations
+    for rule in registered.named_gradient_rules():
+        yield _gradient_of(entry, rule)
+    if registered.drop_in is not None:
+        yield _drop_in_of(entry, registered.drop_in)
+    if registered.jvp is not None:
+        yield _jvp_of(entry, registered.jvp)
+
+
+def _gradient_of(entry: Entry, rule: Backward | Gradient) -> Site:
     schema = entry.declaration.schema
-    inputs = tuple(argument.name for argument in schema.differentiable_arguments)
-    for rule in entry.gradient_rules():
-        yield Site(
-            entry.name,
-            "backward" if rule.slot == "autograd" else rule.slot,
-            "backward",
-            "after ctx" if rule.slot == "autograd" else "by name",
-            rule.function,
-            tuple(schema.argument_names) if rule.slot == "autograd" else rule.inputs or inputs,
-            partial(_exchanged_rule, entry, rule),
-            rule.names,
-            frozenset(rule.names) & (set(special_names(schema, with_grads=True, with_tangents=False)) - {NEEDS, META}),
-        )
-    jvp = entry.find("jvp")
-    if jvp is not None:
-        results = tuple(result.name for result in differentiable_results(schema))
-        special = special_names(schema, with_grads=False, with_tangents=True)
-        tangents = frozenset(name for name in jvp.names if name in special) - {NEEDS, META}
-        yield Site(
-            entry.name,
-            "jvp",
-            "jvp",
-            "by name",
-            jvp.function,
-            results,
-            partial(_exchanged_rule, entry, jvp),
-            jvp.names,
-            tangents,
-        )
+    special = set(special_names(schema, with_grads=True, with_tangents=False)) - {NEEDS, META}
+    return Site(
+        entry.name,
+        rule.title,
+        "backward",
+        "by name",
+        rule.function,
+        rule.inputs or tuple(argument.name for argument in schema.differentiable_arguments),
+        partial(_exchanged_rule, entry, rule),
+        rule.names,
+        frozenset(rule.names) & special,
+    )
+
+
+def _drop_in_of(entry: Entry, rule: DropIn) -> Site:
+    return Site(
+        entry.name,
+        "backward",
+        "backward",
+        "after ctx",
+        rule.function,
+        tuple(entry.declaration.schema.argument_names),
+        partial(_exchanged_rule, entry, rule),
+    )
+
+
+def _jvp_of(entry: Entry, rule: Jvp) -> Site:
+    schema = entry.declaration.schema
+    special = set(special_names(schema, with_grads=False, with_tangents=True)) - {NEEDS, META}
+    return Site(
+        entry.name,
+        "jvp",
+        "jvp",
+        "by name",
+        rule.function,
+        tuple(result.name for result in differentiable_results(schema)),
+        partial(_exchanged_rule, entry, rule),
+        rule.names,
+        frozenset(rule.names) & special,
+    )
 
 
 def _kernels_of(entry: Entry) -> Iterator[Site]:
@@ -163,7 +185,7 @@ def _kernels_of(entry: Entry) -> Iterator[Site]:
 
 
 @contextlib.contextmanager
-def _exchanged_rule(entry: Entry, rule: Rule, function: Function) -> Iterator[None]:
+def _exchanged_rule(entry: Entry, rule: SiteRule, function: Function) -> Iterator[None]:
     _set_rule(entry, replace(rule, function=function))
     try:
         yield
@@ -171,9 +193,9 @@ def _exchanged_rule(entry: Entry, rule: Rule, function: Function) -> Iterator[No
         _set_rule(entry, rule)
 
 
-def _set_rule(entry: Entry, rule: Rule) -> None:
+def _set_rule(entry: Entry, rule: SiteRule) -> None:
     with entry.lock:
-        entry.rules = {**entry.rules, rule.slot: rule}
+        entry.registrations = entry.registrations.with_(rule)
         entry.forget()
         attach_capabilities(entry)
 

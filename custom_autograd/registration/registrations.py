@@ -1,0 +1,92 @@
+"""Registrations: everything that is registered for one op besides kernels, as one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from custom_autograd.registration.rule_types import (
+    AnyRegistration,
+    Autocast,
+    Backward,
+    DropIn,
+    Effect,
+    Fake,
+    Gradient,
+    Jvp,
+    Reference,
+    Samples,
+    TorchDispatch,
+    Vmap,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Registrations:
+    """Everything that is registered for one op, besides kernels. Replaced as a whole, never changed."""
+
+    backward: Backward | None = None
+    gradients: tuple[Gradient, ...] = ()
+    drop_in: DropIn | None = None
+    jvp: Jvp | None = None
+    fake: Fake | None = None
+    reference: Reference | None = None
+    vmap: Vmap | None = None
+    samples: Samples | None = None
+    effect: Effect | None = None
+    autocast: Mapping[str, Autocast] = field(default_factory=dict[str, Autocast])
+    torch_dispatch: Mapping[type, TorchDispatch] = field(default_factory=dict[type, TorchDispatch])
+
+    def all(self) -> tuple[AnyRegistration, ...]:
+        """Return all registrations."""
+        single = (self.jvp, self.fake, self.reference, self.vmap, self.samples, self.effect)
+        present = tuple(one for one in single if one is not None)
+        return (*self.gradient_rules(), *present, *self.autocast.values(), *self.torch_dispatch.values())
+
+    def gradient_rules(self) -> tuple[Backward | Gradient | DropIn, ...]:
+        """Return the rules that return gradients: one whole backward, or one per input or group of inputs."""
+        return (*self.named_gradient_rules(), *(() if self.drop_in is None else (self.drop_in,)))
+
+    def named_gradient_rules(self) -> tuple[Backward | Gradient, ...]:
+        """Return those that are bound by the names of their parameters."""
+        return self.gradients if self.backward is None else (self.backward, *self.gradients)
+
+    def conflicts(self, new: AnyRegistration) -> tuple[AnyRegistration, ...]:
+        """Return what a new registration would replace: the same rule, or a gradient of the same input."""
+        kept = {id(one) for one in self.with_(new).all()}
+        return tuple(one for one in self.all() if id(one) not in kept)
+
+    def with_(self, new: AnyRegistration) -> Registrations:
+        """Return these registrations with a new one, without those that it replaces."""
+        match new:
+            case Backward():
+                return replace(self, backward=new, gradients=(), drop_in=None)
+            case DropIn():
+                return replace(self, backward=None, gradients=(), drop_in=new)
+            case Gradient():
+                return replace(self, backward=None, gradients=self._gradients_with(new), drop_in=None)
+            case Autocast():
+                return replace(self, autocast={**self.autocast, new.policy.device_type: new})
+            case TorchDispatch():
+                return replace(self, torch_dispatch={**self.torch_dispatch, new.cls: new})
+            case _:
+                return self._with_single(new)
+
+    def _gradients_with(self, new: Gradient) -> tuple[Gradient, ...]:
+        kept = {one.named: one for one in self.gradients if one.named == new.named or not one.overlaps(new)}
+        return tuple({**kept, new.named: new}.values())
+
+    def _with_single(self, new: Jvp | Fake | Reference | Vmap | Samples | Effect) -> Registrations:
+        match new:
+            case Jvp():
+                return replace(self, jvp=new)
+            case Fake():
+                return replace(self, fake=new)
+            case Reference():
+                return replace(self, reference=new)
+            case Vmap():
+                return replace(self, vmap=new)
+            case Samples():
+                return replace(self, samples=new)
+            case Effect():
+                return replace(self, effect=new)

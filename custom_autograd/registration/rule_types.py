@@ -1,0 +1,255 @@
+"""The types of what is registered for an op, one frozen dataclass for each `register_...` method."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from custom_autograd.core.casting import CastPolicy
+from custom_autograd.registration.rule_names import META, NEEDS
+
+Function: TypeAlias = Callable[..., Any]
+"""A user's function (Any: its parameters and its result depend on the schema and on the kind of rule)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One registration; the base of all below.
+
+    Attributes:
+        kind: the word for it in messages.
+        location: file:line of the function, or the call that registered it.
+    """
+
+    kind: ClassVar[str]
+    location: str
+
+    @property
+    def title(self) -> str:
+        """Return the words for it in messages, which are its own within one op."""
+        return self.kind
+
+    @property
+    def where(self) -> str:
+        """Return the location and the title: what an error says of the rule."""
+        return f"{self.location}, {self.title}"
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Return the user's functions that it runs."""
+        return ()
+
+    @property
+    def settings(self) -> str:
+        """Return the text of what it consists of besides functions."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Registration):
+    """A registered function."""
+
+    function: Function
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Return the function."""
+        return (self.function,)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRule(Rule):
+    """A function that is bound to an op by the names of its parameters.
+
+    Attributes:
+        names: the parameters that it is called with by name.
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    def is_positional(self) -> bool:
+        """Return True if it may be called with its names in order, which is cheaper than by keyword."""
+        parameters = inspect.signature(self.function, follow_wrapped=False).parameters.values()
+        leading = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][: len(self.names)]
+        return tuple(leading) == self.names
+
+    @property
+    def wants_needs(self) -> bool:
+        """Return True if it has a parameter for which inputs need a gradient."""
+        return NEEDS in self.names
+
+    @property
+    def wants_meta(self) -> bool:
+        """Return True if it has a parameter for the metadata of tensors."""
+        return META in self.names
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRule(NamedRule):
+    """A function that returns gradients.
+
+    Attributes:
+        inputs: the inputs whose gradients it returns; empty for all.
+        is_once_differentiable: its result must not be differentiated again.
+        materializes: undefined incoming gradients reach it as zeros.
+        optional: the parameters with a default of None, which undefined incoming gradients reach as None.
+    """
+
+    inputs: tuple[str, ...]
+    is_once_differentiable: bool
+    materializes: bool
+    optional: frozenset[str]
+
+    def fills(self, name: str) -> bool:
+        """Return True if an undefined incoming gradient reaches the parameter of that name as zeros."""
+        return self.materializes and name not in self.optional
+
+
+@dataclass(frozen=True, slots=True)
+class Backward(GradientRule):
+    """The gradients of all inputs, from `register_backward`."""
+
+    kind = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient(GradientRule):
+    """The gradients of some inputs, from `register_grad`.
+
+    Attributes:
+        named: the inputs as the author named them, of which `inputs` are the tensors.
+    """
+
+    kind = "grad"
+    named: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Return the word for it and the inputs."""
+        return self.title_of(self.named)
+
+    @classmethod
+    def title_of(cls, named: tuple[str, ...]) -> str:
+        """Return the title of the gradients of these inputs."""
+        return f"{cls.kind} {', '.join(named)}"
+
+    def overlaps(self, other: Gradient) -> bool:
+        """Return True if both return the gradient of one input."""
+        return not set(self.inputs).isdisjoint(other.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class DropIn(Rule):
+    """A backward in the style of `torch.library`, from `register_autograd`.
+
+    Attributes:
+        setup_context: the function that saves for it, or None.
+        takes_keywords: `setup_context` has a parameter for keyword-only inputs.
+        by_keyword: `setup_context` is called by keyword.
+    """
+
+    kind = "autograd"
+    setup_context: Function | None
+    takes_keywords: bool
+    by_keyword: bool
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Return the backward and, if there is one, the setup_context."""
+        return (self.function,) if self.setup_context is None else (self.function, self.setup_context)
+
+
+@dataclass(frozen=True, slots=True)
+class Jvp(NamedRule):
+    """Forward mode, from `register_jvp`."""
+
+    kind = "jvp"
+
+
+@dataclass(frozen=True, slots=True)
+class Fake(Rule):
+    """What the op returns, without data, from `register_fake`."""
+
+    kind = "fake"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference(Rule):
+    """The op in differentiable PyTorch operations, from `register_reference`."""
+
+    kind = "reference"
+
+
+@dataclass(frozen=True, slots=True)
+class Vmap(Rule):
+    """Batching, from `register_vmap`."""
+
+    kind = "vmap"
+
+
+@dataclass(frozen=True, slots=True)
+class Samples(Rule):
+    """A generator of samples, from `register_samples`."""
+
+    kind = "samples"
+
+
+@dataclass(frozen=True, slots=True)
+class Autocast(Registration):
+    """The casts under autocast on one device type, from `register_autocast`."""
+
+    kind = "autocast"
+    policy: CastPolicy
+
+    @property
+    def title(self) -> str:
+        """Return the word for it and the device type."""
+        return f"{self.kind} {self.policy.device_type}"
+
+    @property
+    def settings(self) -> str:
+        """Return the text of the policy."""
+        return repr(self.policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect(Registration):
+    """How compilers order calls of the op, from `register_effect`.
+
+    Attributes:
+        effect: a member of torch's EffectType, which has no public name, or None.
+    """
+
+    kind = "effect"
+    effect: object
+
+    @property
+    def settings(self) -> str:
+        """Return the text of the effect."""
+        return repr(self.effect)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchDispatch(Rule):
+    """What the op does for a tensor subclass or a mode, from `register_torch_dispatch`."""
+
+    kind = "torch_dispatch"
+    cls: type
+
+    @property
+    def class_name(self) -> str:
+        """Return the module and the name of the class."""
+        return f"{self.cls.__module__}.{self.cls.__qualname__}"
+
+    @property
+    def title(self) -> str:
+        """Return the word for it and the class."""
+        return f"{self.kind} {self.class_name}"
+
+
+AnyRegistration: TypeAlias = (
+    Backward | Gradient | DropIn | Jvp | Fake | Reference | Vmap | Samples | Effect | Autocast | TorchDispatch
+)
