@@ -432,5 +432,4 @@ class CustomOp(Handle, Generic[P, R]):
 def _restore(name: str, modules: str | tuple[str, ...]) -> CustomOp[..., Any]:
     """Unpickle an op: by name, after importing the module that declares it; the one that lives in this process."""
     entry = declare.find_or_import(name, modules)
-    handle: CustomOp[..., Any] = entry.handle or CustomOp(entry)
-    return handle
+    return entry.handle if isinstance(entry.handle, CustomOp) else CustomOp(entry)

@@ -106,7 +106,7 @@ def publish(entry: Entry) -> None:
     would compile every caller anew.
     """
     for handle in list(entry.uncalled):
-        type(handle).__call__ = make_public_call(entry)
+        type(handle).__call__ = make_public_call(entry)  # type: ignore[method-assign]  # each handle has its own class
         entry.uncalled.discard(handle)
 
 

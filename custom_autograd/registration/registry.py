@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
@@ -27,8 +27,25 @@ from custom_autograd.registration.kernels import Kernels
 from custom_autograd.registration.registrations import Registrations
 from custom_autograd.registration.rule_types import AnyRegistration, Rule
 from custom_autograd.torch_private import dispatch
+from custom_autograd.torch_private.definitions import OwnDefinition
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.registrations import changes
+
+GeneratedCall: TypeAlias = Callable[..., Any]
+"""A generated function that calls one op (Any: it takes and returns what the op's schema says)."""
+
+
+class DirectCalls(Protocol):
+    """The calls of one op that are known to need no dispatcher; see dispatch/direct_calls.py."""
+
+    def forget(self) -> None:
+        """Forget them all: something was registered since they were proven."""
+
+
+class GeneratedCode(Protocol):
+    """The code that is generated from the schema and the rules of one op; see dispatch/generated.py."""
+
+    source: str
 
 
 class Entry:
@@ -67,13 +84,13 @@ class Entry:
         self.overload: OpOverload | None = None
         self.output: OpOverload | None = None
         self.library: torch.library.Library | None = None
-        self.call: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
-        self.traced: Callable[..., Any] | None = None  # Any: as above
-        self.handle: Any = None  # Any: CustomOp, some layers above
-        self.uncalled: weakref.WeakSet[Any] = weakref.WeakSet()  # Any: as above
-        self.call_behind: Callable[..., Any] | None = None  # Any: as above
-        self.roads: Any = None  # Any: runtime's Roads, a layer above
-        self.programs: dict[str, Any] = {}  # Any: runtime's Program, a layer above
+        self.call: GeneratedCall | None = None
+        self.traced: GeneratedCall | None = None
+        self.handle: OwnDefinition | None = None
+        self.uncalled: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
+        self.call_behind: GeneratedCall | None = None
+        self.roads: DirectCalls | None = None
+        self.programs: dict[str, GeneratedCode] = {}
         self.validation: str | None = None
         self.capabilities: tuple[Capability, ...] = ()
         self.is_traced = False
