@@ -28,7 +28,7 @@ class Handle(OpDef):
         return cast(H, object.__new__(own))
 
     def __init__(self, entry: Entry) -> None:
-        self.entry = entry
+        self._entry = entry
         function = entry.declaration.function
         functools.update_wrapper(self, function, updated=())
         self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
@@ -41,13 +41,13 @@ class Handle(OpDef):
         self._out = OutVariant(entry)
 
     def __repr__(self) -> str:
-        return f"<CustomOp {self.entry.name}{self.entry.declaration.schema.text}>"
+        return f"<CustomOp {self._entry.name}{self._entry.declaration.schema.text}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: name, schema, capabilities, kernels and generated source."""
         from custom_autograd.verification.report import html  # only a notebook asks for it
 
-        entry = self.entry
+        entry = self._entry
         capabilities, kernels = declare.capabilities(entry), entry.kernels.listed()
         location = entry.declaration.location
         return html.format_op(
@@ -63,18 +63,18 @@ class Handle(OpDef):
     @property
     def name(self) -> str:
         """The qualified name, "namespace::name"."""
-        return self.entry.name
+        return self._entry.name
 
     @property
     def schema(self) -> Schema:
         """Arguments and outputs, with names, types, mutability and differentiability."""
-        return self.entry.declaration.schema
+        return self._entry.declaration.schema
 
     @property
     def overload(self) -> OpOverload:
         """The dispatcher's op, `torch.ops.namespace.name.default`; it returns hidden outputs too."""
-        assert self.entry.overload is not None
-        return self.entry.overload
+        assert self._entry.overload is not None
+        return self._entry.overload
 
     @property
     def inplace(self) -> InplaceVariant:
@@ -99,12 +99,12 @@ class Handle(OpDef):
     @property
     def function(self) -> type[torch.autograd.Function]:
         """The generated `torch.autograd.Function`, with `setup_context`."""
-        return program_of(self.entry).function
+        return program_of(self._entry).function
 
     @property
     def source(self) -> str:
         """The generated Python source of the wrapper, the Function and the kernels' frame."""
-        return source_of(self.entry)
+        return source_of(self._entry)
 
     @property
     def kernels(self) -> dict[str, str]:
@@ -112,4 +112,4 @@ class Handle(OpDef):
 
         Where there are several for a device type, they stand in the order in which they are tried, by name.
         """
-        return self.entry.kernels.listed()
+        return self._entry.kernels.listed()

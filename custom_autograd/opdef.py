@@ -23,39 +23,35 @@ Function = Callable[..., Any]  # Any: takes and returns what the schema or torch
 
 
 class OpDef(OwnDefinition):
-    """An op as `torch.library` sees it.
+    """An op as `torch.library` sees it."""
 
-    Attributes:
-        entry: what is declared and registered.
-    """
-
-    entry: Entry
+    _entry: Entry
 
     @property
     def _namespace(self) -> str:  # type: ignore[override]  # read-only, here and below
-        return self.entry.home.namespace
+        return self._entry.home.namespace
 
     @property
     def _name(self) -> str:  # type: ignore[override]
-        return self.entry.home.qualifier
+        return self._entry.home.qualifier
 
     @property
     def _opoverload(self) -> OpOverload:  # type: ignore[override]
-        assert self.entry.overload is not None
-        return self.entry.overload
+        assert self._entry.overload is not None
+        return self._entry.overload
 
     @property
     def _lib(self) -> torch.library.Library:  # type: ignore[override]
-        assert self.entry.library is not None
-        return self.entry.library
+        assert self._entry.library is not None
+        return self._entry.library
 
     @property
     def _schema(self) -> str:  # type: ignore[override]
-        return self.entry.declaration.schema.text
+        return self._entry.declaration.schema.text
 
     @property
     def _tags(self) -> tuple[torch.Tag, ...]:  # type: ignore[override]
-        return self.entry.declaration.tags
+        return self._entry.declaration.tags
 
     @property
     def _is_inplace(self) -> bool:  # type: ignore[override]
@@ -67,49 +63,49 @@ class OpDef(OwnDefinition):
 
     @property
     def _out_kwarg_names(self) -> tuple[str, ...]:  # type: ignore[override]
-        written = self.entry.declaration.schema.mutated_arguments if self._is_out else ()
+        written = self._entry.declaration.schema.mutated_arguments if self._is_out else ()
         return tuple(argument.name for argument in written)
 
     @property
     def _init_fn(self) -> Function:  # type: ignore[override]
-        return self.entry.declaration.function
+        return self._entry.declaration.function
 
     @property
     def _backend_fns(self) -> Mapping[str | None, Function]:  # type: ignore[override]
-        return MappingProxyType({device: kernel.function for device, kernel in self.entry.kernels.items()})
+        return MappingProxyType({device: kernel.function for device, kernel in self._entry.kernels.items()})
 
     @property
     def _disabled_kernel(self) -> frozenset[str]:  # type: ignore[override]
-        return self.entry.kernels.disabled
+        return self._entry.kernels.disabled
 
     @property
     def _abstract_fn(self) -> Function | None:  # type: ignore[override]
-        rule = self.entry.registrations.fake
+        rule = self._entry.registrations.fake
         if rule is not None:
             return rule.function
-        is_needed = bool(self.entry.declaration.schema.fresh_outputs)
-        return self.entry.reference() or (None if is_needed else _returns_nothing_new)
+        is_needed = bool(self._entry.declaration.schema.fresh_outputs)
+        return self._entry.reference() or (None if is_needed else _returns_nothing_new)
 
     @property
     def _setup_context_fn(self) -> Function | None:  # type: ignore[override]
-        rule = self.entry.registrations.drop_in
+        rule = self._entry.registrations.drop_in
         return None if rule is None else rule.setup_context
 
     @property
     def _backward_fn(self) -> Function | None:  # type: ignore[override]
-        return _function(self.entry.registrations.drop_in)
+        return _function(self._entry.registrations.drop_in)
 
     @property
     def _vmap_fn(self) -> Function | None:  # type: ignore[override]
-        return _function(self.entry.registrations.vmap)
+        return _function(self._entry.registrations.vmap)
 
     @property
     def _torch_dispatch_fns(self) -> Mapping[type, Function]:  # type: ignore[override]
-        return MappingProxyType({cls: rule.function for cls, rule in self.entry.registrations.torch_dispatch.items()})
+        return MappingProxyType({cls: rule.function for cls, rule in self._entry.registrations.torch_dispatch.items()})
 
     @property
     def _autocast_dtype(self) -> Mapping[str, torch.dtype | None]:  # type: ignore[override]
-        return MappingProxyType({policy.device_type: _dtype(policy) for policy in policies_of(self.entry)})
+        return MappingProxyType({policy.device_type: _dtype(policy) for policy in policies_of(self._entry)})
 
     @property
     def _used_triton_kernels(self) -> list[Any]:  # type: ignore[override]  # Any: as torch annotates it

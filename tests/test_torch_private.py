@@ -811,7 +811,8 @@ with warnings.catch_warnings(record=True) as found:
     x = torch.ones(2, requires_grad=True)
     for _ in range(3):
         triple(x).sum().backward()
-print(len([w for w in found if "was tested with torch" in str(w.message)]), x.grad.tolist(), triple.entry.roads.last[1])
+warned = [w for w in found if "was tested with torch" in str(w.message)]
+print(len(warned), x.grad.tolist(), triple._entry.roads.last[1])
 """
 
 

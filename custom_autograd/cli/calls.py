@@ -101,7 +101,7 @@ def _call(target: Target, name: str, function: Function, sample: Sample, mode: s
 
 def _hidden_outputs(target: Target) -> frozenset[int]:
     """The places of the outputs that a reference computes, and a call of the op does not return."""
-    entry = getattr(target.call, "entry", None)
+    entry = getattr(target.call, "_entry", None)
     if not isinstance(entry, Entry):
         return frozenset()
     outputs = entry.declaration.schema.outputs

@@ -44,7 +44,7 @@ def capabilities_of(value: object) -> Mapping[str, str]:
 
 def _kernels(value: object) -> str:
     """The kernels by device type and name, in the order in which they are tried."""
-    entry = getattr(value, "entry", None)
+    entry = getattr(value, "_entry", None)
     return "unknown" if entry is None else ", ".join(kernel.title for kernel in entry.kernels.all())
 
 

@@ -71,22 +71,22 @@ class Variant:
     @property
     def schema(self) -> Schema:
         """Arguments and outputs; those written to are marked."""
-        return self.entry.declaration.schema
+        return self._entry.declaration.schema
 
     @property
     def overload(self) -> OpOverload:
         """The dispatcher's op, such as `torch.ops.namespace.name_.default`."""
-        assert self.entry.overload is not None
-        return self.entry.overload
+        assert self._entry.overload is not None
+        return self._entry.overload
 
     @property
     def kernels(self) -> dict[str, str]:
         """`file:line` of each kernel of its own, by device type; empty where it is the op and a copy."""
-        kernels, derived = self.entry.kernels, self.entry.declaration.function
+        kernels, derived = self._entry.kernels, self._entry.declaration.function
         return {name or "default": one.location for name, one in kernels.items() if one.given is not derived}
 
     @property
-    def entry(self) -> Entry:
+    def _entry(self) -> Entry:
         """What was declared and registered for it; declared now, if it was not.
 
         Raises:
@@ -148,7 +148,7 @@ class Variant:
         """
 
         def decorate(function: F) -> F:
-            entry = self.entry
+            entry = self._entry
             is_derived = device_types is None and entry.kernels[None].given is entry.declaration.function
             guarded = self._guarded(function) if callable(function) else function
             register.add_kernel(entry, device_types, guarded, Terms(), replace=replace or is_derived)

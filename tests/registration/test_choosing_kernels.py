@@ -326,11 +326,11 @@ def test_insisting_does_not_leave_anything_behind():
     op = three()
     with op.use_kernel("plain"):
         value(op, 1)
-    before = op.entry.kernels.choose("cpu")
+    before = op._entry.kernels.choose("cpu")
     with op.use_kernel("default"):
         value(op, 1)
 
-    assert op.entry.kernels.choose("cpu") is before
+    assert op._entry.kernels.choose("cpu") is before
 
 
 def test_each_asyncio_task_insists_for_itself():
@@ -392,7 +392,7 @@ def test_a_single_kernel_is_called_as_it_is():
     op.register_kernel("cpu", function)
     value(op, 1)
 
-    assert op.entry.kernels.choose("cpu") is function
+    assert op._entry.kernels.choose("cpu") is function
 
 
 def test_messages_name_the_kernel_that_ran():

@@ -217,7 +217,7 @@ def test_arguments_may_have_any_name(name):
 
 @pytest.mark.parametrize("name", AWKWARD)
 def test_arguments_may_have_any_name_under_torch_func(name):
-    op = find_entry(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}").entry
+    op = find_entry(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._entry
     x = torch.rand(3, dtype=torch.float64)
     found = torch.func.grad(lambda t: op.call(t, 3, s=0.5).sum())(x)
     _, tangent = torch.func.jvp(lambda t: op.call(t, 3, s=0.5), (x,), (x,))
@@ -301,7 +301,7 @@ def test_a_schema_agrees_with_the_parser_of_the_dispatcher(text):
 
 def test_the_generated_source_of_every_awkward_name_is_python():
     for name in AWKWARD:
-        entry = find_entry(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}").entry
+        entry = find_entry(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._entry
         from custom_autograd.dispatch.generated import program_of
 
         assert ast.parse(program_of(entry).source)

@@ -117,7 +117,7 @@ def test_what_the_dispatcher_refuses_is_rolled_back(asked):
 
     assert 2.0 == asked(old)
     assert 2.0 == asked(torch.ops.replacing.refused)
-    assert old.entry is find_entry("replacing::refused")
+    assert old._entry is find_entry("replacing::refused")
     assert 5.0 == value(declare("refused", 5.0, replace=True))
 
 

@@ -111,7 +111,7 @@ def test_plain_calls_do_take_the_direct_road(op, monkeypatch):
     x, y = numbers(3, 2)
     for _ in range(2):
         OPS[op].call(x, y)
-    monkeypatch.setattr(OPS[op].op.entry, "call", lambda *args, **kwargs: pytest.fail("the dispatcher was called"))
+    monkeypatch.setattr(OPS[op].op._entry, "call", lambda *args, **kwargs: pytest.fail("the dispatcher was called"))
 
     OPS[op].call(x, y)
     OPS[op].call(x.requires_grad_(), y)
@@ -125,10 +125,10 @@ def test_a_road_that_differs_is_reported(monkeypatch):
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        OPS["one"].op.entry.forget()
+        OPS["one"].op._entry.forget()
         found = [outcome("none", OPS["one"], "plain") for _ in range(2)][-1]
     with through_dispatcher():
         expected = outcome("none", OPS["one"], "plain")
-    OPS["one"].op.entry.forget()
+    OPS["one"].op._entry.forget()
 
     assert found != expected

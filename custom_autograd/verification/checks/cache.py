@@ -58,7 +58,7 @@ class Cache(Check):
 
 
 def _entry_of(target: Target) -> Entry | None:
-    found = getattr(target.subject, "entry", target.subject)
+    found = getattr(target.subject, "_entry", target.subject)
     return found if isinstance(found, Entry) else None
 
 

@@ -33,7 +33,7 @@ class Contract(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding for their number, and one per tensor: all inputs together, each alone, in float64."""
-        is_ours = isinstance(getattr(target.subject, "entry", None), Entry)
+        is_ours = isinstance(getattr(target.subject, "_entry", None), Entry)
         try:
             gradients_of(target, sample)
         except Exception as error:

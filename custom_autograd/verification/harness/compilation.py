@@ -101,7 +101,7 @@ def fresh(call: Function) -> Function:
 
 def is_declared_here(target: Target) -> bool:
     """Whether the target is an op of this package, whose every rule is to work in every transform."""
-    return isinstance(getattr(target.subject, "entry", target.subject), Entry)
+    return isinstance(getattr(target.subject, "_entry", target.subject), Entry)
 
 
 def refusal_of(target: Target, error: Exception) -> str | None:

@@ -8,7 +8,7 @@ from custom_autograd.verification.harness.targets import Target
 
 def entry_of(target: Target) -> Entry | None:
     """What the registry knows of a target; None for what `custom_op` did not declare."""
-    found = getattr(target.subject, "entry", target.subject)
+    found = getattr(target.subject, "_entry", target.subject)
     return found if isinstance(found, Entry) else None
 
 

@@ -69,7 +69,7 @@ def ops_of(module: ModuleType) -> list[object]:
     for value in vars(module).values():
         if is_op(value) and not any(value is other for other in found):
             found.append(value)
-    kept = [getattr(value, "entry", None) for value in found]
+    kept = [getattr(value, "_entry", None) for value in found]
     declared = [entry for entry in registry.all_entries() if entry.declaration.function.__module__ == module.__name__]
     return found + [entry for entry in declared if entry not in kept]
 
@@ -86,7 +86,7 @@ def names_of_all() -> frozenset[str]:
 
 def is_op(value: object) -> bool:
     """Whether a value is the handle of a declared op."""
-    is_handle = not isinstance(value, type) and isinstance(getattr(value, "entry", None), registry.Entry)
+    is_handle = not isinstance(value, type) and isinstance(getattr(value, "_entry", None), registry.Entry)
     return is_handle or isinstance(value, verification.Definition)
 
 

@@ -140,7 +140,7 @@ def entry_of(target: Target) -> Entry | None:
     """What is registered for the target, if it was declared with `custom_op`."""
     if isinstance(target.subject, Entry):
         return target.subject
-    entry = getattr(target.subject, "entry", None)
+    entry = getattr(target.subject, "_entry", None)
     return entry if isinstance(entry, Entry) else None
 
 

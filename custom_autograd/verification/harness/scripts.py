@@ -78,7 +78,7 @@ def _loading_of(module: ModuleType, attribute: str) -> list[str]:
 
 
 def _module_of(value: object) -> ModuleType | None:
-    entry = value if isinstance(value, Entry) else getattr(value, "entry", None)
+    entry = value if isinstance(value, Entry) else getattr(value, "_entry", None)
     function = entry.declaration.function if isinstance(entry, Entry) else getattr(value, "_init_fn", value)
     name = getattr(inspect.unwrap(function) if callable(function) else function, "__module__", None)
     return sys.modules.get(name) if isinstance(name, str) else None

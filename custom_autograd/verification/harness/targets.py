@@ -161,7 +161,7 @@ def target_of(value: object) -> Target:
 
 
 def _target_of(value: object) -> Target:
-    entry = getattr(value, "entry", None)
+    entry = getattr(value, "_entry", None)
     if isinstance(entry, Entry):
         return _from_entry(cast(Function, value), entry)
     if isinstance(value, Entry):

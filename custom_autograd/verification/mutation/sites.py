@@ -86,7 +86,7 @@ def sites_of(value: object) -> tuple[Site, ...]:
     Args:
         value: an op of custom_op or torch.library.custom_op, or a torch.autograd.Function subclass.
     """
-    entry = value if isinstance(value, Entry) else getattr(value, "entry", None)
+    entry = value if isinstance(value, Entry) else getattr(value, "_entry", None)
     if isinstance(entry, Entry):
         return (*_rules_of(entry), *_kernels_of(entry))
     if isinstance(value, verification.Definition):
