@@ -88,7 +88,7 @@ def _check_device(entry: Entry, device_type: str, function: Callable[..., Any]) 
             found=repr(device_type),
         ) from error
     schema = entry.declaration.schema
-    if not schema.tensor_arguments and not any(a.type.startswith("Device") for a in schema.arguments):
+    if not schema.tensor_arguments and not schema.device_arguments:
         raise entry.declaration.origin(location_of(function)).error(
             RegistrationError,
             "an op without tensors cannot choose between devices",

@@ -269,7 +269,12 @@ def test_the_dispatchers_parser_is_read():
     )
 
     assert ["Tensor", "Tensor?[]", "ScalarType?", "int", "MemoryFormat"] == [a.type for a in arguments]
-    assert [torch.float32, 3, torch.contiguous_format] == [a.default for a in arguments if a.has_default]
+    numbers = schemas.constants_by_number("ScalarType", torch.dtype)
+    formats = schemas.constants_by_number("MemoryFormat", torch.memory_format)
+    assert [True, True, True] == [a.has_default for a in arguments[2:]]
+    assert torch.float32 is numbers[arguments[2].default]
+    assert torch.contiguous_format is formats[arguments[4].default]
+    assert 3 == arguments[3].default
     assert [True, False, False, False, False] == [a.is_written for a in arguments]
     assert ["n", "m"] == [a.name for a in arguments if a.is_keyword_only]
     assert ("out", "Tensor") == (results[0].name, results[0].type)
@@ -281,7 +286,8 @@ def test_the_dtype_of_a_number_and_of_itself(dtype):
     number = torch._C.parse_schema(text).arguments[0].default_value
 
     assert isinstance(number, int)
-    assert dtype is schemas.dtype_of(number) is schemas.dtype_of(dtype)
+    assert dtype is schemas.constant_of("ScalarType", torch.dtype, number)
+    assert dtype is schemas.constant_of("ScalarType", torch.dtype, dtype)
 
 
 def test_tags_of_ops_that_hand_back_what_they_wrote_to():

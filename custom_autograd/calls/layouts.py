@@ -162,9 +162,9 @@ def _has_star(schema: Schema) -> bool:
     return any(argument.is_variadic for argument in schema.arguments)
 
 
-def _devices(schema: Schema) -> list[Argument]:
+def _devices(schema: Schema) -> tuple[Argument, ...]:
     """The arguments that choose a device, for an op without tensors."""
-    return [] if schema.tensor_arguments else [a for a in schema.arguments if a.type.startswith("Device")]
+    return () if schema.tensor_arguments else schema.device_arguments
 
 
 def on_device_of(values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:

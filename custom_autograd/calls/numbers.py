@@ -12,29 +12,30 @@ import torch
 from torch import Tensor
 
 from custom_autograd.calls.source import Source
+from custom_autograd.core.argument_types import find_row
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private import storages, transforms
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 
-NUMBERS = frozenset({"float", "int", "SymInt", "bool"})
-"""Types of the schema for which the dispatcher takes a tensor without dimensions."""
-
-
 HELPERS = {"Tensor": Tensor, "isinstance": isinstance, "type": type, "list": list, "tuple": tuple}
 """What the source of the refusals calls, beside `refuse_tracked`."""
 
 
 def write_refusals(source: Source, schema: Schema) -> None:
-    """Write the refusal for every argument that is a number, or a list of floats."""
+    """Write the refusal for every argument that is a number, or a list of numbers that can have derivatives."""
     for argument in schema.arguments:
         if argument.to_dispatcher is not None:
             continue
-        if argument.type.removesuffix("?") in NUMBERS:
+        element, bracket, _ = argument.type.removesuffix("?").partition("[")
+        row = find_row(element)
+        if row is None:
+            continue
+        if row.is_number and not bracket:
             with source.block(f"if $isinstance({argument.name}, $Tensor)"):
                 source.line(f"$refuse_tracked({argument.name!r}, {argument.name})")
-        elif argument.type.startswith("float["):
+        elif row.lists_take_tensors:
             items = f"{argument.name} if $type({argument.name}) in ($list, $tuple) else ()"
             with source.block(f"for $item in {items}"), source.block("if $isinstance($item, $Tensor)"):
                 source.line(f"$refuse_tracked({argument.name!r}, $item)")

@@ -129,6 +129,11 @@ def sizes(value: Any) -> Any:  # Any: a torch.Size, a tuple or a list of sizes, 
     return list(value) if isinstance(value, (list, tuple)) else value
 
 
+def device(value: Any) -> Any:  # Any: a torch.device, its name, or wrongly something else
+    """Return the device of a name, and anything else as it is."""
+    return torch.device(value) if isinstance(value, str) else value
+
+
 def generator(value: Any) -> Any:  # Any: a torch.Generator, or wrongly something else
     """Refuses what torch.compile cannot hold, in words that say what to do."""
     if not isinstance(value, torch.Generator):

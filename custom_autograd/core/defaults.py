@@ -13,27 +13,12 @@ from typing import Any
 
 import torch
 
+from custom_autograd.core.argument_types import ARGUMENT_TYPES, find_element_row, find_row
 from custom_autograd.core.conversions import ArgumentType, Conversion
 from custom_autograd.core.messages import is_text
-from custom_autograd.torch_private.schemas import can_be_default, parse_schema
+from custom_autograd.torch_private.schemas import constants_by_number, parse_schema
 
 NUMBER = (bool, int, float)
-KINDS: dict[str, tuple[type, ...]] = {
-    "SymInt": (int, torch.SymInt),
-    "int": (int,),
-    "bool": (bool,),
-    "float": NUMBER,
-    "complex": (*NUMBER, complex),
-    "Scalar": (*NUMBER, complex),
-    "str": (str,),
-    "ScalarType": (torch.dtype,),
-    "Device": (torch.device, str),
-    "Layout": (torch.layout,),
-    "MemoryFormat": (torch.memory_format,),
-    "Generator": (torch.Generator,),
-}
-"""By type of the dispatcher, the values that may be a default of it."""
-
 SIMPLE = re.compile(r"[\w .:/+-]*", re.ASCII)
 """Strings that every reader of schemas reads alike, that of torchgen included."""
 
@@ -56,7 +41,8 @@ def fits(spelling: str, value: Any) -> bool:  # Any: a default, in the dispatche
         return all(fits(element, item) for item in value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return False
-    return isinstance(value, KINDS.get(element.removesuffix("?"), ()))
+    row = find_row(element.removesuffix("?"))
+    return row is not None and isinstance(value, row.defaults)
 
 
 def spell(spelling: str, value: Any) -> str | None:  # Any: as above
@@ -68,7 +54,7 @@ def spell(spelling: str, value: Any) -> str | None:  # Any: as above
         parsed = parse_schema(f"f({spelling} a={text}) -> ()")[0][0].default
     except (RuntimeError, ValueError, IndexError):  # the last two: what a number in the text is out of range for
         return None
-    is_coded = isinstance(value, (torch.dtype, torch.layout, torch.memory_format, torch.device, str))
+    is_coded = isinstance(value, (*_CODED, torch.device, str))
     return text if is_coded or _is_same(parsed, value) else None
 
 
@@ -84,9 +70,8 @@ def with_substitute(found: ArgumentType, default: Any) -> ArgumentType:  # Any: 
 
 def in_kernels_form(spelling: str, value: Any) -> Any:  # Any: a default as it was written
     """The default as a call that passes it explicitly would give it to a kernel."""
-    if spelling.startswith("Device") and isinstance(value, str):
-        return torch.device(value)
-    return value
+    row = find_element_row(spelling)
+    return value if row is None or row.normalize is None else row.normalize(value)
 
 
 def _spell(value: Any) -> str | None:
@@ -96,12 +81,18 @@ def _spell(value: Any) -> str | None:
         return repr(float(value)) if value != 0 or str(float(value)) == "0.0" else None  # 0.0 and -0.0 are equal
     if isinstance(value, (str, torch.device)):
         return f'"{value}"' if SIMPLE.fullmatch(str(value)) else None
-    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-        return str(value).removeprefix("torch.") if can_be_default(value) else None
+    if isinstance(value, _CODED):
+        return str(value).removeprefix("torch.") if _is_named(value) else None
     if isinstance(value, (list, tuple)) and all(isinstance(item, NUMBER) for item in value):
         items = [_spell(item) for item in value]
         return None if None in items else f"[{', '.join(map(str, items))}]"
     return None
+
+
+def _is_named(value: Any) -> bool:
+    """Return True if schemas have a name for a constant: some have none, such as `torch.preserve_format`."""
+    rows = (row for row in ARGUMENT_TYPES if row.code is not None and isinstance(value, row.code))
+    return any(value in constants_by_number(row.spelling, row.code).values() for row in rows)
 
 
 def _is_same(parsed: Any, value: Any) -> bool:
@@ -121,3 +112,6 @@ def _or_default(convert: Conversion | None, default: Any) -> Conversion:
     if convert is None:
         return lambda value: default if value is None else value
     return lambda value: default if value is None else convert(value)
+
+
+_CODED: tuple[type, ...] = tuple(row.code for row in ARGUMENT_TYPES if row.code is not None)

@@ -14,7 +14,7 @@ from custom_autograd.core.messages import is_text, quote, show, suggest
 from custom_autograd.core.names import is_name
 from custom_autograd.core.schema import TENSOR_TYPES, Argument, Output, Schema
 from custom_autograd.core.statics import static_type
-from custom_autograd.core.types import find_check
+from custom_autograd.core.types import find_check, read_default
 from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
 
@@ -69,7 +69,7 @@ def _argument(value: ParsedValue, declared: Declared | None, wish: Wish, refuse:
         is_mutated=value.is_written,
         is_differentiable=value.type in TENSOR_TYPES and value.name not in wish.non_differentiable,
         has_default=value.has_default,
-        default=value.default,
+        default=read_default(value.type, value.default),
         to_dispatcher=find_check(value.type),
     )
     if declared is None:

@@ -179,6 +179,11 @@ class Schema:
         return any(output.may_be is not None for output in self.outputs)
 
     @property
+    def device_arguments(self) -> tuple[Argument, ...]:
+        """The arguments that are devices or lists of devices: they choose the kernel of an op without tensors."""
+        return tuple(argument for argument in self.arguments if argument.type.startswith("Device"))
+
+    @property
     def has_generator(self) -> bool:
         """Whether a call may draw from a generator that it is given: running it again draws something else."""
         return any(argument.type.startswith("Generator") for argument in self.arguments)

@@ -1,6 +1,6 @@
 """Which Python types an op may take and return, and how the dispatcher spells them.
 
-ARGUMENT_TYPES has one row per type. Lists, tuples and optionals of a row, `Literal` and `Enum` are derived from it.
+Lists, tuples and optionals are derived from the rows of argument_types.py, and so are `Literal` and `Enum`.
 """
 
 from __future__ import annotations
@@ -10,67 +10,25 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, Union
 
 import torch
 from torch import Tensor
 
 from custom_autograd.core import conversions
+from custom_autograd.core.argument_types import ARGUMENT_TYPES, Row, find_element_row, find_row
 from custom_autograd.core.conversions import ArgumentType
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.torch_private.classes import class_name_of
-from custom_autograd.torch_private.schemas import dtype_of
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One supported type: its annotation, how it travels, and whether lists of it may hold None."""
-
-    annotation: object
-    type: ArgumentType
-    has_list: bool = True
-    has_list_of_optional: bool = False
-
-
-ARGUMENT_TYPES: tuple[Row, ...] = (
-    Row(Tensor, ArgumentType("Tensor"), has_list_of_optional=True),
-    Row(bool, ArgumentType("bool"), has_list_of_optional=True),
-    Row(int, ArgumentType("SymInt"), has_list_of_optional=True),
-    Row(torch.SymInt, ArgumentType("SymInt"), has_list_of_optional=True),
-    Row(float, ArgumentType("float"), has_list_of_optional=True),
-    Row(complex, ArgumentType("complex"), has_list_of_optional=True),
-    Row(torch.types.Number, ArgumentType("Scalar")),
-    Row(str, ArgumentType("str"), has_list_of_optional=True),
-    Row(torch.dtype, ArgumentType("ScalarType")),
-    Row(torch.device, ArgumentType("Device")),
-    Row(torch.layout, ArgumentType("Layout"), has_list=False),
-    Row(torch.memory_format, ArgumentType("MemoryFormat"), has_list=False),
-    Row(torch.Size, ArgumentType("SymInt[]", conversions.sizes, torch.Size), has_list=False),
-    Row(torch.Generator, ArgumentType("Generator", conversions.generator), has_list=False),
-)
-
-NUMBERS = frozenset({bool, int, float, complex, torch.SymInt})
-"""Types whose unions are `Scalar`."""
-
-RETURN_SPELLINGS = {
-    Tensor: "Tensor",
-    int: "SymInt",
-    torch.SymInt: "SymInt",
-    float: "float",
-    bool: "bool",
-    torch.types.Number: "Scalar",
-}
-
-
-CODES = {"ScalarType": torch.dtype, "Layout": torch.layout, "MemoryFormat": torch.memory_format}
-"""Types that the dispatcher holds as integers: it takes any integer for one, and then reads beyond its own table."""
+from custom_autograd.torch_private.schemas import constant_of
 
 
 @functools.cache
 def find_check(spelling: str) -> Callable[[Any], Any] | None:  # Any: a value of a call
     """What refuses values that the dispatcher wrongly takes for one of a type, or None where it takes none."""
-    kind = CODES.get(spelling.removesuffix("?").removesuffix("[]"))
+    row = find_element_row(spelling)
+    kind = None if row is None else row.code
     if kind is None:
         return None
     is_list, is_optional = "[]" in spelling, spelling.endswith("?")
@@ -82,6 +40,12 @@ def find_check(spelling: str) -> Callable[[Any], Any] | None:  # Any: a value of
         return value
 
     return check
+
+
+def read_default(spelling: str, value: Any) -> Any:  # Any: a default of any type
+    """Return a default that the parser read as a Python kernel sees it: what it keeps as a number is an object."""
+    row = find_row(spelling.removesuffix("?"))
+    return value if value is None or row is None or row.code is None else constant_of(spelling, row.code, value)
 
 
 def describe_supported() -> str:
@@ -100,9 +64,9 @@ def find_argument_type(annotation: object) -> ArgumentType | None:
 def find_return_spelling(annotation: object) -> str | None:
     """The dispatcher's spelling of one returned value, or None where it cannot be returned."""
     annotation = resolve(annotation)
-    for row, spelling in RETURN_SPELLINGS.items():
-        if annotation == row:
-            return spelling
+    row = _find_row(annotation)
+    if row is not None and row.results:
+        return row.spelling
     inner = _optional(annotation)
     if inner is not None and inner == Tensor:
         return "Tensor?"
@@ -114,7 +78,7 @@ def _find(annotation: object) -> ArgumentType | None:
     """The same for an annotation that is resolved."""
     row = _find_row(annotation)
     if row is not None:
-        return row.type
+        return row.travels
     if typing.get_origin(annotation) is Literal:
         return conversions.literal(typing.get_args(annotation))
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
@@ -134,8 +98,9 @@ def _find_sequence(annotation: object) -> ArgumentType | None:
     found = None if element is None or not _has_list(element) else _find(element)
     if found is None:
         return None
-    if found.spelling == "ScalarType":
-        found = replace(found, from_dispatcher=dtype_of)
+    row = find_row(found.spelling)
+    if row is not None and row.code is not None:
+        found = replace(found, from_dispatcher=functools.partial(constant_of, row.spelling, row.code))
     if typing.get_origin(annotation) is not tuple or found.spelling.startswith("Tensor"):
         return None if length is not None else conversions.list_of(found)
     if length is not None and found.to_dispatcher is None:
@@ -156,7 +121,7 @@ def _has_list(element: object) -> bool:
 
 
 def _find_row(annotation: object) -> Row | None:
-    if typing.get_origin(annotation) in (Union, types.UnionType) and NUMBERS.issuperset(typing.get_args(annotation)):
+    if typing.get_origin(annotation) in (Union, types.UnionType) and _NUMBERS.issuperset(typing.get_args(annotation)):
         annotation = torch.types.Number
     return next((row for row in ARGUMENT_TYPES if row.annotation == annotation), None)
 
@@ -183,3 +148,6 @@ def _element(annotation: object) -> tuple[object | None, int | None]:
     if origin is tuple and arguments and all(argument == arguments[0] for argument in arguments):
         return arguments[0], len(arguments)
     return None, None
+
+
+_NUMBERS = frozenset(row.annotation for row in ARGUMENT_TYPES if row.is_number)

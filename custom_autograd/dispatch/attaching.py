@@ -51,7 +51,7 @@ def attach_device(entry: Entry, device_type: str) -> None:
     """
     implement(entry, dispatch.key_of_device(device_type), _backend(entry, device_type))
     if not entry.declaration.schema.tensor_arguments:
-        device = next((a.name for a in entry.declaration.schema.arguments if a.type.startswith("Device")), None)
+        device = next((a.name for a in entry.declaration.schema.device_arguments), None)
         if device is not None:
             implement(entry, "BackendSelect", _backend_select(entry, device), with_keyset=True)
 

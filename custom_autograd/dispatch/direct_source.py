@@ -17,28 +17,12 @@ from custom_autograd.calls.kernel_call import write_kernel_call
 from custom_autograd.calls.passing import call_kernel
 from custom_autograd.calls.reading import are_new, write_reading
 from custom_autograd.calls.source import Source, tuple_of
+from custom_autograd.core.argument_types import find_element_row
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.torch_private import dispatch, guards
 from custom_autograd.torch_private.compiler import compiling_callback
 from custom_autograd.torch_private.transforms import is_transforming
-
-IS_INT = "$type({0}) is $int and -9223372036854775808 <= {0} <= 9223372036854775807"
-CONDITIONS = {
-    "Tensor": "",
-    "int": IS_INT,
-    "SymInt": IS_INT,
-    "float": "$type({0}) is $float",
-    "bool": "$type({0}) is $bool",
-    "complex": "$type({0}) is $complex",
-    "Scalar": "($type({0}) is $float or $type({0}) is $bool or $type({0}) is $complex or " + IS_INT + ")",
-    "str": "$type({0}) is $str and {0}.isascii()",
-    "ScalarType": "$type({0}) is $torch.dtype",
-    "Layout": "$type({0}) is $torch.layout",
-    "MemoryFormat": "$type({0}) is $torch.memory_format",
-    "Device": "$type({0}) is $torch.device",
-}
-"""By type of the schema: source that is true where the dispatcher hands a value on unchanged."""
 
 PLAIN = "($type({0}) is $Tensor or $type({0}) is $Parameter) and not {0}.is_nested"
 MODES = (
@@ -215,20 +199,22 @@ def _is_single(argument: Argument) -> bool:
 
 
 def _is_known(argument: Argument) -> bool:
-    return _element(argument.type) in CONDITIONS and argument.type not in ("Tensor?[]", "Tensor[]?")
+    return _guard(argument) is not None and argument.type not in ("Tensor?[]", "Tensor[]?")
 
 
-def _element(spelling: str) -> str:
-    return spelling.removesuffix("?").removesuffix("[]")
+def _guard(argument: Argument) -> str | None:
+    """Return the guard of the argument, or of the elements of a list."""
+    row = find_element_row(argument.type)
+    return None if row is None else row.guard
 
 
 def _condition(argument: Argument) -> str:
     """Source that is true where a value reaches the kernel as it is."""
-    name, spelling = argument.name, argument.type
-    condition = CONDITIONS[_element(spelling)].format(name)
-    if spelling.removesuffix("?").endswith("[]"):
+    name, guard = argument.name, _guard(argument) or ""
+    condition = guard.format(name)
+    if argument.type.removesuffix("?").endswith("[]"):
         condition = f"($type({name}) is $list or $type({name}) is $tuple)"
-        element = CONDITIONS[_element(spelling)].format("$item")
+        element = guard.format("$item")
         if element:
             condition += f" and $all({element} for $item in {name})"
     if not condition:

@@ -14,11 +14,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from custom_autograd.core.argument_types import classes_held_as
 from custom_autograd.pytrees.named_fields import describe
 from custom_autograd.pytrees.treespecs import MisfitError, name_of
 
-LITERALS = (bool, str, complex, type(None))
-TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.device)
+LITERALS = (*classes_held_as("="), type(None))
+TORCH_CONSTANTS = classes_held_as("t")
 
 
 @dataclass(slots=True)

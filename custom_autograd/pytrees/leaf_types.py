@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from custom_autograd.core.argument_types import classes_held_as
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.pytrees.basic_leaf_types import (
     LITERALS,
@@ -247,10 +248,7 @@ def _spell(annotation: Any) -> str:
 SEQUENCES = (typing.get_origin(typing.Sequence[int]),)
 MAPPINGS = (typing.get_origin(typing.Mapping[int, int]),)
 SIMPLE: dict[Any, Kind] = {
-    Tensor: Single("T"),
-    int: Single("I"),
-    torch.SymInt: Single("I"),
-    float: Single("F"),
+    **{cls: Single(letter) for letter in "TIF" for cls in classes_held_as(letter)},
     Any: ANYTHING,
     object: ANYTHING,
     list: Many(ANYTHING),

@@ -25,7 +25,7 @@ class ParsedValue:
         is_written: its alias annotation carries a `!`.
         alias_set: the letters of its alias annotation.
         has_default: a default is written.
-        default: that default, as a Python kernel sees it.
+        default: that default, as the parser keeps it: a dtype, a layout and a memory format as its number.
         is_one_tuple: it is a result, and stands in a tuple of one, whose type is `type`.
     """
 
@@ -62,7 +62,7 @@ def _read(value: Any) -> ParsedValue:  # Any: torch._C.Argument, which has no st
         is_written=alias is not None and alias.is_write,
         alias_set=frozenset() if alias is None else frozenset(alias.before_set),
         has_default=has_default,
-        default=_to_python(spelling, value.default_value) if has_default else None,
+        default=value.default_value if has_default else None,
         is_one_tuple=inner is not None,
     )
 
@@ -76,36 +76,23 @@ def _spell(real_type: str) -> str:
     return {"number": "Scalar", "SymInt": "int"}.get(real_type, real_type)
 
 
-def _to_python(spelling: str, value: Any) -> Any:  # Any: a default of any type
-    """The parser keeps dtypes, layouts and memory formats as their numbers: turns those into torch's objects."""
-    kind = spelling.rstrip("?")
-    if value is None or kind not in _ENUMERATIONS:
-        return value
-    return _numbers_of(kind)[value]
-
-
-def dtype_of(value: Any) -> torch.dtype:  # Any: a dtype, or its number, as torch 2.11 hands lists of them to kernels
-    """The dtype of a value of a list of dtypes."""
-    return value if isinstance(value, torch.dtype) else typing.cast(torch.dtype, _numbers_of("ScalarType")[value])
-
-
-def can_be_default(value: Any) -> bool:  # Any: a dtype, layout or memory format
-    """Whether the parser knows a name for it: some have none, such as `torch.preserve_format`."""
-    return any(value in _numbers_of(kind).values() for kind, cls in _ENUMERATIONS.items() if isinstance(value, cls))
-
-
-_ENUMERATIONS = {"ScalarType": torch.dtype, "Layout": torch.layout, "MemoryFormat": torch.memory_format}
+def constant_of(spelling: str, cls: type, value: Any) -> Any:  # Any: a constant, or the number that stands for it
+    """Return a constant, such as a dtype, that the dispatcher may have as a number, as in lists of torch 2.11."""
+    return value if isinstance(value, cls) else constants_by_number(spelling, cls)[value]
 
 
 @functools.cache
-def _numbers_of(kind: str) -> dict[int, Any]:  # Any: dtype, layout or memory_format
-    """The dispatcher's number of each dtype (or layout, or memory format), asked from its own parser."""
+def constants_by_number(spelling: str, cls: type) -> dict[int, Any]:  # Any: of the class
+    """Return the constants of torch of a class by their numbers in the dispatcher, as its parser reads them.
+
+    Constants that have no name in schemas, such as `torch.preserve_format`, are left out.
+    """
     numbers: dict[int, Any] = {}
     for name, value in vars(torch).items():
-        if isinstance(value, _ENUMERATIONS[kind]):
+        if isinstance(value, cls):
             try:
-                argument = torch._C.parse_schema(f"f({kind} a={name}) -> ()").arguments[0]
+                argument = torch._C.parse_schema(f"f({spelling} a={name}) -> ()").arguments[0]
             except RuntimeError:
-                continue  # a dtype that schemas cannot spell
+                continue
             numbers[typing.cast(int, argument.default_value)] = value
     return numbers

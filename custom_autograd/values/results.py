@@ -11,18 +11,13 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch import Tensor
 
+from custom_autograd.core.argument_types import find_row
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private.functions import is_view
 
-NUMBERS = {
-    "int": (int, torch.SymInt),
-    "float": (float, int, torch.SymFloat),
-    "bool": (bool, torch.SymBool),
-    "Scalar": (int, float, complex, bool, torch.SymInt, torch.SymFloat),
-}
 Share: TypeAlias = Callable[[str, Tensor], Tensor]
 """Takes the name of an output and the input that it is."""
 DISPATCH = "__torch_dispatch__"
@@ -118,8 +113,7 @@ class ResultReader:
                     found=_kind(value),
                 )
             return list(value)
-        expected = (Tensor, type(None)) if output.type == "Tensor?" else NUMBERS.get(output.type, (Tensor,))
-        if not isinstance(value, expected):
+        if not isinstance(value, _classes_of(output)):
             self._fail(
                 source, f"returns the wrong type as output '{output.name}'", expected=output.type, found=_kind(value)
             )
@@ -172,6 +166,12 @@ class ResultReader:
             declared=self.declaration.location,
             **facts,
         )
+
+
+def _classes_of(output: Output) -> tuple[type, ...]:
+    """Return the classes of what may be returned as an output that is not a list."""
+    row = find_row(output.type)
+    return (Tensor, type(None)) if output.type == "Tensor?" else (row.results if row is not None else ()) or (Tensor,)
 
 
 def _is_input(output: Output, value: Any, arguments: Mapping[str, Any]) -> bool:

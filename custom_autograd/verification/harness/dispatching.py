@@ -59,7 +59,7 @@ def takes_instances(overload: Overload) -> bool:
 
 def repeatable(schema: Schema, function: Function) -> Function:
     """The same function, which leaves the generators that it is given as they were: each call draws the same."""
-    if not any(argument.type.startswith("Generator") for argument in schema.arguments):
+    if not schema.has_generator:
         return function
 
     @functools.wraps(function)
