@@ -30,6 +30,7 @@ class Row:
         custom_op: the op itself.
         has_second_order: the backward may be differentiated.
         mutates: the op writes to its first tensor, which `op` therefore copies.
+        is_saved: `torch.export.save` can write what `op` passes.
     """
 
     op: Callable[..., tuple[Tensor, ...]]
@@ -38,6 +39,7 @@ class Row:
     custom_op: CustomOp[..., Any]
     has_second_order: bool = True
     mutates: bool = False
+    is_saved: bool = True
 
     def inputs(self, *, requires_grad: bool = False) -> tuple[Tensor, ...]:
         """Reproducible tensors, away from zero."""
@@ -274,6 +276,36 @@ def _(grad_value, x, mode, side):
     return grad_value * (slope if side == "left" else -slope)
 
 
+@custom_op("table::phases")
+def phases(x: Tensor, factors: Sequence[complex] = (1j, 0.5)) -> Tensor:
+    return of_numpy(x.numpy() * sum(factors).real - (x.numpy() ** 2) * sum(factors).imag)
+
+
+@phases.register_fake
+def _(x, factors):
+    return torch.empty_like(x)
+
+
+@phases.register_backward
+def _(grad, x, factors):
+    return grad * (sum(factors).real - 2 * x * sum(factors).imag)
+
+
+@custom_op("table::quantized")
+def quantized(x: Tensor, scheme: torch.qscheme = torch.per_tensor_affine) -> Tensor:
+    return of_numpy(x.numpy() ** (2 if scheme is torch.per_tensor_affine else 3))
+
+
+@quantized.register_fake
+def _(x, scheme):
+    return torch.empty_like(x)
+
+
+@quantized.register_backward
+def _(grad, x, scheme):
+    return 2 * grad * x if scheme is torch.per_tensor_affine else 3 * grad * x**2
+
+
 @custom_op("table::once")
 def once(x: Tensor) -> Tensor:
     return of_numpy(x.numpy() ** 3)
@@ -309,6 +341,16 @@ TABLE = {
     "drop-in": Row(lambda x, y: drop_in(x, y), lambda x, y: (x * y * 2.0, x**2), ((3,), (3,)), drop_in),
     "enum, literal, named tuple": Row(
         lambda x: (choose(x, Mode.COSINE, "right").value,), lambda x: (-x.cos(),), ((3,),), choose
+    ),
+    "complex numbers": Row(
+        lambda x: (phases(x, [2 - 1j, 1j, 0.5 - 0.5j]),),
+        lambda x: (2.5 * x + 0.5 * x**2,),
+        ((3,),),
+        phases,
+        is_saved=False,
+    ),
+    "qscheme": Row(
+        lambda x: (quantized(x, torch.per_channel_affine) + quantized(x),), lambda x: (x**3 + x**2,), ((3,),), quantized
     ),
     "once differentiable": Row(lambda x: (once(x),), lambda x: (x**3,), ((3,),), once, has_second_order=False),
 }

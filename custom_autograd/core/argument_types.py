@@ -133,6 +133,7 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         guard="$type({0}) is $complex",
         defaults=(bool, int, float, complex),
         is_number=True,
+        lists_take_tensors=True,
     ),
     Row(
         torch.types.Number,
@@ -188,6 +189,12 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         guard="$type({0}) is $torch.memory_format",
         code=torch.memory_format,
         defaults=(torch.memory_format,),
+    ),
+    Row(
+        torch.qscheme,
+        conversions.constant(torch.qscheme),  # the dispatcher has QScheme, which takes integers only
+        (torch.per_tensor_affine, torch.per_channel_symmetric),
+        letter="t",
     ),
     Row(
         torch.Size,

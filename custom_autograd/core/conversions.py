@@ -134,6 +134,19 @@ def device(value: Any) -> Any:  # Any: a torch.device, its name, or wrongly some
     return torch.device(value) if isinstance(value, str) else value
 
 
+def constant(annotation: type) -> ArgumentType:
+    """Return the type of a class of constants of torch: each travels as its name, as str."""
+    label = f"torch.{annotation.__name__}"
+
+    def to_name(value: Any) -> str:  # Any: a constant, or wrongly something else
+        if not isinstance(value, annotation):
+            raise ValueError(f"expected a {label}, found {value!r}")
+        return str(value).removeprefix("torch.")
+
+    by_name = {name: value for name, value in vars(torch).items() if isinstance(value, annotation)}
+    return ArgumentType("str", to_name, Travelling(by_name, label).__getitem__)
+
+
 def generator(value: Any) -> Any:  # Any: a torch.Generator, or wrongly something else
     """Refuses what torch.compile cannot hold, in words that say what to do."""
     if not isinstance(value, torch.Generator):

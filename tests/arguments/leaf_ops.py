@@ -82,6 +82,13 @@ LEAVES = {
     "device from its name": leaf(torch.device, "cpu", "Device", seen=torch.device("cpu")),
     "list of devices": leaf(list[torch.device], [torch.device("meta")], "Device[]", is_saved=False),
     "number": leaf(int | float, 2.5, "Scalar"),
+    "list of numbers": leaf(list[int | float | complex], [1, 2.5, 3j], "Scalar[]", is_saved=False),
+    "sequence of complex": leaf(
+        Sequence[complex], (1j, 2, 0.5 - 1j), "complex[]", seen=[1j, 2 + 0j, 0.5 - 1j], is_saved=False
+    ),
+    "qscheme": leaf(torch.qscheme, torch.per_channel_affine, "str"),
+    "qscheme or None": leaf(torch.qscheme | None, None, "str?"),
+    "list of qschemes": leaf(list[torch.qscheme], [torch.per_tensor_symmetric, torch.per_tensor_affine], "str[]"),
     "list of str": leaf(list[str], ["a", 'q"\\\n é'], "str[]"),
     "list of str or None": leaf(list[str | None], ["a", None], "str?[]", is_saved=False),
     "list of int or None": leaf(list[int | None], [7, None], "SymInt?[]", is_saved=False),

@@ -179,7 +179,7 @@ def test_partial_whose_rest_has_no_annotation():
         message(lambda: custom_op("callables::bare", functools.partial(linear, 1))),
         """\
 DeclarationError: callables::bare: argument 'x' has no type annotation
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, qscheme, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   declared   FILE.py:LINE
   do         annotate it, or pass schema=; a function or a class takes static=('x',)""",
     )

@@ -57,6 +57,10 @@ DEFAULTS = {
     "device": (torch.device, torch.device("cuda", 1)),
     "layout": (torch.layout, torch.sparse_coo),
     "memory format": (torch.memory_format, torch.channels_last),
+    "qscheme": (torch.qscheme, torch.per_channel_symmetric),
+    "list of qschemes": (list[torch.qscheme], [torch.per_tensor_affine]),
+    "list of complex": (list[complex], [1j, complex(math.inf, 1.0)]),
+    "list of numbers": (list[int | float | complex], [1, 2.5, 3j]),
     "enum": (Side, Side.RIGHT),
     "list of enums": (list[Side], [Side.RIGHT]),
     "literal": (Literal["a", "b"], "b"),
@@ -170,7 +174,8 @@ def test_check(name):
 
 
 def test_schemas():
-    spelled = "\n".join(f"{name}: {OPS[name].schema.text}" for name in ("float", "nan", "infinity or None", "enum"))
+    names = ("float", "nan", "infinity or None", "enum", "qscheme", "list of complex")
+    spelled = "\n".join(f"{name}: {OPS[name].schema.text}" for name in names)
 
     assert_expected_inline(
         spelled,
@@ -178,7 +183,9 @@ def test_schemas():
 float: (Tensor x, SymInt before=1, float value=2.5, float after=2.0) -> Tensor
 nan: (Tensor x, SymInt before=1, float? value=None, float after=2.0) -> Tensor
 infinity or None: (Tensor x, SymInt before, float? value, float after=2.0) -> Tensor
-enum: (Tensor x, SymInt before=1, str value="RIGHT", float after=2.0) -> Tensor""",
+enum: (Tensor x, SymInt before=1, str value="RIGHT", float after=2.0) -> Tensor
+qscheme: (Tensor x, SymInt before=1, str value="per_channel_symmetric", float after=2.0) -> Tensor
+list of complex: (Tensor x, SymInt before=1, complex[]? value=None, float after=2.0) -> Tensor""",
     )
 
 

@@ -295,6 +295,31 @@ KernelError: leaves::tuple_of_dtypes: argument 'value': expected a torch.dtype, 
     )
 
 
+def test_number_for_a_qscheme():
+    assert_expected_inline(
+        refused("qscheme", 2),
+        """\
+KernelError: leaves::qscheme: argument 'value': expected a torch.qscheme, found 2
+  declared   FILE.py:LINE""",
+    )
+
+
+def test_dtype_in_a_list_of_qschemes():
+    assert_expected_inline(
+        refused("list of qschemes", [torch.per_tensor_affine, torch.int8]),
+        """\
+KernelError: leaves::list_of_qschemes: argument 'value': expected a torch.qscheme, found torch.int8
+  declared   FILE.py:LINE""",
+    )
+
+
+def test_name_of_no_qscheme_by_way_of_torch_ops():
+    assert_expected_inline(
+        message(lambda: torch.ops.leaves.qscheme(X, "per_row")).partition("\n")[0],
+        """KernelError: torch.qscheme: 'per_row' stands for no value of an argument that travels as text""",
+    )
+
+
 @pytest.mark.parametrize(("name", "value"), [("enum", Level.LOW), ("enum of integers", 1), ("flags", Padding.SAME),
                                              ("literal or None", "c"), ("list of literals", ["r"])])  # fmt: skip
 def test_a_refusal_names_what_there_is(name, value):

@@ -1,5 +1,7 @@
 """A tensor may be given for a number only if it carries no derivative: a number has none."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from expecttest import assert_expected_inline
@@ -29,6 +31,16 @@ def listed(x: Tensor, ts: list[float]) -> Tensor:
     return x * ts[0]
 
 
+@custom_op("tensor_numbers::rotated")
+def rotated(x: Tensor, t: complex | None = None) -> Tensor:
+    return x.clone() if t is None else x * t.real
+
+
+@custom_op("tensor_numbers::complex_listed")
+def complex_listed(x: Tensor, ts: Sequence[complex]) -> Tensor:
+    return x * ts[0].real
+
+
 def dual(call):
     with forward_ad.dual_level():
         return call(forward_ad.make_dual(torch.tensor(2.0), torch.tensor(1.0)))
@@ -39,6 +51,8 @@ CALLS = {
     "beside a converted argument": lambda t: converted(torch.ones(3), t, (0,)),
     "an optional number": lambda t: optional(torch.ones(3), t),
     "a list of numbers": lambda t: listed(torch.ones(3), [t]),
+    "a complex number": lambda t: rotated(torch.ones(3), t),
+    "a list of complex numbers": lambda t: complex_listed(torch.ones(3), [t]),
 }
 CARRIED = {
     "gradient": lambda call: call(torch.tensor(2.0, requires_grad=True)),
@@ -73,6 +87,6 @@ def test_the_message():
         str(caught.value),
         """\
 tensor_numbers::scale: argument 't' is a number, and the tensor given for it requires a gradient: that would be lost
-  declared   test_tensors_for_numbers.py:12
+  declared   test_tensors_for_numbers.py:14
   do         declare 't: Tensor', or pass t.item()""",
     )

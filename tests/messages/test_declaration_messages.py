@@ -173,7 +173,7 @@ def test_argument_without_an_annotation():
         declare(f),
         """\
 DeclarationError: words::op: argument 'x' has no type annotation
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, qscheme, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   declared   FILE.py:LINE
   do         annotate it, or pass schema=; a function or a class takes static=('x',)""",
     )
@@ -187,7 +187,7 @@ def test_argument_of_an_unsupported_type():
         declare(f),
         """\
 DeclarationError: words::op: argument 'table' has an annotation that is not supported
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, qscheme, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   found      set[int]
   declared   FILE.py:LINE
   do         change the annotation, or split the argument into ones the dispatcher can hold""",
@@ -318,7 +318,7 @@ def test_argument_that_is_a_function():
         declare(f),
         """\
 DeclarationError: words::op: argument 'activation' has an annotation that is not supported
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, qscheme, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   found      Optional[collections.abc.Callable[[torch.Tensor], torch.Tensor]]
   declared   FILE.py:LINE
   do         pass static=('activation',) to custom_op: it then takes functions and classes that can be imported""",
@@ -333,7 +333,7 @@ def test_argument_that_is_a_legacy_tensor():
         declare(f),
         """\
 DeclarationError: words::op: argument 'x' has an annotation that is not supported
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, qscheme, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
   found      torch.FloatTensor
   declared   FILE.py:LINE
   do         annotate it as Tensor, and check the dtype in the kernel""",
