@@ -11,20 +11,19 @@ from typing import Any, TypedDict
 import torch
 
 from custom_autograd.calls.kernel_options import Terms, make_kernel
+from custom_autograd.core.annotations import read_function
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.inference import schema_of
 from custom_autograd.core.locations import (
     is_declared_by_torch,
-    location_of,
     location_of_declaration,
     modules_of,
 )
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.signatures import find_signature
 from custom_autograd.core.wish import Refusal, Wish
-from custom_autograd.pytrees.adapters import flat_function, flat_kernel_function
+from custom_autograd.pytrees.adapters import flat_kernel_function
 from custom_autograd.pytrees.argument_tree import find_form, flat_wish
 from custom_autograd.register import attach_capabilities
 from custom_autograd.registration import library, registry
@@ -119,13 +118,17 @@ def declare(
     if not callable(function):
         raise _not_callable(refuse, function)
     devices = None if device_types is None else _listed(refuse, "device_types", device_types)
-    form, author = find_form(function, wish), function
-    if form is not None:
-        function, wish = flat_function(form, author, wish.op), flat_wish(wish, form)
-    schema, location = schema_of(function, wish), location_of(function)
-    if form is not None:
-        function = flat_kernel_function(form, schema, author, wish.op)
-    declaration = Declaration(name, schema, function, location, devices, wish.tags, is_reference, form)
+    written = read_function(function, wish, refuse)
+    form = find_form(written, wish, refuse)
+    if form is None:
+        schema = schema_of(function, written, wish, refuse)
+    else:
+        wish = flat_wish(wish, form)
+        schema = schema_of(function, form.flat, wish, refuse)
+        function = flat_kernel_function(form, schema, function, wish.op)
+    declaration = Declaration(
+        name, schema, function, refuse.location, devices, wish.tags, is_reference, written.signature, form
+    )
     with registry.one_declaration_at_a_time():
         return define(declaration, replace=replace)
 
@@ -187,9 +190,7 @@ def capabilities(entry: Entry) -> dict[str, str]:
 
 def signature_of(entry: Entry) -> inspect.Signature:
     """The signature of a call: the function's own, or for a manual schema the schema's names."""
-    form = entry.declaration.form
-    own = find_signature(entry.declaration.function) if form is None else form.signature
-    signature = own or _signature_of_schema(entry.declaration.schema)
+    signature = entry.declaration.signature or _signature_of_schema(entry.declaration.schema)
     visible = entry.declaration.schema.visible_outputs
     if entry.declaration.schema.hidden_outputs and len(visible) == 1:
         return signature.replace(return_annotation=torch.Tensor)

@@ -5,23 +5,43 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.plain_types import resolve
-from custom_autograd.core.wish import Refusal
+from custom_autograd.core.signatures import find_signature
+from custom_autograd.core.wish import Refusal, Wish
 
 
-def annotations_of(function: Callable[..., Any], signature: inspect.Signature, refuse: Refusal) -> dict[str, Any]:
-    """The annotations in terms of plain types, also where they were written as strings."""
-    return {name: resolve(value) for name, value in _read(function, signature, refuse).items()}
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is written in the head of a function; it is read once for each declaration.
+
+    Attributes:
+        signature: what a call may pass; None for a builtin that does not say.
+        annotations: by parameter, and that of "return", in terms of plain types; empty for an op with a schema.
+    """
+
+    signature: inspect.Signature | None
+    annotations: dict[str, Any]  # Any: an annotation can be any object
+
+
+def read_function(function: Callable[..., Any], wish: Wish, refuse: Refusal) -> Written:
+    """Return the signature and the annotations of a function that is declared as an op.
+
+    Raises:
+        DeclarationError: an annotation cannot be read.
+    """
+    signature = find_signature(function)
+    if signature is None or wish.schema is not None:
+        return Written(signature, {})
+    annotations = _read(function, signature, refuse)
+    return Written(signature, {name: resolve(value) for name, value in annotations.items()})
 
 
 def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Refusal) -> dict[str, Any]:
     """The annotations as objects, also where they were written as strings."""
-    known: dict[str, Any] | None = getattr(function, "flat_annotations", None)
-    if known is not None:
-        return known  # generated: it has the annotations of no source
     plain = unwrap(function)
     written = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     written["return"] = signature.return_annotation

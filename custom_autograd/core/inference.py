@@ -7,45 +7,40 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from custom_autograd.core.annotations import annotations_of
+from custom_autograd.core.annotations import Written
 from custom_autograd.core.arguments import Declared, read_arguments, spell_annotation
-from custom_autograd.core.locations import location_of
+from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.parsing import parse
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.signatures import find_signature
 from custom_autograd.core.types import find_return_spelling
 from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.torch_private.tags import HANDED_BACK
 
 
-def schema_of(function: Callable[..., Any], wish: Wish) -> Schema:
+def schema_of(function: Callable[..., Any], written: Written, wish: Wish, refuse: Refusal) -> Schema:
     """Infers the schema of an op from the annotations of its function, or reads it from `wish.schema`.
 
     Raises:
         DeclarationError: something in the declaration cannot be an op; the message says what and where.
     """
-    refuse = Refusal(wish.op, location_of(function))
-    signature = _signature(function, wish, refuse)
+    signature, annotations = written.signature, written.annotations
+    if signature is None and wish.schema is None:
+        raise _no_signature(function, refuse)
     if wish.schema is not None or signature is None:
         return parse(str(wish.schema).strip(), signature, {}, {}, wish, refuse)
-    annotations = annotations_of(function, signature, refuse)
     declared = read_arguments(signature, annotations, wish, refuse)
     text = _Inference(signature, annotations, declared, wish, refuse).text()
     return parse(text, signature, annotations, declared, wish, refuse)
 
 
-def _signature(function: Callable[..., Any], wish: Wish, refuse: Refusal) -> inspect.Signature | None:
-    """What a call may pass; None for a builtin that does not say, where there is a schema that does."""
-    found = find_signature(function)
-    if found is None and wish.schema is None:
-        raise refuse(
-            "the decorated object has no signature",
-            expected="a Python function, or schema=",
-            found=show(function),
-            do="pass schema=, or wrap it in a function with annotations",
-        )
-    return found
+def _no_signature(function: Callable[..., Any], refuse: Refusal) -> DeclarationError:
+    return refuse(
+        "the decorated object has no signature",
+        expected="a Python function, or schema=",
+        found=show(function),
+        do="pass schema=, or wrap it in a function with annotations",
+    )
 
 
 class _Inference:

@@ -27,7 +27,7 @@ E = TypeVar("E", bound=CustomAutogradError)
 
 def flat_function(form: Form, function: Function, op: str, title: str = "kernel") -> Function:
     """What is called like the op itself (a kernel, a fake, a reference), as its flat twin is called."""
-    names = list(form.annotations)[:-1]
+    names = list(form.flat.annotations)[:-1]
 
     @functools.wraps(function)
     def flat(*args: Any, **kwargs: Any) -> Any:
@@ -40,7 +40,7 @@ def flat_function(form: Form, function: Function, op: str, title: str = "kernel"
         except MisfitError as error:
             raise_misfit(KernelError, op, f"the {title} {location_of(function)} returns another container", error)
 
-    return _with_signature(flat, form.flat_signature, form.annotations)
+    return _with_signature(flat, form.flat.signature)
 
 
 def flat_kernel_function(form: Form, schema: Schema, function: Function, op: str) -> Function:
@@ -51,9 +51,8 @@ def flat_kernel_function(form: Form, schema: Schema, function: Function, op: str
     return flat_function(form, kernel_of_op(function, op, [node.name for node in positional], names), op)
 
 
-def _with_signature(flat: Function, signature: inspect.Signature, annotations: dict[str, Any]) -> Function:
+def _with_signature(flat: Function, signature: inspect.Signature | None) -> Function:
     flat.__signature__ = signature  # type: ignore[attr-defined]  # what inspect.signature asks for
-    flat.flat_annotations = annotations  # type: ignore[attr-defined]  # what core.annotations asks for
     return flat
 
 
@@ -172,7 +171,7 @@ class ByName:
         fixed = {*needed, *self.structures}
         defaults = {n: inspect.Parameter.empty if n in fixed else None for n in flat_names}
         flat_parameters = [inspect.Parameter(n, kind, default=default) for n, default in defaults.items()]
-        return _with_signature(flat, inspect.Signature(flat_parameters), {})
+        return _with_signature(flat, inspect.Signature(flat_parameters))
 
     def _maker(self, name: str) -> tuple[list[str], Callable[[Mapping[str, Any]], Any]]:
         """The flat names that a name of a rule's stands for, and what makes its value of theirs."""

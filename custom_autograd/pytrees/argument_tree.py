@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from types import GenericAlias
 from typing import Any
 
-from custom_autograd.core.annotations import annotations_of
-from custom_autograd.core.locations import location_of
+from custom_autograd.core.annotations import Written
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.schema import TENSOR_TYPES
-from custom_autograd.core.signatures import find_signature
 from custom_autograd.core.types import find_argument_type
 from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.pytrees.basic_leaf_types import Kind
@@ -31,15 +29,13 @@ class Form:
         signature: of the function, as its author wrote it.
         inputs: its parameters, in order.
         results: its results, or None where the schema can say them itself.
-        flat_signature: of the flat twin.
-        annotations: of the flat twin.
+        flat: signature and annotations of the flat op.
     """
 
     signature: inspect.Signature
     inputs: tuple[Node, ...]
     results: Results | None
-    flat_signature: inspect.Signature
-    annotations: dict[str, Any]
+    flat: Written
 
     def ordered(self) -> tuple[list[Node], list[Node]]:
         """The parameters that are given by position, and the keyword-only ones."""
@@ -122,26 +118,22 @@ def _holds_tensors(annotation: Any) -> bool:
     return found is not None and found.spelling in TENSOR_TYPES
 
 
-def find_form(function: Callable[..., Any], wish: Wish) -> Form | None:
+def find_form(written: Written, wish: Wish, refuse: Refusal) -> Form | None:
     """The structure of a function's arguments and results, or None where there is none.
 
     Raises:
         DeclarationError: a container holds what cannot travel.
     """
-    if wish.schema is not None or not callable(function):
-        return None
-    refuse = Refusal(wish.op, location_of(function))
-    signature = find_signature(function)
-    if signature is None:
+    signature, types = written.signature, written.annotations
+    if wish.schema is not None or signature is None:
         return None  # said where the schema is inferred
-    types = annotations_of(function, signature, refuse)
     inputs = tuple(_input(parameter, types, refuse) for parameter in signature.parameters.values())
     results = results_of(types.get("return"), wish, refuse)
     if results is None and all(isinstance(node, Plain) for node in inputs):
         return None
     _check_distinct(inputs, refuse)
     check_hidden(results, wish, refuse)
-    return Form(signature, inputs, results, *_flattened(signature, inputs, results, types))
+    return Form(signature, inputs, results, _flattened(signature, inputs, results, types))
 
 
 def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal) -> Node:
@@ -197,8 +189,8 @@ def _kind(annotation: Any) -> Kind | None:
 
 def _flattened(
     signature: inspect.Signature, inputs: tuple[Node, ...], results: Results | None, types: dict[str, Any]
-) -> tuple[inspect.Signature, dict[str, Any]]:
-    """Signature and annotations of the flat twin; it has no defaults, which the call above it fills in."""
+) -> Written:
+    """Return what the flat op is declared with; it has no defaults, which the call above it fills in."""
     parameters, annotations = [], dict[str, Any]()
     for node, parameter in zip(inputs, signature.parameters.values(), strict=True):
         kind = parameter.KEYWORD_ONLY if parameter.kind is parameter.KEYWORD_ONLY else parameter.POSITIONAL_OR_KEYWORD
@@ -209,7 +201,8 @@ def _flattened(
     if results is not None:
         returned = results.flat_annotation()
     annotations["return"] = returned
-    return inspect.Signature(parameters, return_annotation=returned), annotations
+    plain = {name: resolve(annotation) for name, annotation in annotations.items()}
+    return Written(inspect.Signature(parameters, return_annotation=returned), plain)
 
 
 def _check_distinct(inputs: tuple[Node, ...], refuse: Refusal) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ class Declaration:
         device_types: the device types the function serves as kernel; None for every one.
         tags: the dispatcher tags.
         is_reference: the function is written in differentiable PyTorch operations.
+        signature: of the function as its author wrote it; None if it has none, or is not what a call runs.
         form: the containers among its arguments and results, of which the schema knows only what is in them; or None.
         composition: the function calls other ops, which answer for gradients, batches and graphs; it is no kernel.
     """
@@ -36,6 +38,7 @@ class Declaration:
     device_types: tuple[str, ...] | None
     tags: tuple[torch.Tag, ...]
     is_reference: bool
+    signature: inspect.Signature | None = None
     form: Any = None  # Any: structures' Form, a layer above
     composition: Callable[..., Any] | None = None  # Any: as above
 

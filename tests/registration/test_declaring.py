@@ -270,13 +270,19 @@ def schemas(draw):
 
 
 def _parse(text):
+    from custom_autograd.core.annotations import read_function
     from custom_autograd.core.inference import schema_of
     from custom_autograd.core.names import parse_name
-    from custom_autograd.core.wish import Wish
+    from custom_autograd.core.wish import Refusal, Wish
 
     parse_name("declaring::property")
     wish = Wish(op="declaring::property", mutates=(), schema=text, outputs=None, hidden=(), non_differentiable=())
-    return schema_of(lambda *args, **kwargs: None, wish)
+    refuse = Refusal(wish.op, "test_declaring.py")
+    return schema_of(_anything, read_function(_anything, wish, refuse), wish, refuse)
+
+
+def _anything(*args, **kwargs):
+    return None
 
 
 @given(schemas())
