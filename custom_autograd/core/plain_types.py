@@ -16,6 +16,8 @@ def resolve(annotation: Any) -> Any:  # Any: an annotation can be any object
     Taken off are `type X = ...` and `TypeAliasType`, `NewType`, `TypeVar` (its bound, or the union of its
     constraints), `Annotated`, `Final`, jaxtyping's dtypes and shapes, and subclasses of Tensor.
     """
+    if annotation is Tensor or type(annotation) is type:  # the most of them: nothing stands behind a plain class
+        return annotation
     inner = _behind(annotation)
     if inner is not annotation:
         return resolve(inner)
