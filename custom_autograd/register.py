@@ -16,8 +16,7 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.names import names_of
 from custom_autograd.dispatch import attaching as autograd_kernel
-from custom_autograd.pytrees.adapters import ByName, by_flat_name, check_call, flat_function, flat_kernel_function
-from custom_autograd.pytrees.positional_rules import TorchStyle, flat_vmap
+from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rules
 from custom_autograd.registration.registry import Entry
 from custom_autograd.registration.rule_types import (
@@ -33,7 +32,7 @@ from custom_autograd.registration.rule_types import (
     TorchDispatch,
     Vmap,
 )
-from custom_autograd.registration.shorter_rules import parameters_of, take_all
+from custom_autograd.registration.shorter_rules import take_all
 from custom_autograd.torch_private.definitions import is_of_profile
 from custom_autograd.torch_private.dispatch import key_of_device
 
@@ -59,10 +58,7 @@ def add_kernel(
 ) -> F:
     """Registers a kernel for each device type."""
     declaration = entry.declaration
-    registered: Callable[..., Any] = function
-    if declaration.form is not None:
-        check_call(declaration.form, declaration, "kernel", function)
-        registered = flat_kernel_function(declaration.form, declaration.schema, function, entry.name)
+    registered = adapter_of(declaration).kernel(function)
     for device_type in (None,) if device_types is None else names_of(device_types):
         rules.check_call(declaration, f"{device_type or 'default'} kernel", registered)
         kernel = make_kernel(declaration, device_type, registered, location_of(function), terms)
@@ -99,8 +95,7 @@ def _check_device(entry: Entry, device_type: str, function: Callable[..., Any]) 
 
 def add_fake(entry: Entry, function: F, *, replace: bool) -> F:
     """Register what the op returns, without data."""
-    schema, form = entry.declaration.schema, entry.declaration.form
-    given = parameters_of(schema) if form is None else form.parameters()
+    given = adapter_of(entry.declaration).parameters()
     registered = _flat(entry, Fake.kind, take_all(entry.declaration, Fake.kind, function, given))
     fake = Fake(location_of(registered), registered)
     _add(entry, fake, replace=replace or _is_for_a_while(entry.registrations.fake, fake))
@@ -116,12 +111,9 @@ def add_reference(entry: Entry, function: F, *, replace: bool) -> F:
 
 def _flat(entry: Entry, title: str, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: what the schema says
     """Return a function that is called like the op, with flat arguments, once it is known to accept them."""
-    form = entry.declaration.form
-    if form is not None:
-        check_call(form, entry.declaration, title, function)
-        function = flat_function(form, function, entry.name, title)
-    rules.check_call(entry.declaration, title, function)
-    return function
+    flat = adapter_of(entry.declaration).by_position(title, function)
+    rules.check_call(entry.declaration, title, flat)
+    return flat
 
 
 def _is_for_a_while(old: Fake | None, new: Fake) -> bool:
@@ -131,9 +123,7 @@ def _is_for_a_while(old: Fake | None, new: Fake) -> bool:
 
 def check_inputs(entry: Entry, inputs: Sequence[str]) -> None:
     """Checks names given to `register_grad`."""
-    valid = tuple(argument.name for argument in entry.declaration.schema.differentiable_arguments)
-    if entry.declaration.form is not None:
-        valid = ByName(entry.declaration.form, entry.declaration).differentiable_names()
+    valid = adapter_of(entry.declaration).differentiable_names()
     if not inputs or not all(isinstance(name, str) for name in inputs):
         raise entry.declaration.origin().error(
             RegistrationError,
@@ -155,9 +145,7 @@ def check_inputs(entry: Entry, inputs: Sequence[str]) -> None:
 
 def add_backward(entry: Entry, function: F, *, once_differentiable: bool, materialize_grads: bool, replace: bool) -> F:
     """Register the gradients of all inputs, bound by name."""
-    registered: Callable[..., Any] = function
-    if entry.declaration.form is not None:
-        registered = ByName(entry.declaration.form, entry.declaration).gradient_rule(Backward.kind, function)
+    registered, _ = adapter_of(entry.declaration).gradient_rule(Backward.kind, function, ())
     rule = rules.bind_backward(
         entry.declaration, registered, once_differentiable=once_differentiable, materialize_grads=materialize_grads
     )
@@ -175,12 +163,8 @@ def add_gradient(
     replace: bool,
 ) -> F:
     """Register the gradients of some inputs, bound by name."""
-    registered: Callable[..., Any] = function
-    inputs = named
-    if entry.declaration.form is not None:
-        by_name = ByName(entry.declaration.form, entry.declaration)
-        registered = by_name.gradient_rule(Gradient.title_of(named), function, named)
-        inputs = by_name.flat_inputs(named)
+    title = Gradient.title_of(named)
+    registered, inputs = adapter_of(entry.declaration).gradient_rule(title, function, named)
     rule = rules.bind_gradient(
         entry.declaration,
         registered,
@@ -195,10 +179,7 @@ def add_gradient(
 
 def add_jvp(entry: Entry, function: F, *, replace: bool) -> F:
     """Registers a forward-mode rule bound by name."""
-    form = entry.declaration.form
-    registered: Callable[..., Any] = function
-    if form is not None:
-        registered = ByName(form, entry.declaration).jvp_rule(function)
+    registered = adapter_of(entry.declaration).jvp_rule(function)
     _add(entry, rules.bind_jvp(entry.declaration, registered), replace=replace)
     return function
 
@@ -214,14 +195,10 @@ def add_drop_in(
             "register_autograd cannot express an op that mutates",
             do="use register_backward: there, grad_<input> is the gradient after the call",
         )
-    form = entry.declaration.form
-    outputs = schema.outputs if form is None or form.results is None else form.results.nodes
-    rules.check_signature(
-        entry.declaration, "backward", backward, ["ctx", *(f"grad_{output.name}" for output in outputs)]
-    )
-    if form is not None:
-        twin = TorchStyle(form, entry.declaration, backward, setup_context)
-        backward, setup_context = twin.backward, twin.setup
+    adapter = adapter_of(entry.declaration)
+    expected = ["ctx", *(f"grad_{name}" for name in adapter.output_names())]
+    rules.check_signature(entry.declaration, "backward", backward, expected)
+    backward, setup_context = adapter.drop_in(backward, setup_context)
     takes_keywords, by_keyword = (False, False) if setup_context is None else _setup_style(entry, setup_context)
     rule = DropIn(location_of(backward), backward, setup_context, takes_keywords, by_keyword)
     _add(entry, rule, replace=replace)
@@ -250,13 +227,9 @@ def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> tuple[bool,
 
 def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
     """Registers a batching rule."""
-    schema, form = entry.declaration.schema, entry.declaration.form
-    given = parameters_of(schema) if form is None else form.parameters()
-    registered = take_all(entry.declaration, "vmap rule", function, given, ["info", "in_dims"])
-    if form is not None:
-        own = [["info", "in_dims", *names] if place == 0 else names for place, names in enumerate(form.own_names())]
-        rules.check_signature(entry.declaration, "vmap rule", registered, *own)
-        registered = flat_vmap(form, entry.declaration, registered)
+    schema, adapter = entry.declaration.schema, adapter_of(entry.declaration)
+    registered = take_all(entry.declaration, "vmap rule", function, adapter.parameters(), ["info", "in_dims"])
+    registered = adapter.vmap_rule(registered)
     positional = ["info", "in_dims", *rules.positional_of(schema)]
     rules.check_signature(entry.declaration, "vmap rule", registered, positional, rules.keywords_of(schema))
     _add(entry, Vmap(location_of(function), registered), replace=replace)
@@ -265,10 +238,8 @@ def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
 
 def add_autocast(entry: Entry, device_type: str, inputs: Any, output: Any, *, replace: bool) -> None:
     """Registers an autocast policy (Any: what the author wrote; see `parse_policy`)."""
-    form = entry.declaration.form
-    if form is not None:
-        inputs, output = by_flat_name(form, inputs), by_flat_name(form, output)
-    policy = parse_policy(entry.declaration, device_type, inputs, output)
+    adapter = adapter_of(entry.declaration)
+    policy = parse_policy(entry.declaration, device_type, adapter.by_name(inputs), adapter.by_name(output))
     location = f"register_autocast({device_type!r}, {policy.text})"
     _add(entry, Autocast(location, policy), replace=replace)
 

@@ -13,6 +13,8 @@ from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.signatures import find_signature
+from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.conditions import Condition
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import Kernel, flat_kernel
@@ -63,8 +65,7 @@ def make_kernel(
 
 
 def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
-    form = declaration.form
-    valid = declaration.schema.argument_names if form is None else tuple(form.signature.parameters)
+    valid = adapter_of(declaration).argument_names()
     signature = find_signature(when) if callable(when) else None
     if signature is None:
         problem = "when= takes a function of some of the op's arguments"
@@ -86,12 +87,13 @@ def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
 
 def _binder(declaration: Declaration) -> Callable[..., dict[str, Any]]:
     """A kernel's call -> the arguments by name, with the containers that the op's author sees."""
-    binder, form = Binder(declaration.schema), declaration.form
-    if form is None:
-        return lambda *args, **kwargs: binder.given(*args, **kwargs)
+    binder = Binder(declaration.schema)
+    return adapter_of(declaration).around(lambda *args, **kwargs: binder.given(*args, **kwargs), _binder_of_containers)
 
+
+def _binder_of_containers(form: Form, given: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     def bind(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        positional, keywords = form.arguments(binder.given(*args, **kwargs))
+        positional, keywords = form.arguments(given(*args, **kwargs))
         return dict(form.signature.bind(*positional, **keywords).arguments)
 
     return bind

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.dispatch.generated import program_of
+from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
@@ -130,7 +131,7 @@ def _is_kept_for_backward(entry: Entry, given: Tensor, args: Sequence[Any], kwar
     if torch.compiler.is_dynamo_compiling():
         return True  # a compiler drops a copy that nobody reads
     plan = program_of(entry).plan
-    if plan.drop_in is not None or plan.jvp is not None or entry.declaration.form is not None:
+    if plan.drop_in is not None or plan.jvp is not None or adapter_of(entry.declaration).has_containers:
         return True
     names = entry.declaration.schema.argument_names
     if next(iter(names)) in plan.saved:

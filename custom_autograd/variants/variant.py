@@ -19,6 +19,8 @@ from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.variants import INPLACE, OUT, SUFFIXES, find_problem, variant_of
 from custom_autograd.dispatch.call import make_public_call
+from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import registry
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import Entry
@@ -200,7 +202,7 @@ class Variant:
     def _declare(self) -> Entry:
         self.refuse_if_impossible()
         op, home = self.op.declaration, self.op.home
-        if op.form is not None:
+        if adapter_of(op).has_containers:
             raise DeclarationError(
                 self.op.name,
                 f"the {_LABELS[self.kind]} variant of an op with containers has neither an overload nor kernels",
@@ -231,9 +233,11 @@ class Variant:
 
 def _find_container(op: Entry, kind: str) -> str | None:
     """Which container stands in the way of a variant, or None."""
-    form = op.declaration.form
-    if form is None:
-        return None
+    nothing: str | None = None
+    return adapter_of(op.declaration).around(nothing, lambda form, _: _find_container_in(form, kind))
+
+
+def _find_container_in(form: Form, kind: str) -> str | None:
     if form.results is not None:
         return "it returns a container"
     return "its first argument is a container" if kind == INPLACE and not form.is_plain(0) else None

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError, VmapUnavailable
-from custom_autograd.pytrees.fields import Free, Plain, all_nodes
+from custom_autograd.pytrees.fields import Free, Plain
+from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import Entry
 
@@ -90,8 +91,7 @@ def _labelled(entry: Entry, name: str, values: ByName, dims: ByName) -> list[tup
 
 def _node_of(entry: Entry, name: str) -> Plain | Free | None:
     """Return what a flat argument stands for in the signature that the author wrote."""
-    form = entry.declaration.form
-    nodes = () if form is None else all_nodes(form.inputs)
+    nodes = adapter_of(entry.declaration).nodes
     return next((node for node in nodes if isinstance(node, (Plain, Free)) and node.name == name), None)
 
 

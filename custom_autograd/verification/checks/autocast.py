@@ -4,9 +4,10 @@ policy       `register_autocast` was called: the call is that without autocast, 
 no policy    the call is that without autocast, up to the dtypes in which the ops inside the kernel then run
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from custom_autograd.core.casting import Cast, CastPolicy
 from custom_autograd.core.samples import Sample
 from custom_autograd.core.schema import Schema
 from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.base import (
@@ -36,6 +38,15 @@ from custom_autograd.verification.harness.targets import Function, Target, call_
 LOW = torch.bfloat16
 
 ADVICE = "no sample mixes dtypes, so this is advice"
+
+Arguments: TypeAlias = Sequence[object]
+ByName: TypeAlias = dict[str, Any]  # Any: arguments of any type
+Calls: TypeAlias = tuple[
+    Callable[[Schema, Arguments, ByName], ByName],
+    Callable[[Schema, ByName, Arguments, ByName], tuple[Arguments, ByName]],
+    Callable[[object], object],
+]
+"""A call -> its arguments by the names of the schema; other values of those -> a call; a result -> the flat one."""
 
 
 class Autocast(Check):
@@ -150,34 +161,58 @@ def _against_policy(target: Target, sample: Sample, plain: Results, found: Resul
 
 def _cast_by_hand(target: Target, entry: Entry, policy: CastPolicy) -> Function:
     """The call without autocast, between the casts that autocast should make; written without dispatch keys."""
-    schema, form = entry.declaration.schema, entry.declaration.form
+    schema, adapter = entry.declaration.schema, adapter_of(entry.declaration)
     outputs = [output.name for output in schema.visible_outputs]
+    flat: Calls = (_read, _write, _take)
+    read, write, take = adapter.around(flat, _containers)
 
     def call(*args: object, **kwargs: object) -> object:
-        if form is None:
-            given = {**dict(gather(schema, args)), **kwargs}
-        else:
-            positional, keywords = form.flat_call(*args, **kwargs)
-            given = {**dict(zip(schema.argument_names, positional, strict=False)), **keywords}
+        given = read(schema, args, kwargs)
         first = [x.dtype for name in schema.argument_names for x in _floating(given.get(name))]
         promoting = [
             x for name in given for x in Sample(given[name]).tensors() if policy.arguments.get(name) == "promote"
         ]
         widest = policy.promoted(x.dtype for x in promoting if policy.is_castable(x))
         values = {name: _to(given[name], policy, policy.arguments.get(name, "keep"), widest) for name in given}
-        if form is None:
-            places = [one for name, _ in gather(schema, args) for one in _spread(schema, name, values[name])]
-            result = target.call(*places, **{name: values[name] for name in kwargs})
-        else:
-            inside, named = form.arguments(values)
-            result = target.call(*inside, **named)
+        positional, keywords = write(schema, values, args, kwargs)
+        found = take(target.call(*positional, **keywords))
+        results = [found] if len(outputs) == 1 else cast(Sequence[object], found or ())
         before = next(iter(first), None)
         return [
             _to(value, policy, policy.outputs.get(name, "keep"), before)
-            for name, value in zip(outputs, _flat_results(form, result, len(outputs)), strict=True)
+            for name, value in zip(outputs, results, strict=True)
         ]
 
     return call
+
+
+def _read(schema: Schema, args: Arguments, kwargs: ByName) -> ByName:
+    """Return the arguments of a call by the names of the schema."""
+    return {**dict(gather(schema, args)), **kwargs}
+
+
+def _write(schema: Schema, values: ByName, args: Arguments, kwargs: ByName) -> tuple[Arguments, ByName]:
+    """Return the same call with other values."""
+    positional = [one for name, _ in gather(schema, args) for one in _spread(schema, name, values[name])]
+    return positional, {name: values[name] for name in kwargs}
+
+
+def _take(result: object) -> object:
+    """Return what a call returned, as the schema has it."""
+    return result
+
+
+def _containers(form: Form, _: Calls) -> Calls:
+    """Return the three for an op with containers."""
+
+    def read(schema: Schema, args: Arguments, kwargs: ByName) -> ByName:
+        positional, keywords = form.flat_call(*args, **kwargs)
+        return {**dict(zip(schema.argument_names, positional, strict=False)), **keywords}
+
+    def write(schema: Schema, values: ByName, args: Arguments, kwargs: ByName) -> tuple[Arguments, ByName]:
+        return form.arguments(values)
+
+    return read, write, functools.partial(_take_containers, form)
 
 
 def _spread(schema: Schema, name: str, value: object) -> Sequence[object]:
@@ -188,18 +223,16 @@ def _floating(value: object) -> list[Tensor]:
     return [x for x in Sample(value).tensors() if x.is_floating_point()]
 
 
-def _flat_results(form: Form | None, result: object, count: int) -> Sequence[object]:
-    """One value per visible output of the schema, from what a call returned."""
-    results = None if form is None else form.results
+def _take_containers(form: Form, result: object) -> object:
+    results = form.results
     if results is None:
-        found = result
-    elif not results.hidden:
-        found = results.take(result)
-    else:
-        items = (result,) if len(results.visible) == 1 else cast(Sequence[object], result)
-        taken = [one for node, item in zip(results.visible, items, strict=True) for one in node.take(item)]
-        found = taken if len(taken) != 1 else taken[0]
-    return [found] if count == 1 else cast(Sequence[object], found or ())
+        return result
+    if not results.hidden:
+        taken: object = results.take(result)
+        return taken
+    items = (result,) if len(results.visible) == 1 else cast(Sequence[object], result)
+    found = [one for node, item in zip(results.visible, items, strict=True) for one in node.take(item)]
+    return found if len(found) != 1 else found[0]
 
 
 def _to(value: object, policy: CastPolicy, wanted: Cast, other: torch.dtype | None) -> object:

@@ -23,6 +23,7 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch.generated import source_of
 from custom_autograd.pytrees.argument_tree import Form
 from custom_autograd.pytrees.call_source import refusal
+from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.pytrees.treespecs import MisfitError
 from custom_autograd.registration.registry import Entry
 from custom_autograd.torch_private import verification
@@ -182,10 +183,10 @@ def _from_entry(call: Function, entry: Entry) -> Target:
     schema, samples = entry.declaration.schema, entry.registrations.samples
     found = _from_schema(call, entry, schema)
     found = replace(found, samples=None if samples is None else cast(SamplesRule, samples.function))
-    return found if entry.declaration.form is None else _with_containers(found, entry.declaration.form, schema)
+    return adapter_of(entry.declaration).around(found, functools.partial(_with_containers, schema))
 
 
-def _with_containers(flat: Target, form: Form, schema: Schema) -> Target:
+def _with_containers(schema: Schema, form: Form, flat: Target) -> Target:
     """The target as its author sees it: what is flat inside is called with containers."""
 
     def flattened(sample: Sample) -> Sample:

@@ -1,0 +1,156 @@
+"""What the author of an op registers -> what is registered with the dispatcher, whether it has containers or not.
+
+For an op without containers both are the same; the adapter of an op with containers translates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from custom_autograd.core.schema import Schema
+from custom_autograd.pytrees.adapters import ByName, by_flat_name, check_call, flat_function, flat_kernel_function
+from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.fields import Node, all_nodes
+from custom_autograd.pytrees.positional_rules import TorchStyle, flat_vmap
+from custom_autograd.registration import rules
+from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.shorter_rules import Parameters, parameters_of
+
+Function = Callable[..., Any]  # Any: a user's function
+T = TypeVar("T")
+
+
+class OpAdapter:
+    """The adapter of an op without containers: everything is registered as its author wrote it.
+
+    Attributes:
+        has_containers: an argument or a result is a container.
+        nodes: what stands for each argument that is in a container, or beside one.
+    """
+
+    has_containers = False
+    nodes: Sequence[Node] = ()
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self.schema: Schema = declaration.schema
+
+    def around(self, flat: T, wrap: Callable[[Form, T], T]) -> T:
+        """Return `wrap(form, flat)` if the op has containers, and `flat` if it does not."""
+        return flat
+
+    def argument_names(self) -> tuple[str, ...]:
+        """Return the names of the arguments of a call."""
+        return self.schema.argument_names
+
+    def parameters(self) -> Parameters:
+        """Return the arguments that rules take by position."""
+        return parameters_of(self.schema)
+
+    def output_names(self) -> tuple[str, ...]:
+        """Return the names of the outputs, hidden ones included."""
+        return self.schema.output_names
+
+    def differentiable_names(self) -> tuple[str, ...]:
+        """Return the names of the arguments that may carry a gradient."""
+        return tuple(argument.name for argument in self.schema.differentiable_arguments)
+
+    def kernel(self, function: Function) -> Function:
+        """Return a kernel as the dispatcher calls it."""
+        return function
+
+    def by_position(self, slot: str, function: Function) -> Function:
+        """Return a fake or a reference as the dispatcher calls it."""
+        return function
+
+    def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...]) -> tuple[Function, tuple[str, ...]]:
+        """Return a gradient rule, and the inputs that it serves."""
+        return function, inputs
+
+    def jvp_rule(self, function: Function) -> Function:
+        """Return a forward-mode rule."""
+        return function
+
+    def drop_in(self, backward: Function, setup_context: Function | None) -> tuple[Function, Function | None]:
+        """Return a backward and a setup_context in the style of `torch.library`."""
+        return backward, setup_context
+
+    def vmap_rule(self, function: Function) -> Function:
+        """Return a batching rule."""
+        return function
+
+    def by_name(self, values: Any) -> Any:  # Any: a dict by name, or one value for all
+        """Return what is given by names of arguments or outputs, by the names that the dispatcher has."""
+        return values
+
+
+class ContainerAdapter(OpAdapter):
+    """The adapter of an op with containers."""
+
+    has_containers = True
+
+    def __init__(self, declaration: Declaration) -> None:
+        super().__init__(declaration)
+        self.form: Form = declaration.form
+        self.nodes = tuple(all_nodes(self.form.inputs))
+
+    def around(self, flat: T, wrap: Callable[[Form, T], T]) -> T:
+        """As for every op."""
+        return wrap(self.form, flat)
+
+    def argument_names(self) -> tuple[str, ...]:
+        """As for every op."""
+        return tuple(self.form.signature.parameters)
+
+    def parameters(self) -> Parameters:
+        """As for every op."""
+        return self.form.parameters()
+
+    def output_names(self) -> tuple[str, ...]:
+        """As for every op."""
+        results = self.form.results
+        return super().output_names() if results is None else tuple(node.name for node in results.nodes)
+
+    def differentiable_names(self) -> tuple[str, ...]:
+        """As for every op."""
+        return ByName(self.form, self.declaration).differentiable_names()
+
+    def kernel(self, function: Function) -> Function:
+        """As for every op; it raises RegistrationError if the arguments do not fit."""
+        check_call(self.form, self.declaration, "kernel", function)
+        return flat_kernel_function(self.form, self.schema, function, str(self.declaration.name))
+
+    def by_position(self, slot: str, function: Function) -> Function:
+        """As for every op; it raises RegistrationError if the arguments do not fit."""
+        check_call(self.form, self.declaration, slot, function)
+        return flat_function(self.form, function, str(self.declaration.name), slot)
+
+    def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...]) -> tuple[Function, tuple[str, ...]]:
+        """As for every op; it raises RegistrationError if a parameter names nothing."""
+        by_name = ByName(self.form, self.declaration)
+        return by_name.gradient_rule(slot, function, inputs), by_name.flat_inputs(inputs)
+
+    def jvp_rule(self, function: Function) -> Function:
+        """As for every op; it raises RegistrationError if a parameter names nothing."""
+        return ByName(self.form, self.declaration).jvp_rule(function)
+
+    def drop_in(self, backward: Function, setup_context: Function | None) -> tuple[Function, Function | None]:
+        """As for every op."""
+        flat = TorchStyle(self.form, self.declaration, backward, setup_context)
+        return flat.backward, flat.setup
+
+    def vmap_rule(self, function: Function) -> Function:
+        """As for every op; it raises RegistrationError if the arguments do not fit."""
+        positional, keywords = self.form.own_names()
+        rules.check_signature(self.declaration, "vmap rule", function, ["info", "in_dims", *positional], keywords)
+        return flat_vmap(self.form, self.declaration, function)
+
+    def by_name(self, values: Any) -> Any:
+        """As for every op."""
+        return by_flat_name(self.form, values)
+
+
+def adapter_of(declaration: Declaration) -> OpAdapter:
+    """Return the adapter of an op."""
+    return OpAdapter(declaration) if declaration.form is None else ContainerAdapter(declaration)
