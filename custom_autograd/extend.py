@@ -1,10 +1,12 @@
-"""The stable names for packages that add checks; everything else below `verification` may move.
+"""Stable names for packages that add checks or kernel languages; the modules that define them may move.
 
 A package that adds a check subclasses `Check`, and names the class in an entry point of the group
-`custom_autograd.checks`: see docs/extending/add-a-check.md.
+`custom_autograd.checks`: see docs/extending/add-a-check.md. A package that adds a language of kernels subclasses
+`KernelSource`: see docs/extending/add-a-kernel-language.md.
 """
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.kernels.lazy import LazyKernel as KernelSource
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -23,6 +25,7 @@ __all__ = [
     "Case",
     "Check",
     "Finding",
+    "KernelSource",
     "NothingToCheckError",
     "Sample",
     "Target",
