@@ -1,9 +1,9 @@
-"""Builds the site: copies these pages, adds those that are made from the code, and runs Sphinx on both.
+"""Build the site: copy these pages, add those that are generated from the code, and run Sphinx on both.
 
     python docs/build.py build/docs --checks build/gallery-checks.json
 
-The pages that are made (the gallery, the API, the command line, the errors) are never in the source tree, so they
-cannot be out of date. Sphinx reads from the folder `source` beside the output, and warnings are errors.
+The generated pages (the gallery, the API, the command line, the errors) are never in the source tree, so they cannot be
+out of date. Sphinx reads from the folder `OUTPUT-source`, and warnings are errors.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ TOOLS = ("generate", "build.py", "__pycache__")
 
 
 def main() -> int:
-    """Writes the pages and builds them; the exit code is that of Sphinx."""
+    """Write the pages and build them; return the exit code of Sphinx."""
     parser = argparse.ArgumentParser(description="Builds the site.")
     parser.add_argument("output", type=Path, help="the folder of the site")
-    parser.add_argument("--checks", type=Path, help="what custom-autograd check --json wrote about the gallery")
+    parser.add_argument("--checks", type=Path, help="the report of the gallery that custom-autograd check --json wrote")
     arguments = parser.parse_args()
     output = arguments.output.resolve()
     source = output.parent / f"{output.name}-source"
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def stage(source: Path, checks: Path | None) -> None:
-    """Fills a folder with everything that Sphinx reads."""
+    """Fill a folder with everything that Sphinx reads."""
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(DOCS, source, ignore=shutil.ignore_patterns(*TOOLS))
     report = verification.read_report(checks) if checks is not None else None

@@ -1,4 +1,4 @@
-"""How Sphinx builds these pages; `make docs` runs it through build.py."""
+"""Configure Sphinx; `make docs` runs it through build.py."""
 
 import re
 
@@ -21,31 +21,30 @@ html_show_sourcelink = False
 html_copy_source = False
 pygments_style = "friendly"
 pygments_dark_style = "native"
-smartquotes_action = "D"  # dashes only: quotes in messages are what they are
+smartquotes_action = "D"  # dashes only: quotes in messages stay unchanged
 
 myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 4
 
 # Docstrings say `x` for code, as Markdown does.
 default_role = "code"
-autodoc_typehints = "none"  # the docstrings say what arguments are, in words
+autodoc_typehints = "none"  # the docstrings describe the arguments
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-# The reference documents the public names; classes of PyTorch and the standard library are not pages of this site, and
-# nothing is fetched from theirs.
+# The reference documents the public names; it does not link to the sites of PyTorch and Python.
 nitpick_ignore_regex = [("py:.*", r"(?!custom_autograd).*")]
 
 
 def setup(app: Sphinx) -> None:
-    """Docstrings are those of Google, with Markdown's backticks for code."""
+    """Read docstrings in Google style, with Markdown's backticks for code."""
     app.connect("autodoc-process-docstring", read_docstring)
 
 
 def read_docstring(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
-    """Makes reStructuredText of a docstring.
+    """Convert a docstring to reStructuredText.
 
-    To Napoleon the first line of a property's docstring is "type: text", and ours are sentences, so that a property is
-    read as a method. A word that ends in an underscore is a link in reStructuredText, and none in a docstring of ours.
+    Napoleon reads the first line of a property's docstring as "type: text", but ours are sentences, so a property is
+    read as a method. A word that ends in an underscore would be a link in reStructuredText, so it is escaped.
     """
     kind = "method" if what == "property" else what
     lines[:] = [escape_underscores(line) for line in lines]
@@ -53,7 +52,7 @@ def read_docstring(app: Sphinx, what: str, name: str, value: object, options: ob
 
 
 def escape_underscores(line: str) -> str:
-    """Escapes each underscore that ends a word outside code."""
+    """Escape each underscore that ends a word outside code."""
     if line.lstrip().startswith((">>>", "...")):
         return line
     parts = line.split("`")

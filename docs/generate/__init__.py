@@ -1,1 +1,1 @@
-"""The pages that are made from the code: the gallery, the API, the command line and the errors."""
+"""Generate pages from the code: the gallery, the API, the command line and the errors."""

@@ -1,4 +1,4 @@
-"""The reference of the public names, read from their docstrings, and of the command line, read from its own help."""
+"""Generate the reference of the public names from their docstrings, and of the command line from its help."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ OBJECTS = (
     ("custom_autograd.variants.InplaceVariant", "op.inplace"),
     ("custom_autograd.variants.OutVariant", "op.out"),
 )
-"""The classes whose members have a page of their own, and what a reader calls an instance."""
+"""The classes whose members have a separate page, and the names of their instances in it."""
 
 
 def pages() -> dict[str, str]:
-    """The Markdown of each page, by its path below docs/."""
+    """Return the Markdown of each page by its path below docs/."""
     found = {f"reference/{page}.md": _module(name) for name, page in MODULES.items()}
     return {**found, "reference/api-custom-op.md": _objects(), "reference/command-line.md": _commands()}
 
 
 def directive(module: ModuleType, name: str) -> str:
-    """What autodoc is asked to write about a public name."""
+    """Return the autodoc directive of a public name."""
     value = getattr(module, name)
     place = f"{module.__name__}.{name}"
     if isinstance(value, type) and issubclass(value, BaseException):
@@ -52,19 +52,19 @@ def _module(name: str) -> str:
     for public in sorted(module.__all__, key=lambda public: _kind(getattr(module, public))):
         parts += [f"## {public}", f"```{{eval-rst}}\n{directive(module, public)}\n```"]
         if public == "CustomOp":
-            parts.append("Its members are on [a page of their own](api-custom-op.md).")
+            parts.append("See [the members of an op](api-custom-op.md).")
     return "\n\n".join(parts) + "\n"
 
 
 def _kind(value: object) -> int:
-    """Functions come first, then classes and values, then exceptions; names are in order already."""
+    """Return the sort key: functions, then classes and values, then exceptions; names are already in order."""
     if isinstance(value, type):
         return 2 if issubclass(value, BaseException) else 1
     return 0 if inspect.isroutine(value) else 1
 
 
 def _objects() -> str:
-    parts = ["# The members of an op", "What `custom_op` returns, and the two variants that stand beside it."]
+    parts = ["# The members of an op", "The members of the object that `custom_op` returns, and of its two variants."]
     for place, title in OBJECTS:
         module, _, name = place.rpartition(".")
         kind = getattr(importlib.import_module(module), name)
@@ -77,7 +77,7 @@ def _objects() -> str:
 
 
 def members(kind: type) -> list[str]:
-    """The public members in the order of the source; `__call__` counts, for an op is called."""
+    """Return the public members in the order of the source, including `__call__`."""
     found = [name for row in kind.__mro__ for name, value in vars(row).items() if _is_member(name, value)]
     return list(dict.fromkeys(found))
 
@@ -88,7 +88,7 @@ def _is_member(name: str, value: object) -> bool:
 
 
 def _commands() -> str:
-    parts = ["# The command line", "What `custom-autograd` and each of its commands say of themselves."]
+    parts = ["# The command line", "The help of `custom-autograd` and of each of its commands."]
     parts.append(block(_help(build_parser())))
     for command in COMMANDS:
         parser = argparse.ArgumentParser(
@@ -104,7 +104,7 @@ def _commands() -> str:
 
 
 def _help(parser: argparse.ArgumentParser) -> str:
-    """Its help, as wide as a page."""
+    """Return the help of a parser, formatted to the width of a page."""
     parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=WIDTH)
     return parser.format_help()
 

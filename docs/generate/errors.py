@@ -1,4 +1,4 @@
-"""The index of errors: every message of the package, by class and origin, as it is shown where a test pins it."""
+"""Generate the index of errors: every message by class and file, with its full text if a test pins it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from generate.raised import BUILT_IN, ERRORS, OTHERS, SKIPS, Message, messages
 
 PINNED = re.compile(r"(?P<error>\w+): (?:\S+: )?(?P<text>.*)", re.S)
 FEWEST_LETTERS = 12
-"""A message of fewer letters would take any text for its own."""
+"""A message of fewer letters would match unrelated text."""
 
 
 def page(root: Path) -> str:
-    """The Markdown of the index."""
+    """Return the Markdown of the index."""
     found = messages(root / "custom_autograd")
     shown = {key: example for key, example in examples(found, root / "tests" / "messages").items() if example}
     titles = _titles(sorted({message.path.relative_to(root / "custom_autograd") for message in found}))
@@ -26,11 +26,11 @@ def page(root: Path) -> str:
     parts = [
         "# Errors",
         "Every message that the package raises, read from its source when this page is built.\n"
-        "What stands in braces is a name or a value of the call.\n"
-        "Where a test pins a message, it is shown as a reader sees it.",
-        "The classes are these:",
+        "Text in braces is replaced by a name or a value of the call.\n"
+        "If a test pins a message, its full text is shown.",
+        "These are the classes:",
         table(("class", "derives from", "what to do"), classes(errors.__doc__ or "")),
-        f"There are {len(found)} messages, by class, and by the file of `custom_autograd/` that raises them.\n"
+        f"There are {len(found)} messages, sorted by class and by the file of `custom_autograd/` that raises them.\n"
         "The `#` before a message is a link to it.",
     ]
     for error, title in TITLES.items():
@@ -44,19 +44,19 @@ def page(root: Path) -> str:
 
 TITLES = {name: name for name in (*ERRORS, *OTHERS, *BUILT_IN)} | {SKIPS: "Why a check is skipped"}
 INTRODUCTIONS = {
-    "ValueError": ["Raised as it is, or as the reason at the end of a message above: `argument '{name}': {error}`."],
-    SKIPS: ["These raise nothing: they are the reasons that a report gives."],
+    "ValueError": ["Raised directly, or as the reason at the end of a message above: `argument '{name}': {error}`."],
+    SKIPS: ["These are not raised: reports show them as the reasons of skipped checks."],
 }
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """What a message looks like when values stand in the place of the names."""
+    """Return a pattern that matches a message with values for the names in braces."""
     pieces = re.split(r"(\{[^{}]*\})", text)
     return re.compile("".join(".*?" if piece.startswith("{") else re.escape(piece) for piece in pieces), re.S)
 
 
 def pinned(folder: Path) -> list[str]:
-    """Every text that the tests of messages pin."""
+    """Return every text that the tests of messages pin."""
     found = []
     for file in sorted(folder.glob("test_*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -67,7 +67,7 @@ def pinned(folder: Path) -> list[str]:
 
 
 def examples(found: list[Message], folder: Path) -> dict[tuple[str, str], str]:
-    """The pinned text of each message that has one; the message with the most words of its own takes it."""
+    """Return the pinned text of each message that has one; if several match, the message with the most text has it."""
     shown: dict[tuple[str, str], str] = {}
     for text in pinned(folder):
         message = find(found, text)
@@ -77,7 +77,7 @@ def examples(found: list[Message], folder: Path) -> dict[tuple[str, str], str]:
 
 
 def find(found: list[Message], text: str) -> Message | None:
-    """The message that a text is, or None."""
+    """Return the message that matches a text, or None."""
     parts = PINNED.match(text)
     if parts is None:
         return None
@@ -88,7 +88,7 @@ def find(found: list[Message], text: str) -> Message | None:
 
 
 def _line(text: str) -> str:
-    """The first line of a message: the facts follow, indented."""
+    """Return the first line of a message, without the indented facts that follow."""
     return re.split(r"\n  \w", text, maxsplit=1)[0]
 
 
@@ -97,7 +97,7 @@ def _letters(text: str) -> int:
 
 
 def classes(docstring: str) -> Iterator[tuple[str, str, str]]:
-    """A row for each line of the tree of exceptions: the class, what it derives from, and what to do."""
+    """Yield a row for each line of the tree of exceptions: the class, its bases, and what to do."""
     above: list[str] = []
     for line in docstring.splitlines():
         drawn = CLASS.fullmatch(line)
@@ -112,7 +112,7 @@ def classes(docstring: str) -> Iterator[tuple[str, str, str]]:
 
 CLASS = re.compile(r"(?P<indent> *)(?P<name>[A-Z]\w+)(?: \((?P<also>[^)]*)\))?(?: {2,}(?P<text>.*))?")
 """A line of the tree; sentences have other signs, or a stop, after the first word."""
-ALL = "whatever this package refuses: catch it to catch all of these"
+ALL = "the base class of all these errors: catch it to catch all of them"
 
 
 def _by_file(own: list[Message]) -> list[tuple[Path, list[Message]]]:
@@ -123,7 +123,7 @@ def _by_file(own: list[Message]) -> list[tuple[Path, list[Message]]]:
 
 
 def _titles(paths: list[Path]) -> dict[Path, str]:
-    """What each file of the package is about, by its name; the folder is said where two files have one name."""
+    """Return a title for each file of the package, with its folder if two files have the same name."""
     names = {path: (path.parent.name if path.stem == "__init__" else path.stem) for path in paths}
     number = collections.Counter(names.values())
     titles = {}
@@ -134,7 +134,7 @@ def _titles(paths: list[Path]) -> dict[Path, str]:
 
 
 def anchors(found: list[Message]) -> dict[Message, str]:
-    """The name of the place of each message: its class and first words, with a number where others have the same."""
+    """Return the anchor of each message: its class and first words, with a number if several have the same."""
     seen: collections.Counter[str] = collections.Counter()
     names = {}
     for message in found:
@@ -156,4 +156,4 @@ def _entry(message: Message, anchor: str, example: str | None) -> str:
             text = prose(facts[name]) if "{" not in facts[name] else escape(facts[name])
             lines.append(f"{label}: {text}" + "." * (not text.endswith(".")))
     text = "\\\n".join(lines)
-    return text + ("\n\n" + folded("As it is shown", block(example)) if example else "")
+    return text + ("\n\n" + folded("Full text", block(example)) if example else "")

@@ -1,4 +1,4 @@
-"""The pages of the gallery: one for each file of examples/gallery that declares ops, and a card for each page."""
+"""Generate the pages of the gallery: one for each file of examples/gallery that declares ops, and a card for each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE = re.compile(r"\w+\.(cpp|cu|h|cuh)")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One file of the gallery: its ops, and what the table of examples/README.md says of it."""
+    """One file of the gallery: its ops, and its row in the table of examples/README.md."""
 
     path: Path
     ops: tuple[CustomOp, ...]
@@ -29,17 +29,17 @@ class Example:
 
     @property
     def name(self) -> str:
-        """The name of the page."""
+        """Return the name of the page."""
         return self.path.stem
 
     @property
     def docstring(self) -> str:
-        """What the file answers, its formula, shapes and sources."""
+        """Return the docstring of the file: its purpose, formula, shapes and sources."""
         return ast.get_docstring(ast.parse(self.path.read_text(encoding="utf-8"))) or ""
 
     @property
     def sources(self) -> list[Path]:
-        """The files that the example is made of, its own first: to copy it, one needs all of them."""
+        """Return the files that are needed to copy the example, its own first."""
         found = [self.path]
         for file in found:  # it grows while it is read
             found += [other for other in _needed(file) if other not in found]
@@ -47,7 +47,7 @@ class Example:
 
 
 def examples(root: Path) -> list[Example]:
-    """Every file of the gallery that declares ops, in the order of the table, then by name."""
+    """Return every file of the gallery that declares ops, in the order of the table, then by name."""
     rows = _rows(root / "examples" / "README.md")
     files = [file for file in sorted((root / "examples" / "gallery").glob("*.py")) if "custom_op(" in file.read_text()]
     order = list(rows)
@@ -56,14 +56,14 @@ def examples(root: Path) -> list[Example]:
 
 
 def pages(root: Path, report: Report | None) -> dict[str, str]:
-    """The Markdown of each page, by its path below docs/."""
+    """Return the Markdown of each page by its path below docs/."""
     found = examples(root)
     written = {f"gallery/{example.name}.md": _page(root, example, report) for example in found}
     return {"gallery/index.md": _index(found, report), **written}
 
 
 def _rows(readme: Path) -> dict[str, tuple[str, str]]:
-    """What the table of examples says of each file: what it teaches, and its kernels."""
+    """Return the columns of the table of examples for each file: what it teaches, and its kernels."""
     rows = {}
     for line in readme.read_text(encoding="utf-8").splitlines():
         columns = [column.strip() for column in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
@@ -74,7 +74,7 @@ def _rows(readme: Path) -> dict[str, tuple[str, str]]:
 
 
 def _needed(file: Path) -> list[Path]:
-    """The files beside a Python file that it imports or names, and the sources in other languages of its own name."""
+    """Return the files of the same folder that a Python file imports or names, and its sources in other languages."""
     if file.suffix != ".py":
         return []
     named = [file.with_suffix(suffix).name for suffix in NAMES]
@@ -90,7 +90,7 @@ def _needed(file: Path) -> list[Path]:
 
 
 def _ops(file: Path) -> tuple[CustomOp, ...]:
-    """The ops that a file declares, the one of its own name first; what it imports from another file is not its own."""
+    """Return the ops that a file declares, without those that it imports; the op with the file's name is first."""
     found = [loaded.value for loaded in load(str(file)) if isinstance(loaded.value, CustomOp)]
     own = [op for op in found if file.stem in (op.__wrapped__.__module__ or "").split(".")] or found
     return tuple(sorted(own, key=lambda op: op.name.partition("::")[2] != file.stem))
@@ -111,7 +111,7 @@ def _page(root: Path, example: Example, report: Report | None) -> str:
 
 
 def _code(root: Path, example: Example) -> list[str]:
-    """Every source file; the Python is what one reads first."""
+    """Return every source file, with the Python file open and the others folded."""
     parts = []
     for file in example.sources:
         text = file.read_text(encoding="utf-8")
@@ -138,13 +138,13 @@ def _op(op: CustomOp, results: list[verification.Result]) -> list[str]:
         table(("device", "kernel"), kernels) if kernels else "",
         f"**Verified by `custom-autograd check`**: {verification.verdict(results)}.",
         verification.findings(results),
-        folded("Every check, and the reason where one was skipped", verification.matrix(results)),
-        folded("The Python that custom_autograd generates for it", block(op.source, "python")),
+        folded("Every check, with the reason if it was skipped", verification.matrix(results)),
+        folded("The generated Python code", block(op.source, "python")),
     ]
 
 
 def _kernel(value: object) -> str:
-    """Where the kernels of a device type are, however many there are."""
+    """Return the locations of the kernels of a device type."""
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_kernel(place)}" for name, place in value.items())
     return ", ".join(map(_kernel, value)) if isinstance(value, list | tuple) else str(value)
@@ -158,11 +158,11 @@ def _index(found: list[Example], report: Report | None) -> str:
             [
                 "# The gallery",
                 f"Complete ops to copy: {len(found)} files with {number} ops, each with rules and samples, "
-                "and with kernels where PyTorch's own operations are not enough.\n"
-                "Each page is made from the code: formula, sources, what is registered and what is derived, "
-                "what every check found, and, where it was measured, what it costs.",
+                "and with kernels if PyTorch's own operations are not fast enough.\n"
+                "Each page is generated from the code: the formula, the sources, the registered and derived rules, "
+                "the results of every check, and the benchmarks, if there are any.",
                 '<div class="cards">\n' + "\n".join(_card(example, report) for example in found) + "\n</div>",
-                "Each file runs as a script from any folder, and its last lines verify its ops:",
+                "Each file runs as a script from any folder, and verifies its ops at the end:",
                 block("$ python examples/gallery/rms_norm.py\n$ custom-autograd check examples/gallery", "console"),
                 f"```{{toctree}}\n:hidden:\n\n{names}\n```",
             ]
@@ -187,6 +187,6 @@ def _card(example: Example, report: Report | None) -> str:
 
 
 def _devices(example: Example) -> str:
-    """The device types that have kernels, where the table of examples does not say what they are."""
+    """Return the device types that have kernels, for files without a row in the table of examples."""
     found = dict.fromkeys(device for op in example.ops for device in op.kernels if device != "default")
     return ", ".join(found) or "PyTorch operations"

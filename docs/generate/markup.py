@@ -1,4 +1,4 @@
-"""Markdown as MyST reads it: escaped text, tables, code, folded parts, and docstrings of gallery files."""
+"""Write Markdown for MyST: escaped text, tables, code, folded parts, and docstrings of gallery files."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ FIELD = re.compile(r"^(Shapes|Dtypes|Source|Sources|Example|Raises|Memory|Note|K
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, in one line."""
+    """Return text on one line, escaped so that Markdown shows it unchanged."""
     return SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def cell(text: str) -> str:
-    """Markdown for a cell of a table: a bar would end it."""
+    """Return Markdown for a cell of a table, with escaped bars."""
     return re.sub(r"(?<!\\)\|", r"\\|", " ".join(text.split()))
 
 
 def code(text: str) -> str:
-    """Inline code; what has backticks itself gets a longer fence."""
+    """Return inline code, with a longer fence for text that contains backticks."""
     line = " ".join(text.split())
     fence = "``" if "`" in line else "`"
     return cell(f"{fence} {line} {fence}" if "`" in line else f"{fence}{line}{fence}")
 
 
 def block(text: str, language: str = "text") -> str:
-    """A block of code, behind a fence that is in no line of it."""
+    """Return a block of code, with a fence that the code does not contain."""
     fence = "```"
     while fence in text:
         fence += "`"
@@ -37,23 +37,23 @@ def block(text: str, language: str = "text") -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; what its cells hold is Markdown already."""
+    """Return a table of cells that are already Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def folded(summary: str, markdown: str) -> str:
-    """A part that opens when its title is pressed."""
+    """Return a section that is folded until its title is clicked."""
     return f"<details>\n<summary>{html.escape(summary)}</summary>\n\n{markdown}\n\n</details>"
 
 
 def anchored(name: str) -> str:
-    """A place to link to, and the link to it."""
+    """Return an anchor and a link to it."""
     return f'<a class="place" id="{name}" href="#{name}" aria-label="link to this message">#</a>'
 
 
 def paragraphs(docstring: str) -> list[str]:
-    """The paragraphs of a docstring as Markdown: indented ones are formulas, named lines become a list."""
+    """Return the paragraphs of a docstring as Markdown: indented ones are formulas, named lines become a list."""
     found = []
     for part in re.split(r"\n\s*\n", textwrap.dedent(docstring).strip("\n")):
         if all(line.startswith("    ") for line in part.splitlines()):
@@ -64,12 +64,12 @@ def paragraphs(docstring: str) -> list[str]:
 
 
 def without_links(text: str) -> str:
-    """Markdown with the text of each link in its place: where it leads to is no page."""
+    """Replace each link in Markdown by its text."""
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
 
 
 def _plain(part: str) -> str:
-    """A paragraph; each of its lines that begins with a known name is an item of a list, and so is what follows one."""
+    """Return a paragraph; lines that begin with a known name, and sentences after them, become items of a list."""
     items: list[str] = []
     for line in part.splitlines():
         is_sentence = bool(items) and FIELD.match(items[0]) and items[-1].endswith(".") and line[:1].isupper()
@@ -86,11 +86,11 @@ def _item(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Escaped text in which what stands between backticks stays code."""
+    """Escape text, except code between backticks."""
     parts = re.split(r"(``.+?``|`[^`]+`)", text)
     return "".join(part if part.startswith("`") else escape_inside(part) for part in parts)
 
 
 def escape_inside(text: str) -> str:
-    """As `escape`, with the spaces at both ends kept."""
+    """Escape text like `escape`, and keep the spaces at both ends."""
     return SPECIAL.sub(r"\\\1", re.sub(r"\s+", " ", text))

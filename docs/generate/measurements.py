@@ -1,4 +1,4 @@
-"""What calls of a gallery op take beside what they replace: a plot and a table, from benchmarks/results/gallery/."""
+"""Plot and tabulate the benchmarks of a gallery op, from benchmarks/results/gallery/."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from generate.markup import code, escape, table
 
 INK = "#010203"
-"""What the plot is drawn with, replaced by the colour of the text around it: it is read in light and in dark."""
+"""The colour of the plot, replaced by the colour of the surrounding text in light and dark themes."""
 COLOURS = {"op": "#2b7de9", "eager": "#b0862f", "compiled": "#8a63d2"}
 OTHER = "#3a9d7a"
 SHOWN = {"µs": ("ms", 1000.0), "MiB": ("MiB", 1.0), "GB/s": ("GB/s", 1.0)}
-"""What a unit is shown in, and how many of it that is."""
+"""The unit in which a unit is shown, and their ratio."""
 
 PHRASES = {
     "cpu": "{}",
@@ -25,19 +25,19 @@ PHRASES = {
     "system": "{}",
     "python": "Python {}",
 }
-"""How the facts about a machine are said; another one follows its name."""
+"""The phrases for the facts about a machine; other facts follow their name."""
 
 Row = dict[str, Any]  # Any: names and numbers of a JSON document
 
 
 def results(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
-    """The device type and the document of each file that was recorded for a gallery file."""
+    """Return the device type and the document of each file that was recorded for a gallery file."""
     files = sorted(folder.glob(f"{name}-*.json")) if folder.is_dir() else []
     return [(file.stem.removeprefix(f"{name}-"), json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
 
 def section(folder: Path, name: str) -> str:
-    """The part of the page on what was measured; empty where nothing was."""
+    """Return the section with the benchmarks; empty if there are none."""
     found = results(folder, name)
     if not any(document.get("rows") for _, document in found):
         return ""
@@ -57,7 +57,7 @@ def _device(device: str, document: dict[str, Any]) -> str:
     missing = [f"- Not measured: {escape(_missing(entry))}" for entry in document.get("not measured", [])]
     parts = [
         f"Measured on a {device.upper() if device == 'cpu' else 'GPU'}: {', '.join(facts)}.",
-        "A bar is the time or the memory of a call in units of this op's, in one interleaved run: shorter is better.",
+        "A bar is the time or the memory of a call relative to this op, in one interleaved run: shorter is better.",
         figure(rows),
         table(head, lines),
         _targets(document.get("targets", [])),
@@ -67,13 +67,13 @@ def _device(device: str, document: dict[str, Any]) -> str:
 
 
 def _place(row: Row, before: Row) -> tuple[str, str]:
-    """Case and mode, each where it begins: a phone has no room to repeat them."""
+    """Return case and mode, empty if they are the same as in the row before, to save room on small screens."""
     is_same = row["case"] == before.get("case")
     return ("" if is_same else escape(row["case"]), "" if is_same and row["mode"] == before["mode"] else row["mode"])
 
 
 def _targets(targets: list[Row]) -> str:
-    """The ratios that the op is to keep, and whether it does."""
+    """Return the table of target ratios, and whether they are met."""
     head = ("case", "op / callable", "mode", "at most", "measured", "holds")
     rows = []
     for row in targets:
@@ -84,19 +84,19 @@ def _targets(targets: list[Row]) -> str:
 
 
 def _missing(entry: object) -> str:
-    """What was not measured, and why."""
+    """Return what was not measured, and why."""
     return ", ".join(str(value) for value in entry.values()) if isinstance(entry, dict) else str(entry)
 
 
 def _figures(row: Row) -> list[str]:
     unit, size = SHOWN[row.get("unit", "µs")]
-    ratio = row.get("op / callable", row.get("op / copy"))  # the bandwidth is beside that of a copy
+    ratio = row.get("op / callable", row.get("op / copy"))  # bandwidth is compared with that of a copy
     shown = [f"{row[key] / size:.3g} {unit}" if row.get(key) is not None else "-" for key in ("minimum", "median")]
     return [*shown, "-" if ratio is None else f"{ratio:.2f}"]
 
 
 def figure(rows: list[Row]) -> str:
-    """One group of bars per case and mode, as SVG that takes the colours of the page."""
+    """Draw one group of bars per case and mode, as SVG in the colours of the page."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["case"], row["mode"]), []).append(row)
@@ -105,7 +105,7 @@ def figure(rows: list[Row]) -> str:
 
 
 def _can_be_compared(rows: list[Row]) -> bool:
-    """Whether the op and something else are among them."""
+    """Return True if the rows include the op and another callable."""
     return len(rows) > 1 and any(row["callable"] == "op" for row in rows)
 
 
@@ -151,6 +151,6 @@ def _draw(axes: Any, groups: dict[tuple[str, str], list[Row]]) -> None:  # Any: 
 
 
 def _ratio(row: Row, rows: list[Row]) -> float:
-    """The figure of a callable in units of the op's own."""
+    """Return the figure of a callable relative to that of the op."""
     own = next(found["minimum"] for found in rows if found["callable"] == "op")
     return float(row["minimum"] / own) if own else 0.0

@@ -1,7 +1,7 @@
-"""Every message that the package can raise, read from its source: the text, with names in braces where values stand.
+"""Find every message that the package can raise in its source: the text, with names in braces for values.
 
-A message begins as the argument `problem` of an exception or of `Origin.error`, or as the text of an exception. Where a
-function makes it from a text that it is given, each call of that function is a message; `_follow` goes through those.
+A message begins as the argument `problem` of an exception or of `Origin.error`, or as the text of an exception. If a
+function makes it from one of its parameters, each call of that function is a message; `_follow` yields those.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ OTHERS = {
     "VmapUnavailable": "VmapUnavailable",
     "MisfitError": "KernelError",
 }
-"""Exceptions that derive from those above, and one that is turned into one of them."""
+"""Exceptions that derive from those above, and one that is converted to one of them."""
 
 UNAVAILABLE = ("GradientUnavailable", "KernelUnavailable", "FakeUnavailable", "VmapUnavailable")
 
 BUILT_IN = ("AttributeError", "NotImplementedError", "TypeError", "ValueError")
-"""Exceptions of Python, where they are what a caller of such a thing expects."""
+"""Exceptions of Python, raised if a caller expects them."""
 
 SKIPS = "NothingToCheckError"
-"""What a check raises that has nothing to look at: its text is the reason of the skip."""
+"""The exception of a check that does not apply: its text is the reason of the skip."""
 
 FACTS = ("expected", "do")
 SHOWING = ("quote", "show", "repr", "str", "sorted", "list", "len", "first_line", "map", "join")
 DEPTH = 5
 
 BY_CLASS = "error"
-"""The method of `Origin` that makes an exception of the class it is given."""
+"""The method of `Origin` that makes an exception of a given class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: its class, its text, what else it says, and the file that raises it."""
+    """One message: its class, its text, its other facts, and the file that raises it."""
 
     error: str
     text: str
@@ -52,7 +52,7 @@ class Message:
 
 
 def messages(package: Path) -> list[Message]:
-    """Every message of a package, in the order of its files."""
+    """Return every message of a package, in the order of its files."""
     source = Source()
     for path in sorted(package.rglob("*.py")):
         if "mutants" not in path.parts:
@@ -69,7 +69,7 @@ def messages(package: Path) -> list[Message]:
 
 
 def _with_constants(row: Message, constants: dict[str, str]) -> Message:
-    """A message with the text of each constant in the place of its name."""
+    """Replace the names of constants in a message by their text."""
 
     def filled(text: str) -> str:
         return re.sub(r"\{(_?[A-Z][A-Z_]*)\}", lambda found: constants.get(found[1], found[0]), text)
@@ -95,7 +95,7 @@ def _collect(
 def _follow(
     source: Source, call: ast.Call, problem: ast.expr, facts: tuple[tuple[str, str], ...], depth: int
 ) -> Iterator[tuple[str, ast.Call, tuple[tuple[str, str], ...]]]:
-    """Each text that an expression can be, where it is written, and the facts beside it."""
+    """Yield each text that an expression can be, the call that contains it, and the facts of that call."""
     function = source.function_of(call)
     for text in _texts(problem, function):
         given = _parameter_in(text, function)
@@ -113,7 +113,7 @@ def _follow(
 
 
 def _errors(source: Source, node: ast.AST, depth: int) -> list[str]:
-    """The classes that a text made at a node is raised as: the exception around it, else those around its callers."""
+    """Return the classes with which the text of a node is raised: the exception around it, or those of its callers."""
     for above in source.above(node) if not _class_of(node) else [node]:
         if _class_of(above):
             return [_class_of(above)]
@@ -128,7 +128,7 @@ def _errors(source: Source, node: ast.AST, depth: int) -> list[str]:
 
 
 def _raised_later(source: Source, kept: ast.expr) -> list[str]:
-    """The exceptions whose text is what a name of the function, or an attribute, was set to."""
+    """Return the exceptions whose text was assigned to a name of the function, or to an attribute."""
     found = {}
     for name in (*ERRORS, *OTHERS):
         for call in source.calls.get(name, []):
@@ -141,7 +141,7 @@ def _raised_later(source: Source, kept: ast.expr) -> list[str]:
 
 
 def _texts(node: ast.expr | None, function: ast.FunctionDef | None, depth: int = DEPTH) -> list[str]:
-    """Every text that an expression can be; values stand as names in braces."""
+    """Return every text that an expression can be, with names in braces for values."""
     if isinstance(node, ast.Constant):
         return [str(node.value)]
     if isinstance(node, ast.JoinedStr):
@@ -160,7 +160,7 @@ def _texts(node: ast.expr | None, function: ast.FunctionDef | None, depth: int =
 
 
 def _is_text(node: ast.expr, function: ast.FunctionDef | None) -> bool:
-    """Whether an expression inside an f-string is text with alternatives rather than a value."""
+    """Return True if an expression inside an f-string is a text with alternatives and not a value."""
     if isinstance(node, ast.IfExp):
         return True
     values = _assigned(node.id, function) if isinstance(node, ast.Name) else []
@@ -175,7 +175,7 @@ def _joined(parts: list[list[str]]) -> list[str]:
 
 
 def _assigned(name: str, function: ast.FunctionDef | None) -> list[ast.expr]:
-    """What a local name is set to."""
+    """Return the values that are assigned to a local name."""
     if function is None:
         return []
     nodes = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and len(node.targets) == 1]
@@ -183,7 +183,7 @@ def _assigned(name: str, function: ast.FunctionDef | None) -> list[ast.expr]:
 
 
 def _shown(node: ast.expr) -> str:
-    """The name that stands for a value."""
+    """Return the name in braces for a value."""
     while True:
         if isinstance(node, ast.Call) and name_of(node.func) in SHOWING and node.args:
             node = node.args[-1]
@@ -207,7 +207,7 @@ def _argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
 
 
 def _facts(source: Source, call: ast.Call) -> tuple[tuple[str, str], ...]:
-    """What a call says is expected and to be done; what was found is a value."""
+    """Return the `expected` and `do` facts of a call; `found` is a value."""
     function = source.function_of(call)
     found = []
     for keyword in call.keywords:
@@ -219,7 +219,7 @@ def _facts(source: Source, call: ast.Call) -> tuple[tuple[str, str], ...]:
 
 
 def _parameter_in(text: str, function: ast.FunctionDef | None) -> str:
-    """The parameter of the function around it that a text stands for, or has a part of."""
+    """Return the parameter of the function that a text contains, or an empty string."""
     if function is None:
         return ""
     names = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
@@ -227,7 +227,7 @@ def _parameter_in(text: str, function: ast.FunctionDef | None) -> str:
 
 
 def _problem(call: ast.Call) -> ast.expr | None:
-    """The problem that an exception is given, or its whole text; None if another call makes that."""
+    """Return the problem passed to an exception, or its whole text; None if another call makes the text."""
     error = _class_of(call)
     is_any = isinstance(call.func, ast.Name) and call.func.id == BY_CLASS  # the class is a parameter
     if error not in (*ERRORS, *UNAVAILABLE) and not is_any:
@@ -239,7 +239,7 @@ def _problem(call: ast.Call) -> ast.expr | None:
 
 
 def _class_of(node: ast.AST) -> str:
-    """The name of the class of the exception that a call makes, or nothing."""
+    """Return the name of the class of the exception that a call makes, or an empty string."""
     if not isinstance(node, ast.Call):
         return ""
     names = [name_of(node.func), *(name_of(argument) for argument in node.args[:1])]  # Origin.error takes the class
@@ -247,15 +247,15 @@ def _class_of(node: ast.AST) -> str:
 
 
 def _makes_message(node: ast.expr) -> bool:
-    """Whether the text of an exception is made elsewhere, by a function that is followed."""
+    """Return True if another function makes the text of an exception; `_follow` reads it."""
     return isinstance(node, ast.Call) or name_of(node) == "message"
 
 
 def _says_something(text: str) -> bool:
-    """Whether there are words besides the names of values."""
+    """Return True if a text has words besides the names of values."""
     outside = "".join(part.partition("}")[2] if index else part for index, part in enumerate(text.split("{")))
     return any(character.isalpha() for character in outside)
 
 
 TEXTS = ("problem", "reason", "refusal", "message", "what", "why")
-"""The names of parameters that take a part of a message which is a sentence, not a value."""
+"""The names of parameters for a part of a message that is a sentence and not a value."""

@@ -1,4 +1,4 @@
-"""A package as trees of syntax: what is around a node, and which calls are calls of a function."""
+"""Parse a package into syntax trees: the parents of a node, and the calls of a function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Source:
-    """The package as trees, with the parent of each node and every call by the name of what it calls."""
+    """The syntax trees of a package, with the parent of each node and every call by the name of its function."""
 
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     paths: dict[ast.AST, Path] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class Source:
     constants: dict[str, str] = field(default_factory=dict)
 
     def add(self, path: Path) -> None:
-        """Reads one file."""
+        """Read one file."""
         tree = ast.parse(path.read_text(encoding="utf-8"))
         self.paths[tree] = path
         for row in tree.body:
@@ -40,17 +40,17 @@ class Source:
                 self.typed.setdefault(node.annotation.id, set()).add(node.arg)
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes around a node, the nearest first."""
+        """Yield the nodes around a node, the nearest first."""
         while node in self.parents:
             node = self.parents[node]
             yield node
 
     def function_of(self, node: ast.AST) -> ast.FunctionDef | None:
-        """The function whose body a node is in."""
+        """Return the function whose body contains a node."""
         return next((row for row in self.above(node) if isinstance(row, ast.FunctionDef)), None)
 
     def callers_of(self, function: ast.FunctionDef) -> list[ast.Call]:
-        """The calls of a function: those in its file, and elsewhere those that can mean no other of its name."""
+        """Return the calls of a function: those in its file, and unambiguous ones in other files."""
         owner = self.parents[function]
         if function.name == "__call__" and isinstance(owner, ast.ClassDef):
             return [call for name in self.typed.get(owner.name, ()) for call in self.calls.get(name, [])]
@@ -68,12 +68,12 @@ class Source:
         return (is_method and is_only_one) or receiver == there.stem
 
     def path_of(self, node: ast.AST) -> Path:
-        """The file a node is in."""
+        """Return the file that contains a node."""
         return self.paths[list(self.above(node))[-1]]
 
 
 def name_of(node: ast.AST) -> str:
-    """The last part of a name, or nothing where there is none."""
+    """Return the last part of a name, or an empty string."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""

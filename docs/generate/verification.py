@@ -1,4 +1,4 @@
-"""What the checks found on the ops of the gallery, from the report that `custom-autograd check --json` wrote."""
+"""Show the results of the checks on the gallery, from the report that `custom-autograd check --json` wrote."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ BADGES = {"passed": "passed", "failed": "FAILED", "error": "ERROR", "skipped": "
 
 
 def read_report(path: Path) -> Report | None:
-    """The report, or None where none was written."""
+    """Return the report, or None if there is no file."""
     return Report.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def results_of(report: Report | None, op: str) -> list[Result]:
-    """What was found on one op; a sample's part of it counts too."""
+    """Return the results of one op."""
     return [] if report is None else [result for result in report.results if result.op == op]
 
 
 def verdict(results: Sequence[Result]) -> str:
-    """One line: how many checks passed, and whether one did not."""
+    """Return one line: how many checks passed, failed or were skipped."""
     statuses = [summary.status for summary in summarise(results)]
     if not statuses:
         return "not verified in this build"
@@ -32,9 +32,9 @@ def verdict(results: Sequence[Result]) -> str:
 
 
 def matrix(results: Sequence[Result]) -> str:
-    """A row per check: what it found, on how many samples, and why nothing was checked where nothing was."""
+    """Return a row per check: its result, the number of samples, and the reason if it was skipped."""
     if not results:
-        return "The report of the checks was not there when this page was built."
+        return "This page was built without a report of the checks."
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.group or "other", []).append(result)
@@ -43,10 +43,10 @@ def matrix(results: Sequence[Result]) -> str:
 
 
 def findings(results: Sequence[Result]) -> str:
-    """The messages of what failed, each with its program; empty where nothing did."""
+    """Return the messages of all failures; empty if there are none."""
     bad = [result for result in results if result.is_finding]
     parts = [f"**{result.check}**, on {escape(result.sample)}:\n\n```text\n{result.message}\n```" for result in bad]
-    return folded("What was found", "\n\n".join(parts)) if parts else ""
+    return folded("Findings", "\n\n".join(parts)) if parts else ""
 
 
 def _rows(group: str, results: Sequence[Result]) -> list[list[str]]:
@@ -62,13 +62,13 @@ def _rows(group: str, results: Sequence[Result]) -> list[list[str]]:
 
 
 def _reason(results: Sequence[Result]) -> str:
-    """Why nothing was checked, or what failed; several samples of one reason say it once."""
+    """Return the reasons of skips and failures, each once."""
     texts = [result.accepted or result.message for result in results if result.status != "passed"]
     lines = dict.fromkeys(_without_folders(text) for text in texts)
     return "; ".join(escape(line) for line in lines)
 
 
 def _without_folders(text: str) -> str:
-    """The first line of a message; of paths of the machine only the file's name stays."""
+    """Return the first line of a message, with absolute paths shortened to file names."""
     words = (text.splitlines() or [""])[0].split(" ")
     return " ".join(word.rpartition("/")[2] if word.startswith("/") and word.count("/") > 1 else word for word in words)
