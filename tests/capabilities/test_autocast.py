@@ -4,7 +4,6 @@ import enum
 
 import pytest
 import torch
-from expecttest import assert_expected_inline
 from capabilities.autocast_ops import (
     BY_HAND,
     LOW,
@@ -18,6 +17,7 @@ from capabilities.autocast_ops import (
     torch_style,
     two_devices,
 )
+from expecttest import assert_expected_inline
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.testing import assert_close
