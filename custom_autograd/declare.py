@@ -108,7 +108,7 @@ def declare(
     is_reference: bool,
     replace: bool,
 ) -> Entry:
-    """Declares an op: schema, registry, dispatcher, capabilities.
+    """Declare an op: schema, registry, dispatcher, capabilities.
 
     Raises:
         DeclarationError: it cannot be an op, or the name is taken.
@@ -139,7 +139,7 @@ def _not_callable(refuse: Refusal, found: object) -> DeclarationError:
 
 
 def define(declaration: Declaration, *, replace: bool) -> Entry:
-    """Makes an op known to the registry and the dispatcher, or leaves both as they were."""
+    """Make an op known to the registry and the dispatcher, or leave both as they were."""
     name, devices, function = declaration.name, declaration.device_types, declaration.function
     entry, replaced = registry.claim(declaration, replace=replace)
     entry.modules = modules_of(function)
@@ -176,7 +176,7 @@ def _attach(entry: Entry, home: Name) -> None:
 
 
 def _move(entry: Entry) -> None:
-    """Moves a replaced op to a name of its own, where old handles find it as it was."""
+    """Move a replaced op to a name of its own, where old handles find it as it was."""
     numbered = (entry.declaration.name.suffixed(f"__replaced_{number}") for number in itertools.count(1))
     home = next(name for name in numbered if not is_defined(name.namespace, name.name, name.overload))
     library.undefine(entry)
@@ -189,7 +189,7 @@ def capabilities(entry: Entry) -> dict[str, str]:
 
 
 def signature_of(entry: Entry) -> inspect.Signature:
-    """The signature of a call: the function's own, or for a manual schema the schema's names."""
+    """Return the signature of a call: the function's own, or for a manual schema the schema's names."""
     signature = entry.declaration.signature or _signature_of_schema(entry.declaration.schema)
     visible = entry.declaration.schema.visible_outputs
     if entry.declaration.schema.hidden_outputs and len(visible) == 1:
@@ -214,7 +214,7 @@ def _signature_of_schema(schema: Schema) -> inspect.Signature:
 
 
 def pickled(entry: Entry) -> tuple[str, tuple[str, ...]]:
-    """What an op is pickled as: its name, and the modules one of which declares it.
+    """Return what an op is pickled as: its name, and the modules one of which declares it.
 
     Raises:
         DeclarationError: the op was replaced, so that its name would bring another one.
@@ -230,7 +230,7 @@ def pickled(entry: Entry) -> tuple[str, tuple[str, ...]]:
 
 
 def find_or_import(name: str, modules: str | tuple[str, ...]) -> Entry:
-    """The op of that name, after importing the modules one of which declares it (or the only one).
+    """Return the op of that name, after importing the modules one of which declares it (or the only one).
 
     Raises:
         DeclarationError: none of them does so here.

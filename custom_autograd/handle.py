@@ -62,23 +62,23 @@ class Handle(OpDef):
 
     @property
     def name(self) -> str:
-        """The qualified name, "namespace::name"."""
+        """Return the qualified name, "namespace::name"."""
         return self._entry.name
 
     @property
     def schema(self) -> Schema:
-        """Arguments and outputs, with names, types, mutability and differentiability."""
+        """Return arguments and outputs, with names, types, mutability and differentiability."""
         return self._entry.declaration.schema
 
     @property
     def overload(self) -> OpOverload:
-        """The dispatcher's op, `torch.ops.namespace.name.default`; it returns hidden outputs too."""
+        """Return the dispatcher's op, `torch.ops.namespace.name.default`; it returns hidden outputs too."""
         assert self._entry.overload is not None
         return self._entry.overload
 
     @property
     def inplace(self) -> InplaceVariant:
-        """The variant `op.inplace(x, ...)`, which writes the result into its first argument and returns that.
+        """Return the variant `op.inplace(x, ...)`, which writes the result into its first argument and returns that.
 
         Raises:
             DeclarationError: the op can have none; the message says why.
@@ -88,7 +88,7 @@ class Handle(OpDef):
 
     @property
     def out(self) -> OutVariant:
-        """The variant `op.out(..., out=tensor)`, which writes the results into tensors of the caller.
+        """Return the variant `op.out(..., out=tensor)`, which writes the results into tensors of the caller.
 
         Raises:
             DeclarationError: the op can have none; the message says why.
@@ -98,12 +98,12 @@ class Handle(OpDef):
 
     @property
     def function(self) -> type[torch.autograd.Function]:
-        """The generated `torch.autograd.Function`, with `setup_context`."""
+        """Return the generated `torch.autograd.Function`, with `setup_context`."""
         return program_of(self._entry).function
 
     @property
     def source(self) -> str:
-        """The generated Python source of the wrapper, the Function and the kernels' frame."""
+        """Return the generated Python source of the wrapper, the Function and the kernels' frame."""
         return source_of(self._entry)
 
     @property

@@ -266,7 +266,7 @@ class CustomOp(Handle, Generic[P, R]):
             replace: a gradient of these inputs may be registered.
 
         Raises:
-            RegistrationError: a name is no differentiable input, a parameter names nothing, or the place is taken.
+            RegistrationError: a name is not a differentiable input, a parameter names nothing, or the place is taken.
         """
         register.check_inputs(self._entry, inputs)
         return lambda fn: register.add_gradient(
@@ -283,7 +283,7 @@ class CustomOp(Handle, Generic[P, R]):
         """Register forward mode, bound by the names of its parameters.
 
         Args:
-            fn: its parameters may be names of inputs and outputs, `tangent_<input>` (None where an input has none),
+            fn: its parameters may be names of inputs and outputs, `tangent_<input>` (None if an input has none),
                 `needs` and `meta`. An input whose tangent is not named must not have one. It returns the tangents of
                 the visible outputs by name, as a tuple, or one tensor.
             replace: a jvp may be registered.

@@ -31,7 +31,7 @@ EXTRA_FILE = "custom_autograd.json"
 
 
 def save_program(program: ExportedProgram, file: File, *, extra_files: Mapping[str, str] | None = None) -> None:
-    """Saves an exported program as `torch.export.save` does, with the names of the modules that declare its ops.
+    """Save an exported program as `torch.export.save` does, with the names of the modules that declare its ops.
 
     Args:
         program: what `torch.export.export` returned.
@@ -39,7 +39,7 @@ def save_program(program: ExportedProgram, file: File, *, extra_files: Mapping[s
         extra_files: contents by name, which are saved with it.
 
     Raises:
-        TypeError: the program is none, the file cannot be written to, or the extra files are no text.
+        TypeError: the program is none, the file cannot be written to, or the extra files are not text.
         ValueError: an extra file has the name under which the modules are saved.
 
     Example:
@@ -60,7 +60,7 @@ def save_program(program: ExportedProgram, file: File, *, extra_files: Mapping[s
 
 
 def load_program(file: File) -> ExportedProgram:
-    """Loads an exported program, once all of its ops are declared.
+    """Load an exported program, once all of its ops are declared.
 
     Neither loading nor running the program imports a module: what it names must have been imported.
 
@@ -98,7 +98,7 @@ def modules_of(program: ExportedProgram) -> dict[str, list[str]]:
 
 
 def _overloads_in(part: Any) -> Iterator[OpOverload]:  # Any: what a node has, as below
-    """The ops in a node: what it calls, or what it hands to an op of ops, such as auto_functionalized."""
+    """Yield the ops in a node: what it calls, or what it hands to an op of ops, such as auto_functionalized."""
     if isinstance(part, OpOverload):
         yield part
     elif isinstance(part, (list, tuple, Mapping)):
@@ -124,7 +124,7 @@ def _check_extra_files(extra_files: object) -> None:
 
 
 def _read(file: File) -> tuple[list[str], dict[str, list[str]]]:
-    """The ops that the programs in an archive call, and the modules that `save_program` noted."""
+    """Return the ops that the programs in an archive call, and the modules that `save_program` noted."""
     try:
         with zipfile.ZipFile(file) as archive:
             ops, modules = _read_archive(archive)
@@ -148,14 +148,14 @@ def _read_archive(archive: zipfile.ZipFile) -> tuple[list[str], dict[str, list[s
 
 
 def _ops_in(part: Any) -> Iterator[str]:  # Any: any value of a JSON document
-    """The qualified names of the ops that nodes call, or hand to others, at any depth."""
+    """Yield the qualified names of the ops that nodes call, or hand to others, at any depth."""
     if isinstance(part, list):
         for item in part:
             yield from _ops_in(item)
     elif isinstance(part, dict):
         for target in (part.get("target"), part.get("as_operator")):
             words = target.split(".") if isinstance(target, str) else []
-            if words[:2] == ["torch", "ops"] and len(words) == 5:  # others are no ops of the dispatcher
+            if words[:2] == ["torch", "ops"] and len(words) == 5:  # others are not ops of the dispatcher
                 yield str(Name(words[2], words[3], words[4] if words[4] != DEFAULT else ""))
         for item in part.values():
             yield from _ops_in(item)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --custom-ops and --custom-ops-checks."""
+    """Add --custom-ops and --custom-ops-checks."""
     group = parser.getgroup("custom_autograd", "custom operators")
     group.addoption(
         "--custom-ops",
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the markers, so that --strict-markers knows them."""
+    """Register the markers, so that --strict-markers knows them."""
     config.addinivalue_line("markers", "custom_op: a check of a custom operator")
     for group in GROUPS:
         config.addinivalue_line("markers", f"{group}: a check of a custom operator, of the group {group}")
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Adds the items of every TARGET after those that pytest collected itself; -k and -m choose among them later."""
+    """Add the items of every TARGET after those that pytest collected itself; -k and -m choose among them later."""
     targets: list[str] = config.getoption("--custom-ops") or []
     if not targets:
         return
@@ -87,7 +87,7 @@ class OpItem(pytest.Item):
         self.user_properties += [("check", check.name), ("code", check.code), ("seed", case.seed)]
 
     def runtest(self) -> None:
-        """Runs the check; it skips itself where there is nothing to look at."""
+        """Run the check; it skips itself where there is nothing to look at."""
         from custom_autograd.verification.harness.targets import target_of  # imports torch
 
         if target_of(self.case.op).samples is None:
@@ -100,7 +100,7 @@ class OpItem(pytest.Item):
             pytest.skip("; ".join(dict.fromkeys(result.message for result in report.results)))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
-        """The report's own text for a finding; it says more than a traceback through this package."""
+        """Return the report's own text for a finding; it says more than a traceback through this package."""
         del style
         from custom_autograd.core.errors import CheckError  # imports torch
 
@@ -109,5 +109,5 @@ class OpItem(pytest.Item):
         return str(excinfo.getrepr(style="short"))
 
     def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
-        """Where the item is, for pytest's output."""
+        """Return where the item is, for pytest's output."""
         return Path(self.nodeid.split("::", 1)[0]), None, self.name

@@ -40,7 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def attach_capabilities(entry: Entry) -> None:
-    """Lets every subsystem of PyTorch see what is registered for an op now."""
+    """Let every subsystem of PyTorch see what is registered for an op now."""
     entry.capabilities = CAPABILITIES
     for capability in CAPABILITIES:
         capability.attach(entry)
@@ -56,7 +56,7 @@ def _add(entry: Entry, new: AnyRegistration, *, replace: bool) -> None:
 def add_kernel(
     entry: Entry, device_types: str | Sequence[str] | None, function: F, terms: Terms, *, replace: bool
 ) -> F:
-    """Registers a kernel for each device type."""
+    """Register a kernel for each device type."""
     declaration = entry.declaration
     registered = adapter_of(declaration).kernel(function)
     for device_type in (None,) if device_types is None else names_of(device_types):
@@ -122,7 +122,7 @@ def _is_for_a_while(old: Fake | None, new: Fake) -> bool:
 
 
 def check_inputs(entry: Entry, inputs: Sequence[str]) -> None:
-    """Checks names given to `register_grad`."""
+    """Check names given to `register_grad`."""
     valid = adapter_of(entry.declaration).differentiable_names()
     if not inputs or not all(isinstance(name, str) for name in inputs):
         raise entry.declaration.origin().error(
@@ -136,7 +136,7 @@ def check_inputs(entry: Entry, inputs: Sequence[str]) -> None:
         if name not in valid:
             raise entry.declaration.origin().error(
                 RegistrationError,
-                f"register_grad names {name!r}, which is no differentiable input",
+                f"register_grad names {name!r}, which is not a differentiable input",
                 expected=quote(valid),
                 found=repr(name),
                 do=suggest(name, valid),
@@ -178,7 +178,7 @@ def add_gradient(
 
 
 def add_jvp(entry: Entry, function: F, *, replace: bool) -> F:
-    """Registers a forward-mode rule bound by name."""
+    """Register a forward-mode rule bound by name."""
     registered = adapter_of(entry.declaration).jvp_rule(function)
     _add(entry, rules.bind_jvp(entry.declaration, registered), replace=replace)
     return function
@@ -187,7 +187,7 @@ def add_jvp(entry: Entry, function: F, *, replace: bool) -> F:
 def add_drop_in(
     entry: Entry, backward: Callable[..., Any], setup_context: Callable[..., Any] | None, *, replace: bool
 ) -> None:
-    """Registers a backward and a setup_context as `torch.library` takes them."""
+    """Register a backward and a setup_context as `torch.library` takes them."""
     schema = entry.declaration.schema
     if schema.mutated_arguments:
         raise entry.declaration.origin(location_of(backward)).error(
@@ -226,7 +226,7 @@ def _setup_style(entry: Entry, setup_context: Callable[..., Any]) -> tuple[bool,
 
 
 def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
-    """Registers a batching rule."""
+    """Register a batching rule."""
     schema, adapter = entry.declaration.schema, adapter_of(entry.declaration)
     registered = take_all(entry.declaration, "vmap rule", function, adapter.parameters(), ["info", "in_dims"])
     registered = adapter.vmap_rule(registered)
@@ -237,7 +237,7 @@ def add_vmap(entry: Entry, function: F, *, replace: bool) -> F:
 
 
 def add_autocast(entry: Entry, device_type: str, inputs: Any, output: Any, *, replace: bool) -> None:
-    """Registers an autocast policy (Any: what the author wrote; see `parse_policy`)."""
+    """Register an autocast policy (Any: what the author wrote; see `parse_policy`)."""
     adapter = adapter_of(entry.declaration)
     policy = parse_policy(entry.declaration, device_type, adapter.by_name(inputs), adapter.by_name(output))
     location = f"register_autocast({device_type!r}, {policy.text})"
@@ -250,7 +250,7 @@ def add_effect(entry: Entry, effect: Any) -> None:  # Any: torch's EffectType, w
 
 
 def add_torch_dispatch(entry: Entry, cls: type, function: F, *, replace: bool) -> F:
-    """Registers what the op does for a subclass or a mode."""
+    """Register what the op does for a subclass or a mode."""
     if not isinstance(cls, type):
         raise entry.declaration.origin(location_of(function)).error(
             RegistrationError, "register_torch_dispatch takes a class", found=show(cls)
@@ -263,7 +263,7 @@ def add_torch_dispatch(entry: Entry, cls: type, function: F, *, replace: bool) -
 
 
 def add_samples(entry: Entry, function: F, *, replace: bool) -> F:
-    """Registers a generator of samples."""
+    """Register a generator of samples."""
     rules.check_signature(entry.declaration, "generator of samples", function, ["make"])
     entry.add(Samples(location_of(function), function), replace=replace)
     return function

@@ -48,7 +48,7 @@ class CheckCase:
     label: str = ""
 
     def __call__(self) -> None:
-        """Runs the check on every sample; skips the test, with the reason, where it had nothing to look at.
+        """Run the check on every sample; skips the test, with the reason, where it had nothing to look at.
 
         Raises:
             CheckError: something failed or raised.
@@ -61,12 +61,12 @@ class CheckCase:
             pytest.skip("; ".join(dict.fromkeys(result.message for result in report.results)))
 
     def report(self) -> Report:
-        """Runs the check on every sample, and gives what it found."""
+        """Run the check on every sample, and give what it found."""
         chosen = self.narrowed() if self.part else self.check
         return check(self.op, checks=[chosen], device=self.device, dtype=self.dtype, seed=self.seed)
 
     def narrowed(self) -> Check:
-        """The check itself, or the part of it.
+        """Return the check itself, or the part of it.
 
         Raises:
             CheckError: there is no such part.
@@ -82,7 +82,7 @@ class CheckCase:
 
 
 def cases_of(*ops: object, checks: Sequence[str] | str | None = None) -> tuple[CheckCase, ...]:
-    """One case per op, check and part of the check, all checks by default."""
+    """Return one case per op, check and part of the check, all checks by default."""
     chosen = select_checks(checks)
     names = Counter(short_name(op) for op in ops)
     found = [(op, check, part) for op in ops for check in chosen for part in _parts(check, op)]
@@ -93,7 +93,7 @@ def cases_of(*ops: object, checks: Sequence[str] | str | None = None) -> tuple[C
 
 
 def short_name(op: object) -> str:
-    """The name of an op without its namespace."""
+    """Return the name of an op without its namespace."""
     return target_of(op).name.rpartition("::")[2]
 
 
@@ -121,7 +121,7 @@ def _parts(check: Check, op: object) -> Mapping[str, Check]:
 
 
 def parametrize_checks(*ops: object, checks: Sequence[str] | str | None = None) -> Callable[[Test], Test]:
-    """Parametrizes a test function over ops and checks.
+    """Parametrize a test function over ops and checks.
 
     Args:
         ops: what `custom_autograd.check` takes, with samples registered.

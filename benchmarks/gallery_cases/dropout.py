@@ -18,7 +18,7 @@ def op(x: Tensor, seed: Tensor) -> Tensor:
 
 
 def reference(x: Tensor, seed: Tensor) -> Tensor:
-    """The formula in PyTorch operations, with PyTorch's own generator: Philox in them is no peer."""
+    """The formula in PyTorch operations, with PyTorch's own generator: Philox in them is not a peer."""
     kept = torch.rand_like(x, dtype=torch.float32) >= PROBABILITY
     return torch.where(kept, x / (1 - PROBABILITY), 0)
 

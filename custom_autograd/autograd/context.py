@@ -28,14 +28,14 @@ class Context:
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What `save_for_backward` got."""
+        """Return what `save_for_backward` got."""
         return self.custom_autograd_saved
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Saves tensors for the backward; the last call counts.
+        """Save tensors for the backward; the last call counts.
 
         Raises:
-            TypeError: something is no tensor; plain torch notices that only when a gradient is recorded.
+            TypeError: something is not a tensor; plain torch notices that only when a gradient is recorded.
         """
         check_saved(tensors)
         self.custom_autograd_saved = tensors
@@ -44,7 +44,7 @@ class Context:
         """Accepted for compatibility: forward mode reads what `save_for_backward` saved."""
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Declares outputs of this call to carry no gradient."""
+        """Declare outputs of this call to carry no gradient."""
         self.custom_autograd_fixed = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -53,7 +53,7 @@ class Context:
 
 
 def pack(context: Context) -> tuple[tuple[Tensor | None, ...], Parcel]:
-    """All tensors that a context holds, and a parcel of everything else."""
+    """Return all tensors that a context holds, and a parcel of everything else."""
     saved, materializes = context.custom_autograd_saved, context.custom_autograd_materializes
     attributes = {name: value for name, value in vars(context).items() if name not in OWN}
     if all(type(value) in SIMPLE for value in attributes.values()):
@@ -65,7 +65,7 @@ def pack(context: Context) -> tuple[tuple[Tensor | None, ...], Parcel]:
 
 
 def unpack(tensors: Sequence[Tensor | None], parcel: Parcel, needs_input_grad: tuple[Any, ...]) -> Context:
-    """The inverse of `pack`."""
+    """Return the inverse of `pack`."""
     context = Context(needs_input_grad)
     context.custom_autograd_saved = tuple([plain(tensor) for tensor in tensors[: parcel.saved_count]])
     context.custom_autograd_materializes = parcel.materializes
@@ -97,7 +97,7 @@ class Parcel(NamedTuple):
 
     @property
     def has_tensors(self) -> bool:
-        """Whether tensors were saved along with it."""
+        """Return whether tensors were saved along with it."""
         return self.saved_count > 0 or any(leaf is PARKED for leaf in self.leaves)
 
 
@@ -108,7 +108,7 @@ PARKED = object()
 
 
 def check_saved(tensors: Sequence[Any]) -> None:  # Any: whatever a user gave to save_for_backward
-    """Raises TypeError where something that is to be saved is no tensor."""
+    """Raise TypeError where something that is to be saved is not a tensor."""
     for index, tensor in enumerate(tensors):
         if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(

@@ -38,16 +38,16 @@ class Derivatives:
         self.saved_values = [name for name in plan.saved if name not in tensors]
 
     def keep_for_jvp(self, ctx: Any, values: ByName, results: ByName) -> None:
-        """Keeps what forward mode reads right after forward; the jvp takes it off ctx again."""
+        """Keep what forward mode reads right after forward; the jvp takes it off ctx again."""
         ctx.forward = (dict(values), dict(results))
 
     def check_hidden(self, ctx: Any, saved: tuple[str, ...]) -> None:
-        """Refuses reverse mode over a hidden output whose tangent, computed below, is unknown."""
+        """Refuse reverse mode over a hidden output whose tangent, computed below, is unknown."""
         if any(ctx.needs_input_grad) and transforms.has_forward_transform():
             self.tangents.check_hidden(saved)
 
     def backward(self, ctx: Any, needs: ByName, grads: ByName) -> Mapping[str, Any]:
-        """The gradients by input, from the incoming gradients by result."""
+        """Return the gradients by input, from the incoming gradients by result."""
         if first_tensor(grads.values()) is None:
             return dict.fromkeys(needs)
         # Where nothing was saved nothing is freed, and a second backward is right: torch refuses to look all the same.
@@ -55,7 +55,7 @@ class Derivatives:
         return self._gradients(ctx, saved, needs, grads)
 
     def saves_tensors(self, ctx: Any) -> bool:
-        """Whether a node saved any tensor."""
+        """Return whether a node saved any tensor."""
         if self.drop_in is None:
             return bool(self.saved_tensors)
         parcel = getattr(ctx, PARCEL, None)
@@ -80,7 +80,7 @@ class Derivatives:
         return found
 
     def jvp(self, ctx: Any, tangents: ByName) -> dict[str, Any]:
-        """The tangents by result, from the tangents by input."""
+        """Return the tangents by result, from the tangents by input."""
         values, results = ctx.forward
         del ctx.forward
         with transforms.gradients_recorded(), in_jvp():
@@ -95,14 +95,14 @@ class Derivatives:
             return self.memory.separate(found, tangents)
 
     def _take_fixed(self, ctx: Any) -> tuple[Tensor, ...]:
-        """The results that a drop-in setup_context marked as non-differentiable in this call."""
+        """Return the results that a drop-in setup_context marked as non-differentiable in this call."""
         fixed: tuple[Tensor, ...] = () if self.drop_in is None else ctx.forward_fixed
         if self.drop_in is not None:
             del ctx.forward_fixed
         return fixed
 
     def _differentiable(self, ctx: Any, values: ByName) -> Gradients:
-        """The backward as a function of needs and incoming gradients."""
+        """Return the backward as a function of needs and incoming gradients."""
         if self.drop_in is None:
             return lambda needs, grads: self._gradients_by_name(ctx, values, needs, grads)
         saved = [_primal(tensor) for tensor in ctx.forward_saved]
@@ -110,7 +110,7 @@ class Derivatives:
         return lambda needs, grads: self._gradients(ctx, saved, needs, grads)
 
     def known_of(self, ctx: Any) -> ByName:
-        """Metadata by name: what forward kept, or what the graph of an eager call knows of strided tensors."""
+        """Return metadata by name: what forward kept, or what the graph of an eager call knows of strided tensors."""
         if hasattr(ctx, "known"):
             kept: ByName = ctx.known
             return kept
@@ -142,13 +142,13 @@ DRAWS_AGAIN = "from what was drawn, returned as a (hidden) output: a reference w
 
 
 def output_metadata(ctx: Any, index: int) -> Metadata:
-    """What the graph knows of a strided output."""
+    """Return what the graph knows of a strided output."""
     shape, dtype, device = functions.known_output(ctx, index)
     return Metadata(shape, dtype, device, torch.strided, dtype)
 
 
 def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:
-    """A result with None in place of what has no tangent."""
+    """Return a result with None in place of what has no tangent."""
     if isinstance(value, (list, tuple)):
         return [_without(item, fixed) for item in value]
     return None if any(value is one for one in fixed) else value

@@ -48,7 +48,7 @@ class DropIn:
         self.setup_context = None if setup is None else noted(str(plan.declaration.name), rule, setup)
 
     def setup(self, ctx: Any, needs: ByName, inputs: Sequence[Any], output: Any) -> None:
-        """Runs the user's setup_context, and saves what it kept.
+        """Run the user's setup_context, and save what it kept.
 
         Any: torch's ctx, and the inputs and the output as the schema has them.
         """
@@ -80,7 +80,7 @@ class DropIn:
             self.setup_context(context, positional, output)
 
     def helpers(self) -> dict[str, Any]:
-        """What generated source calls by name (Any: functions of any signature)."""
+        """Return what generated source calls by name (Any: functions of any signature)."""
         op, rule, setup = str(self.plan.declaration.name), self.rule, self.rule.setup_context
         found: dict[str, Any] = {"rule_0": rule.function, "note_0": lambda error: add_note(error, note_of(op, rule))}
         if setup is not None:
@@ -99,7 +99,7 @@ class DropIn:
         self.rule.setup_context(ctx=ctx, inputs=inputs, output=output, **keywords)
 
     def park(self, ctx: Any) -> None:
-        """Moves what a setup_context left on torch's own ctx off it, if that may hold tensors."""
+        """Move what a setup_context left on torch's own ctx off it, if that may hold tensors."""
         attributes = vars(ctx)
         if all(type(value) in SIMPLE for value in attributes.values()):
             return
@@ -112,14 +112,14 @@ class DropIn:
         setattr(ctx, PARCEL, parcel)
 
     def in_order(self, result: Any, needs: Sequence[Any]) -> tuple[Tensor | None, ...]:
-        """What a backward returned for an op without lists, as one gradient per argument."""
+        """Return what a backward returned for an op without lists, as one gradient per argument."""
         found = self._read(result, dict(zip(self.names, needs, strict=True)))
         return tuple([found.get(name) for name in self.arguments])
 
     def gradients(
         self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName, grads: ByName, metadata: ByName
     ) -> dict[str, Any]:
-        """Runs the user's backward.
+        """Run the user's backward.
 
         Args:
             ctx: torch's ctx, with the parcel of `setup` if there is one (Any: torch gives it no type).
@@ -142,13 +142,13 @@ class DropIn:
         return self._read(self.backward(context, *incoming), needs)
 
     def _context(self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName) -> Any:
-        """The ctx that the user's backward sees: torch's own, where it is all that setup_context used."""
+        """Return the ctx that the user's backward sees: torch's own, where it is all that setup_context used."""
         if not hasattr(ctx, PARCEL):
             return ctx
         return unpack(saved, getattr(ctx, PARCEL), tuple(needs.get(name, False) for name in self.names))
 
     def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
-        """One gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""
+        """Return one gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""
         results = self._row(result)
         while len(results) > len(self.names) and results[-1] is None:
             results.pop()
@@ -159,7 +159,7 @@ class DropIn:
                 "the backward returns the wrong number of gradients",
                 expected=f"{len(self.names)}: {quote(self.names)}",
                 found=str(len(results)),
-                do="return one per positional argument and keyword-only tensor, None for what is no tensor",
+                do="return one per positional argument and keyword-only tensor, None for what is not a tensor",
             )
         results += [None] * len(missing)
         valid = self.differentiable
@@ -194,7 +194,7 @@ class DropIn:
         if gradient is not None and not isinstance(gradient, Tensor):
             raise self.origin.error(
                 GradientError,
-                f"the gradient of '{name}' is no tensor",
+                f"the gradient of '{name}' is not a tensor",
                 expected="a tensor or None",
                 found=f"{type(gradient).__name__}: {show(gradient)}",
             )

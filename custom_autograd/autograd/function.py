@@ -44,7 +44,7 @@ class FunctionWriter:
         return any(value.name == name and value.holds_tensors for value in self.schema.values)
 
     def write(self) -> None:
-        """Writes the class."""
+        """Write the class."""
         source = self.source
         with source.block(f"class {self.name.name}($torch.autograd.Function)"):
             source.line(f'"""Autograd of {self.name}: `apply` takes the arguments of its schema, in order."""')
@@ -86,7 +86,7 @@ class FunctionWriter:
                 self.source.line(f"{', '.join(fresh)}, = $without_bases({tuple_of(fresh)})")
 
     def parameters(self) -> list[str]:
-        """What `forward` takes: what the node needs to know first, then the arguments, lists spread out."""
+        """Return what `forward` takes: what the node needs to know first, then the arguments, lists spread out."""
         return [*self.lead, *(["*$flat"] if self.has_lists else self.inputs)]
 
     def _target(self, index: int) -> str:
@@ -94,7 +94,7 @@ class FunctionWriter:
         return output.name if output in self.schema.fresh_outputs else "$_"
 
     def list_flags(self) -> str:
-        """Source of a tuple: which results are lists."""
+        """Return source of a tuple: which results are lists."""
         return tuple_of([str(result.is_tensor_list) for result in self.plan.results])
 
     def _write_setup_context(self) -> None:
@@ -116,7 +116,7 @@ class FunctionWriter:
                 source.line(f"$keep_for_jvp($ctx, {self._dict(list(self.plan.saved))}, {results})")
 
     def write_context(self, *, keeps_metadata: bool) -> None:
-        """Writes what the node keeps of a call, from variables named after its inputs and results."""
+        """Write what the node keeps of a call, from variables named after its inputs and results."""
         source = self.source
         fixed = [r.name for r in self.plan.results if r.holds_tensors and not r.is_differentiable]
         if fixed:
@@ -130,11 +130,11 @@ class FunctionWriter:
             self._save_by_name()
 
     def saves_always(self) -> bool:
-        """Whether what is saved does not depend on which gradients are needed."""
+        """Return whether what is saved does not depend on which gradients are needed."""
         return all(map(self.is_always_saved, self.saved_tensors))
 
     def is_always_saved(self, name: str) -> bool:
-        """Whether a tensor is saved, whichever gradients are needed."""
+        """Return whether a tensor is saved, whichever gradients are needed."""
         return name in self.saved_tensors and self._if_needed(name) == name
 
     def _unpack_call(self) -> None:
@@ -149,7 +149,7 @@ class FunctionWriter:
         self.unpack_needs()
 
     def unpack_needs(self) -> None:
-        """Writes one variable per differentiable input: whether its gradient is needed."""
+        """Write one variable per differentiable input: whether its gradient is needed."""
         needed = f"$ctx.needs_input_grad[{len(self.lead)}:]" if self.lead else "$ctx.needs_input_grad"
         found = f"$restore_lists({needed}, $ctx.layout.inputs)" if self.has_lists else needed
         self.source.line(f"{self._needs()}, = {found}")
@@ -168,7 +168,7 @@ class FunctionWriter:
         self.source.line(f"$drop_in.setup($ctx, {self.needs_dict()}, {tuple_of(self.converted())}, {output})")
 
     def converted(self) -> list[str]:
-        """Source of all arguments, as users see them."""
+        """Return source of all arguments, as users see them."""
         return [in_users_form(argument) for argument in self.schema.arguments]
 
     def _save_by_name(self) -> None:
@@ -187,11 +187,11 @@ class FunctionWriter:
             source.line(f"$ctx.{SAVED} = {tuple_of(wanted)}")
 
     def saves_lists(self) -> bool:
-        """Whether lists of tensors are saved."""
+        """Return whether lists of tensors are saved."""
         return any(self.is_list(name) for name in self.saved_tensors)
 
     def is_list(self, name: str) -> bool:
-        """Whether an input or an output is a list of tensors."""
+        """Return whether an input or an output is a list of tensors."""
         return any(v.name == name and v.is_tensor_list for v in self.schema.values)
 
     def _if_needed(self, name: str) -> str:
@@ -207,11 +207,11 @@ class FunctionWriter:
         return f"{name} if {' or '.join(tests)} else None" if tests else "None"
 
     def any_needed(self, names: Sequence[str]) -> str:
-        """Source of whether any of some inputs needs a gradient."""
+        """Return source of whether any of some inputs needs a gradient."""
         return " or ".join(f"$is_wanted({needs_of(n)})" if self.is_list(n) else needs_of(n) for n in names)
 
     def needs_dict(self) -> str:
-        """Source of a dict: by differentiable input, whether its gradient is needed."""
+        """Return source of a dict: by differentiable input, whether its gradient is needed."""
         return "{" + ", ".join(f'"{name}": {needs_of(name)}' for name in self.differentiable) + "}"
 
     def _write_backward(self) -> None:
@@ -230,13 +230,13 @@ class FunctionWriter:
             source.line(f"return {', '.join(['None'] * len(self.lead) + returned)}")
 
     def unpack_grads(self) -> None:
-        """Writes one variable per result: its incoming gradient."""
+        """Write one variable per result: its incoming gradient."""
         if self.has_lists:
             targets = ", ".join(map(grad_of, self.results))
             self.source.line(f"{targets}, = $restore_lists($grads, $ctx.layout.outputs)")
 
     def incoming(self) -> str:
-        """Source of the parameters of a backward, behind ctx."""
+        """Return source of the parameters of a backward, behind ctx."""
         return "*$grads" if self.has_lists else ", ".join(map(grad_of, self.results))
 
     def _write_jvp(self) -> None:
@@ -261,10 +261,10 @@ class FunctionWriter:
 
 
 def needs_of(name: str) -> str:
-    """Source of whether the gradient of an input is needed."""
+    """Return source of whether the gradient of an input is needed."""
     return f"$needs${name}"
 
 
 def grad_of(name: str) -> str:
-    """Source of the incoming gradient of a result."""
+    """Return source of the incoming gradient of a result."""
     return f"$grad${name}"

@@ -33,7 +33,7 @@ class GradientReader:
         self.arguments = [arguments[name] for name in self.inputs]
 
     def read(self, result: Any, needs: Mapping[str, Needs], metadata: Mapping[str, Any]) -> dict[str, Gradient]:
-        """Turns a rule's result into gradients by input name.
+        """Turn a rule's result into gradients by input name.
 
         Args:
             result: what the rule returned (Any: whatever the user's code returned).
@@ -41,7 +41,7 @@ class GradientReader:
             metadata: by input name, what is known of the input; a list for a list (Any: see Metadata).
 
         Returns:
-            The gradient of each input of the rule; None where none is wanted, or the rule says there is none.
+            The gradient of each input of the rule; None if none is wanted, or the rule says there is none.
 
         Raises:
             GradientError: something is missing, surplus, or has another shape, dtype, device or layout than its input.
@@ -53,7 +53,7 @@ class GradientReader:
         }
 
     def one(self, name: str, gradient: Any, need: Needs, metadata: Callable[[], Any]) -> Gradient:
-        """Checks the gradient of one input, as `read` does; runs it where it is a callable.
+        """Check the gradient of one input, as `read` does; runs it where it is a callable.
 
         Args:
             name: of the input.
@@ -106,7 +106,7 @@ class GradientReader:
             )
         raise self.origin.error(
             GradientError,
-            f"the backward returns a gradient for {name!r}, which is no input",
+            f"the backward returns a gradient for {name!r}, which is not an input",
             expected=f"gradients for {quote(self.inputs)}",
             found=repr(name),
             do=suggest(str(name), self.inputs),
@@ -137,7 +137,7 @@ class GradientReader:
         if not isinstance(gradients, (list, tuple)):
             raise self.origin.error(
                 GradientError,
-                f"the gradient of the list '{name}' is no list",
+                f"the gradient of the list '{name}' is not a list",
                 expected=f"a list of {len(need)}",
                 found=_kind(gradients),
                 do="return one gradient (or None) per tensor of the list",
@@ -165,7 +165,7 @@ class GradientReader:
         if not isinstance(gradient, Tensor):
             raise self.origin.error(
                 GradientError,
-                f"the gradient of {label} is no tensor",
+                f"the gradient of {label} is not a tensor",
                 expected="a tensor, None, or a callable that returns one",
                 found=_kind(gradient),
             )
@@ -261,7 +261,7 @@ def _advise_dtype(metadata: Metadata) -> str:
 
 
 def _advise_shape(label: str, found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:
-    """The likely cause of a wrong shape."""
+    """Return the likely cause of a wrong shape."""
     if len(found) >= len(expected):
         extra = len(found) - len(expected)
         tail = zip(found[extra:], expected, strict=True)

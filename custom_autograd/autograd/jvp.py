@@ -48,7 +48,7 @@ class Jvp:
     def __call__(
         self, tangents: ByName, values: ByName, results: ByName, metadata: ByName, gradients: Gradients
     ) -> dict[str, Any]:
-        """The tangent of each differentiable result.
+        """Return the tangent of each differentiable result.
 
         Args:
             tangents: by differentiable input, its tangent or None; a list for a list.
@@ -58,7 +58,7 @@ class Jvp:
             gradients: the op's backward, as a function of needs and incoming gradients.
 
         Returns:
-            By result: a tensor, None where it has no tangent, or a list of those.
+            By result: a tensor, None if it has no tangent, or a list of those.
 
         Raises:
             GradientError: there is no way to a tangent, or the rule returned something wrong.
@@ -80,13 +80,13 @@ class Jvp:
         return self.plan.declaration.origin(None if rule is None else rule.where)
 
     def _is_derivable(self, name: str) -> bool:
-        """Whether the backward answers for the incoming gradient of a result."""
+        """Return whether the backward answers for the incoming gradient of a result."""
         if self.plan.drop_in is not None or name in self.visible:
             return self.plan.has_reverse
         return name in self.plan.named_grads or self.plan.reference is not None
 
     def derive(self, tangents: ByName, results: ByName, metadata: ByName, gradients: Gradients) -> dict[str, Any]:
-        """The tangents of some results, as the vjp of the vjp.
+        """Return the tangents of some results, as the vjp of the vjp.
 
         Raises:
             GradientUnavailable: there is no backward, or it cannot be differentiated.
@@ -118,7 +118,7 @@ class Jvp:
         return {name: _refill(grads[name], remaining) for name in results}
 
     def _products(self, gradients: ByName, tangents: ByName, metadata: ByName) -> list[tuple[Tensor, Tensor]]:
-        """Each gradient with the tangent it is to be multiplied by."""
+        """Return each gradient with the tangent it is to be multiplied by."""
         products = []
         for name, tangent in tangents.items():
             pairs = zip(_flat(gradients.get(name), keep_none=True), _flat(tangent, keep_none=True), strict=False)
@@ -152,7 +152,7 @@ class Jvp:
         return self._read(rule, result, metadata)
 
     def _check_named(self, rule: NamedRule, tangents: ByName) -> None:
-        """Refuses a tangent that the rule does not ask for: left out, it would silently count as zero."""
+        """Refuse a tangent that the rule does not ask for: left out, it would silently count as zero."""
         for name, tangent in tangents.items():
             if f"tangent_{name}" not in rule.names and _flat(tangent):
                 raise self.origin(rule).error(
@@ -164,7 +164,7 @@ class Jvp:
                 )
 
     def _read(self, rule: NamedRule, result: Any, metadata: ByName) -> dict[str, Any]:
-        """The jvp rule's result by name (Any: whatever the user's code returned)."""
+        """Return the jvp rule's result by name (Any: whatever the user's code returned)."""
         found = self._by_name(rule, result, [name for name in self.visible if not _is_integer(metadata[name])])
         for name, tangent in found.items():
             for one, known in zip(_flat(tangent, keep_none=True), _flat(metadata[name], keep_none=True), strict=False):
@@ -172,7 +172,7 @@ class Jvp:
                     continue
                 if not isinstance(one, Tensor):
                     raise self.origin(rule).error(
-                        GradientError, f"the tangent of '{name}' is no tensor", found=type(one).__name__
+                        GradientError, f"the tangent of '{name}' is not a tensor", found=type(one).__name__
                     )
                 if not _can_differ(known.dtype):
                     raise self.origin(rule).error(
@@ -219,7 +219,7 @@ class Jvp:
             if name not in self.results:
                 raise self.origin(rule).error(
                     GradientError,
-                    f"the jvp returns a tangent for {name!r}, which is no differentiable output",
+                    f"the jvp returns a tangent for {name!r}, which is not a differentiable output",
                     expected=quote(self.results),
                     do=suggest(str(name), self.results),
                 )
@@ -235,7 +235,7 @@ class Jvp:
         return found
 
     def check_hidden(self, saved: tuple[str, ...]) -> None:
-        """Refuses reverse mode over forward mode through a hidden output whose tangent is unknown.
+        """Refuse reverse mode over forward mode through a hidden output whose tangent is unknown.
 
         Raises:
             GradientUnavailable: the tangent of a saved hidden output is computed by no jvp rule and nothing else.
@@ -269,7 +269,7 @@ def _has(tangent: Any) -> Any:
 
 
 def _seed(result: Any) -> Any:
-    """Zeros like a result, requiring a gradient: u of the note above."""
+    """Return zeros like a result, requiring a gradient: u of the note above."""
     if isinstance(result, (list, tuple)):
         return [_seed(one) for one in result]
     if not isinstance(result, Tensor) or not (result.is_floating_point() or result.is_complex()):

@@ -29,7 +29,7 @@ class NodeWriter:
         self.reading = ReadingWriter(function, is_checked=is_checked, keeps_metadata=self.keeps_metadata)
 
     def write(self) -> None:
-        """Writes `$quick`, and `$make_node`, which makes the forward for a kernel."""
+        """Write `$quick`, and `$make_node`, which makes the forward for a kernel."""
         has_quick = self._write_quick()
         if has_quick:
             self.source.lines("", "")
@@ -49,7 +49,7 @@ class NodeWriter:
             source.lines("", "")
 
     def _write_quick(self) -> bool:
-        """Writes a quick backward; returns False if the op can have none."""
+        """Write a quick backward; returns False if the op can have none."""
         if self.plan.drop_in is not None:
             has_one = self._uses_own_context() and not self.schema.mutated_arguments
             if has_one:
@@ -83,13 +83,13 @@ class NodeWriter:
         source.line(f"return {'$output' if self.function.has_lists else '$result'}")
 
     def _keeps_metadata(self) -> bool:
-        """Whether metadata must be kept; else the graph knows them: see `known_of` in derivatives.py."""
+        """Return whether metadata must be kept; else the graph knows them: see `known_of` in derivatives.py."""
         if self.schema.mutated_arguments or any(rule.wants_meta for rule in self.plan.rules):
             return True
         return any(output.type not in ("Tensor", "Tensor[]") for output in self.schema.outputs)
 
     def _write_list_apply(self) -> None:
-        """Writes `apply` for ops with lists: spreads them out, and gathers the results again."""
+        """Write `apply` for ops with lists: spread them out, and gather the results again."""
         source, schema, results = self.source, self.schema, self.function.results
         with source.block("def $spread($apply_node)"):
             with source.block(f"def $apply({', '.join(schema.argument_names)})"):
@@ -128,7 +128,7 @@ class NodeWriter:
         return is_plain and not self.function.has_lists and not has_keywords
 
     def _write_own_context(self) -> None:
-        """Runs the setup_context of a drop-in rule on torch's own ctx."""
+        """Run the setup_context of a drop-in rule on torch's own ctx."""
         source, drop_in = self.source, self.plan.drop_in
         if drop_in is None or drop_in.setup_context is None:
             return

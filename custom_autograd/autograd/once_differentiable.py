@@ -22,29 +22,29 @@ class OnceDifferentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(gradient: Tensor, message: str, *dependencies: Tensor) -> Tensor:
-        """Copies the gradient."""
+        """Copy the gradient."""
         del message, dependencies
         return gradient.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # Any: torch gives ctx no type
-        """Keeps the message."""
+        """Keep the message."""
         del output
         ctx.message = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> NoReturn:
-        """Refuses the second derivative."""
+        """Refuse the second derivative."""
         raise GradientUnavailable(ctx.message)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> NoReturn:
-        """Refuses the derivative in forward mode."""
+        """Refuse the derivative in forward mode."""
         raise GradientUnavailable(ctx.message)
 
 
 def forbid_second_derivative(gradient: Any, message: str, dependencies: Sequence[Any]) -> Any:  # Any: with lists
-    """A gradient that raises when it is differentiated.
+    """Return a gradient that raises when it is differentiated.
 
     Args:
         gradient: a tensor, None, or a list of those.

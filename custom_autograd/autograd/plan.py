@@ -45,24 +45,24 @@ class Plan:
 
     @property
     def has_reverse(self) -> bool:
-        """Whether there is any way to a gradient."""
+        """Return whether there is any way to a gradient."""
         return len(self.rules) > 0 or self.drop_in is not None or self.reference is not None
 
     @property
     def uncovered(self) -> tuple[str, ...]:
-        """The differentiable inputs that no rule answers for."""
+        """Return the differentiable inputs that no rule answers for."""
         names = (argument.name for argument in self.declaration.schema.differentiable_arguments)
         return () if self.drop_in is not None else tuple(name for name in names if name not in self.covered)
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """What the autograd node returns: every mutated input, then every new output."""
+        """Return what the autograd node returns: every mutated input, then every new output."""
         schema = self.declaration.schema
         return (*schema.mutated_arguments, *schema.fresh_outputs)
 
     @property
     def unnamed_results(self) -> tuple[str, ...]:
-        """The hidden outputs whose incoming gradient only the reference could answer for."""
+        """Return the hidden outputs whose incoming gradient only the reference could answer for."""
         if self.drop_in is not None or not self.rules:
             return ()
         results = differentiable_results(self.declaration.schema)
@@ -71,7 +71,7 @@ class Plan:
 
 
 def make_plan(entry: Entry) -> Plan:
-    """Decides where each derivative of an op comes from."""
+    """Decide where each derivative of an op comes from."""
     schema = entry.declaration.schema
     registered = entry.registrations
     rules = registered.named_gradient_rules()

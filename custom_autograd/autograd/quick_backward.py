@@ -33,21 +33,21 @@ class Incoming:
 
     @property
     def value(self) -> str:
-        """Source of the gradient."""
+        """Return source of the gradient."""
         return grad_of(self.result)
 
     @property
     def is_undefined(self) -> str:
-        """Source that is true where none arrives."""
+        """Return source that is true where none arrives."""
         return f"$is_undefined({self.value})" if self.is_list else f"{self.value} is None"
 
     @property
     def is_defined(self) -> str:
-        """Source that is true where one arrives."""
+        """Return source that is true where one arrives."""
         return f"not {self.is_undefined}" if self.is_list else f"{self.value} is not None"
 
     def is_odd(self, *, is_needed: bool) -> str:
-        """Source that is true where the general backward has to prepare it.
+        """Return source that is true where the general backward has to prepare it.
 
         Args:
             is_needed: nothing may stand for it where none arrives.
@@ -82,11 +82,11 @@ class QuickWriter:
 
     @property
     def is_possible(self) -> bool:
-        """Whether any rule takes a gradient."""
+        """Return whether any rule takes a gradient."""
         return len(self.incoming) > 0
 
     def write(self) -> None:
-        """Writes it as `$quick`."""
+        """Write it as `$quick`."""
         source, function = self.source, self.function
         with source.block(f"def $quick($ctx, {function.incoming()})"):
             function.unpack_grads()
@@ -148,7 +148,7 @@ class QuickWriter:
             source.line("raise")
 
     def _write_absent(self, one: Incoming) -> None:
-        """Writes what stands for a gradient that has not arrived, where that is not decided yet."""
+        """Write what stands for a gradient that has not arrived, where that is not decided yet."""
         if len(self.incoming) == 1 or one.fills != {not one.is_list}:
             return
         with self.source.block(f"if {one.is_undefined}"):

@@ -26,7 +26,7 @@ class ReadingWriter:
     # ---------------------------------------------------------------------------------------------------- metadata
 
     def write_metadata(self) -> None:
-        """Writes what the graph knows of all inputs, where lists make the position of each depend on the call."""
+        """Write what the graph knows of all inputs, where lists make the position of each depend on the call."""
         asked = [name for name in self.function.differentiable if not self._is_at_hand(name)]
         if asked and self.is_checked and self.function.has_lists and not self.keeps_metadata:
             self.source.line("$known = $known_of($ctx)")
@@ -61,7 +61,7 @@ class ReadingWriter:
         return [name for name in covered if not self._is_at_hand(name)]
 
     def _is_at_hand(self, name: str) -> bool:
-        """Whether an input is saved whenever its own gradient is needed."""
+        """Return whether an input is saved whenever its own gradient is needed."""
         plan = self.function.plan
         if name not in self.function.saved_tensors or name not in plan.saved[name]:
             return False
@@ -70,7 +70,7 @@ class ReadingWriter:
     # ----------------------------------------------------------------------------------------------------- reading
 
     def write(self, index: int, inputs: Sequence[str], *, is_asked: bool) -> None:
-        """Writes how `$result` becomes one gradient per input of a rule.
+        """Write how `$result` becomes one gradient per input of a rule.
 
         Args:
             index: of the rule.
@@ -148,11 +148,11 @@ class ReadingWriter:
     # -------------------------------------------------------------------------------------------------- the results
 
     def write_nothing(self, inputs: Sequence[str]) -> None:
-        """Writes that inputs have no gradients, unless a rule is called for them."""
+        """Write that inputs have no gradients, unless a rule is called for them."""
         self.source.line(f"{' = '.join(map(gradient_of, inputs))} = None")
 
     def write_return(self) -> None:
-        """Writes the gradients in the order of what the node takes."""
+        """Write the gradients in the order of what the node takes."""
         function = self.function
         covered = [name for name in function.differentiable if name not in function.plan.uncovered]
         returned = [gradient_of(name) if name in covered else "None" for name in function.inputs]
@@ -162,10 +162,10 @@ class ReadingWriter:
 
 
 def facts_of(tensor: str) -> str:
-    """Source of what a gradient has in common with its input."""
+    """Return source of what a gradient has in common with its input."""
     return f"({tensor}.shape, {tensor}.dtype, {tensor}.device)"
 
 
 def gradient_of(name: str) -> str:
-    """Source of the gradient that a rule returned for an input."""
+    """Return source of the gradient that a rule returned for an input."""
     return f"$gradient${name}"

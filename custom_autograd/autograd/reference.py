@@ -25,7 +25,7 @@ ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, b
 
 @contextmanager
 def in_jvp() -> Iterator[None]:
-    """Marks that a jvp runs."""
+    """Mark that a jvp runs."""
     token = IS_IN_JVP.set(True)
     try:
         yield
@@ -36,7 +36,7 @@ def in_jvp() -> Iterator[None]:
 def reference_gradients(
     plan: Plan, reference: Callable[..., Any], needs: ByName, grads: ByName, values: ByName
 ) -> dict[str, Any]:
-    """The gradients of some inputs, from a recomputation by the reference.
+    """Return the gradients of some inputs, from a recomputation by the reference.
 
     Args:
         plan: of the op.
@@ -46,7 +46,7 @@ def reference_gradients(
         values: all inputs of the op, by name.
 
     Returns:
-        By wanted input: a tensor, None where the reference does not depend on it, or a list of those.
+        By wanted input: a tensor, None if the reference does not depend on it, or a list of those.
     """
     wanted = {name: _tensors(values[name], need) for name, need in needs.items()}
     primals = [tensor for tensors in wanted.values() for tensor in tensors]
@@ -97,7 +97,7 @@ def _gradients_under_transforms(
 
 
 def call_reference(plan: Plan, reference: Callable[..., Any], values: ByName) -> dict[str, Any]:
-    """Runs the reference on inputs by name; its results by output name (Any: what it returns).
+    """Run the reference on inputs by name; its results by output name (Any: what it returns).
 
     Raises:
         GradientError: it returns another number of results than the schema has outputs.
@@ -120,34 +120,34 @@ def call_reference(plan: Plan, reference: Callable[..., Any], values: ByName) ->
 
 
 def _flat(value: Any) -> list[Tensor]:
-    """The tensors of a gradient: one, those of a list, or none."""
+    """Return the tensors of a gradient: one, those of a list, or none."""
     values = value if isinstance(value, (list, tuple)) else [value]
     return [one for one in values if isinstance(one, Tensor)]
 
 
 def _tensors(value: Any, need: Any) -> list[Tensor]:
-    """The tensors of an input whose gradients are wanted."""
+    """Return the tensors of an input whose gradients are wanted."""
     if isinstance(need, (list, tuple)):
         return [item for item, one in zip(value, need, strict=True) if one]
     return [value] if need else []
 
 
 def _replace(value: Any, need: Any, replacements: Iterator[Tensor]) -> Any:
-    """The input with the next replacements in the place of its wanted tensors."""
+    """Return the input with the next replacements in the place of its wanted tensors."""
     if isinstance(need, (list, tuple)):
         return [next(replacements) if one else item for item, one in zip(value, need, strict=True)]
     return next(replacements) if need else value
 
 
 def _matching(output: Any, gradient: Any) -> list[Tensor]:
-    """The tensors of an output that have an incoming gradient."""
+    """Return the tensors of an output that have an incoming gradient."""
     if isinstance(gradient, (list, tuple)):
         return [one for one, its in zip(output, gradient, strict=True) if its is not None]
     return [] if gradient is None else [output]
 
 
 def _spread(need: Any, found: Iterator[Tensor | None]) -> Any:
-    """The next gradients of `found`, in the structure of the input."""
+    """Return the next gradients of `found`, in the structure of the input."""
     if isinstance(need, (list, tuple)):
         return [next(found, None) if one else None for one in need]
     return next(found, None) if need else None

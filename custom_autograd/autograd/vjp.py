@@ -36,7 +36,7 @@ class Vjp:
         self.steps = [Step(self, rule) for rule in plan.rules]
 
     def __call__(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
-        """The gradient of each differentiable input.
+        """Return the gradient of each differentiable input.
 
         Args:
             needs: by input, whether its gradient is wanted; a list of bools for a list.
@@ -60,7 +60,7 @@ class Vjp:
         return found
 
     def _silent(self, grads: ByName) -> dict[str, Any]:
-        """The gradients of results that no rule names, where they are defined."""
+        """Return the gradients of results that no rule names, where they are defined."""
         return {name: grads[name] for name in self.unnamed if first_tensor([grads[name]]) is not None}
 
     def _add_from_reference(
@@ -115,7 +115,7 @@ class Step:
         )
 
     def __call__(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
-        """The gradients of the rule's inputs; arguments as in `Vjp`."""
+        """Return the gradients of the rule's inputs; arguments as in `Vjp`."""
         arguments = self._arguments(needs, grads, values, metadata)
         if not self.rule.is_once_differentiable:
             return self._checked(self.function(**arguments), needs, metadata)
@@ -125,11 +125,11 @@ class Step:
         return {name: forbid_second_derivative(one, str(self.refusal), dependencies) for name, one in found.items()}
 
     def noting(self, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: any signature
-        """A function that runs the rule's code, and notes where an exception came from."""
+        """Return a function that runs the rule's code, and notes where an exception came from."""
         return noted(self.op, self.rule, function)
 
     def note(self, error: BaseException) -> None:
-        """Notes on an exception that it came from the rule."""
+        """Note on an exception that it came from the rule."""
         add_note(error, note_of(self.op, self.rule))
 
     def _checked(self, result: Any, needs: ByName, metadata: ByName) -> dict[str, Any]:  # Any: the rule's result
@@ -157,7 +157,7 @@ class Step:
 
 
 def _sum(first: Any, second: Any) -> Any:  # Any: tensors, None, or lists of those
-    """The sum of two gradients, where None is zero."""
+    """Return the sum of two gradients, where None is zero."""
     if first is None or second is None:
         return second if first is None else first
     if isinstance(first, list):

@@ -15,7 +15,7 @@ import torch
 
 
 def peak_memory(work: Callable[[], object], device: str = "cpu") -> int:
-    """Runs a function and says how much more memory there was at its peak than before it.
+    """Run a function and say how much more memory there was at its peak than before it.
 
     Args:
         work: what it returns is kept until the end, as its caller would.

@@ -30,7 +30,7 @@ class Binder:
 
     @functools.cached_property
     def given(self) -> Callable[..., dict[str, Any]]:
-        """The arguments of a kernel's call by name: as the dispatcher's, but for those behind a star."""
+        """Return the arguments of a kernel's call by name: as the dispatcher's, but for those behind a star."""
         return self._generate(for_dispatcher=False) if self._is_variadic else self._bind
 
     def _generate(self, *, for_dispatcher: bool) -> Callable[..., dict[str, Any]]:
@@ -43,11 +43,11 @@ class Binder:
         return bind
 
     def raw(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
-        """All arguments by name, as the dispatcher holds them."""
+        """Return all arguments by name, as the dispatcher holds them."""
         return self._bind(*args, **kwargs)
 
     def arguments(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
-        """All arguments by name, as users see them."""
+        """Return all arguments by name, as users see them."""
         found = self.raw(*args, **kwargs)
         for argument in self._converted:
             assert argument.from_dispatcher is not None
@@ -55,19 +55,19 @@ class Binder:
         return found
 
     def call(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:  # Any: as above
-        """Arguments by name -> positional ones, and keyword-only ones."""
+        """Return arguments by name -> positional ones, and keyword-only ones."""
         positional = [arguments[a.name] for a in self.schema.arguments if not a.is_keyword_only]
         keywords = {a.name: arguments[a.name] for a in self.schema.arguments if a.is_keyword_only}
         return positional, keywords
 
     def user_call(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:  # Any: as above
-        """The same for what is called like the op itself, which takes some as `*name`."""
+        """Return the same for what is called like the op itself, which takes some as `*name`."""
         positional, keywords = self.call(arguments)
         return (spread(self.schema, positional) if self._is_variadic else positional), keywords
 
 
 def _fresh(argument: Argument) -> str:
-    """Source of an argument, of which nobody else has the list that stands for it by default."""
+    """Return source of an argument, of which nobody else has the list that stands for it by default."""
     if not has_list_by_default(argument):
         return argument.name
     copied = f"$list({argument.name})"
@@ -75,7 +75,7 @@ def _fresh(argument: Argument) -> str:
 
 
 def spread(schema: Schema, positional: list[Any]) -> list[Any]:  # Any: one value per positional argument
-    """The values with those of `*name` one by one, in its place at the end."""
+    """Return the values with those of `*name` one by one, in its place at the end."""
     is_variadic = [argument.is_variadic for argument in schema.arguments]
     if True not in is_variadic:
         return positional

@@ -6,7 +6,7 @@ from custom_autograd.calls.source import Source
 
 
 def write_kernel_call(source: Source, call: str, condition: str) -> None:
-    """Writes a call of a kernel with grad mode off.
+    """Write a call of a kernel with grad mode off.
 
     Args:
         source: to write to.
@@ -22,7 +22,7 @@ def write_kernel_call(source: Source, call: str, condition: str) -> None:
 
 
 def write_call_or_another(source: Source, call: str, *, before: str = "") -> None:
-    """Writes a call of a kernel, and of another where it turns out not to be available; a try costs nothing.
+    """Write a call of a kernel, and of another where it turns out not to be available; a try costs nothing.
 
     Args:
         source: to write to.

@@ -42,7 +42,7 @@ class Terms:
 def make_kernel(
     declaration: Declaration, device_type: str | None, function: Callable[..., Any], location: str, terms: Terms
 ) -> Kernel:
-    """The kernel of one device type (Any: takes and returns what the schema says).
+    """Return the kernel of one device type (Any: takes and returns what the schema says).
 
     Raises:
         RegistrationError: a term cannot be kept.
@@ -77,7 +77,7 @@ def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
         if parameter.name in valid and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             names.append(parameter.name)
         elif parameter.default is parameter.empty:
-            problem = f"when= has a parameter {str(parameter)!r}, which is no argument of the op"
+            problem = f"when= has a parameter {str(parameter)!r}, which is not an argument of the op"
             advice = suggest(parameter.name, valid)
             raise declaration.origin(location_of(when)).error(
                 RegistrationError, problem, expected=quote(valid), do=advice
@@ -86,7 +86,7 @@ def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
 
 
 def _binder(declaration: Declaration) -> Callable[..., dict[str, Any]]:
-    """A kernel's call -> the arguments by name, with the containers that the op's author sees."""
+    """Return a kernel's call -> the arguments by name, with the containers that the op's author sees."""
     binder = Binder(declaration.schema)
     return adapter_of(declaration).around(lambda *args, **kwargs: binder.given(*args, **kwargs), _binder_of_containers)
 
@@ -100,7 +100,7 @@ def _binder_of_containers(form: Form, given: Callable[..., dict[str, Any]]) -> C
 
 
 def _layouts(declaration: Declaration, location: str, terms: Terms) -> dict[str, str]:
-    """The layout of each argument that has to have one."""
+    """Return the layout of each argument that has to have one."""
     schema, given = declaration.schema, terms.layouts
     if given is None:
         return {}
@@ -111,7 +111,7 @@ def _layouts(declaration: Declaration, location: str, terms: Terms) -> dict[str,
         raise declaration.origin(location).error(RegistrationError, problem, expected=quote(LAYOUTS), found=show(given))
     for name, layout in layouts.items():
         if name not in tensors:
-            problem = f"layouts= names {name!r}, which is no tensor argument"
+            problem = f"layouts= names {name!r}, which is not a tensor argument"
             raise declaration.origin(location).error(
                 RegistrationError, problem, expected=quote(tensors), do=suggest(str(name), tensors)
             )

@@ -40,7 +40,7 @@ Function = Callable[..., Any]  # Any: takes and returns what the schema says
 def wrapper_of(
     schema: Schema, name: str, device_type: str | None, layouts: Mapping[str, str]
 ) -> Callable[[Function], Function]:
-    """What makes a kernel of a function that relies on layouts, and on the current device.
+    """Return what makes a kernel of a function that relies on layouts, and on the current device.
 
     Args:
         schema: of the op.
@@ -92,7 +92,7 @@ def _source(schema: Schema, layouts: Mapping[str, str], *, has_device: bool) -> 
 
 
 def _prepared(argument: Argument, layout: str | None) -> str:
-    """Source of an argument in its layout."""
+    """Return source of an argument in its layout."""
     star = "*" * argument.is_variadic
     if layout is None:
         return star + argument.name
@@ -112,7 +112,7 @@ class Copies:
     op: str
 
     def of(self, arguments: Mapping[str, tuple[Any, Any]], tensors: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
-        """The arguments that were copied, each with its copy.
+        """Return the arguments that were copied, each with its copy.
 
         Args:
             arguments: by name, what was given, and what the kernel gets (Any: a tensor, a list of them, None).
@@ -154,7 +154,7 @@ def _given(copies: Sequence[tuple[Tensor, Tensor]], value: Any) -> Any:
 
 
 def in_format(tensor: Tensor, dims: int, memory_format: torch.memory_format) -> Tensor:
-    """The tensor in a memory format for tensors of some number of dimensions; any other as it is."""
+    """Return the tensor in a memory format for tensors of some number of dimensions; any other as it is."""
     return tensor.contiguous(memory_format=memory_format) if tensor.dim() == dims else tensor
 
 
@@ -163,12 +163,12 @@ def _has_star(schema: Schema) -> bool:
 
 
 def _devices(schema: Schema) -> tuple[Argument, ...]:
-    """The arguments that choose a device, for an op without tensors."""
+    """Return the arguments that choose a device, for an op without tensors."""
     return () if schema.tensor_arguments else schema.device_arguments
 
 
 def on_device_of(values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-    """Makes the device of the first tensor the current one (Any: tensors, lists of them, a device, None)."""
+    """Make the device of the first tensor the current one (Any: tensors, lists of them, a device, None)."""
     tensor, accelerator = first_tensor(values), torch.accelerator.current_accelerator()
     devices = [value for value in values if isinstance(value, torch.device)]
     device = tensor.device if tensor is not None else next(iter(devices), None)

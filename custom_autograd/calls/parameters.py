@@ -14,12 +14,12 @@ from custom_autograd.torch_private.compiler import constant_in_graphs, raise_tex
 
 
 def own_names(schema: Schema, name: str) -> set[str]:
-    """The names that generated source must leave to the op."""
+    """Return the names that generated source must leave to the op."""
     return {name, *schema.argument_names, *schema.output_names}
 
 
 def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher: bool) -> str:
-    """Source of a parameter list, with defaults.
+    """Return source of a parameter list, with defaults.
 
     Args:
         schema: of the op.
@@ -46,7 +46,7 @@ def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher
 
 
 def default_of(argument: Argument, *, for_dispatcher: bool) -> tuple[str, Any]:
-    """Source of a default, and the value a name in that source stands for (Any: a default of any type)."""
+    """Return source of a default, and the value a name in that source stands for (Any: a default of any type)."""
     value = argument.default
     if for_dispatcher and argument.to_dispatcher is not None:
         value = argument.to_dispatcher(value)
@@ -58,7 +58,7 @@ def default_of(argument: Argument, *, for_dispatcher: bool) -> tuple[str, Any]:
 
 
 def defaults(schema: Schema) -> dict[str, Any]:
-    """The values that names of defaults in generated source stand for (Any: defaults of any type)."""
+    """Return the values that names of defaults in generated source stand for (Any: defaults of any type)."""
     found = {}
     for argument in schema.arguments:
         if argument.has_default:
@@ -69,7 +69,7 @@ def defaults(schema: Schema) -> dict[str, Any]:
 
 
 def conversions(declaration: Declaration) -> dict[str, Any]:
-    """The converters that generated source names after arguments (Any: functions of one value)."""
+    """Return the converters that generated source names after arguments (Any: functions of one value)."""
     names: dict[str, Any] = {}
     for argument in declaration.schema.arguments:
         if argument.to_dispatcher is not None:
@@ -79,7 +79,7 @@ def conversions(declaration: Declaration) -> dict[str, Any]:
 
 
 def _checked(declaration: Declaration, name: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A conversion whose refusal names the op and the argument (Any: one value)."""
+    """Return a conversion whose refusal names the op and the argument (Any: one value)."""
 
     @constant_in_graphs  # Dynamo cannot trace how a message is laid out
     def refusal(reason: str) -> str:

@@ -8,7 +8,7 @@ from custom_autograd.core.schema import Argument, Schema
 
 
 def pass_on(schema: Schema, *, to_user: bool = False) -> str:
-    """Source that hands all arguments on, keyword-only ones by keyword.
+    """Return source that hands all arguments on, keyword-only ones by keyword.
 
     Args:
         schema: of the op.
@@ -19,7 +19,7 @@ def pass_on(schema: Schema, *, to_user: bool = False) -> str:
 
 
 def call_kernel(schema: Schema, *, is_from_dispatcher: bool = False) -> str:
-    """Source of a call of `$function` with what the dispatcher hands a kernel.
+    """Return source of a call of `$function` with what the dispatcher hands a kernel.
 
     Args:
         schema: of the op.
@@ -30,7 +30,7 @@ def call_kernel(schema: Schema, *, is_from_dispatcher: bool = False) -> str:
 
 
 def arguments_of(schema: Schema, values: Mapping[str, str]) -> str:
-    """Source of the arguments of a call, from the source of each: keyword-only ones by keyword."""
+    """Return source of the arguments of a call, from the source of each: keyword-only ones by keyword."""
     positional = [values[a.name] for a in schema.arguments if not a.is_keyword_only]
     keywords = [f"{a.name}={values[a.name]}" for a in schema.arguments if a.is_keyword_only]
     return ", ".join([*positional, *keywords])
@@ -47,7 +47,10 @@ def _for_kernel(argument: Argument, *, is_from_dispatcher: bool) -> str:
 
 
 def in_users_form(argument: Argument) -> str:
-    """Source of an argument as kernels and rules see it; a list of numbers is one of its own, which nobody changes."""
+    """Return source of an argument as kernels and rules see it.
+
+    A list of numbers is one of its own, which nobody changes.
+    """
     if argument.from_dispatcher is not None:
         return f"$from_dispatcher${argument.name}({argument.name})"
     return _copied(argument) if _is_list(argument) and not argument.holds_tensors else argument.name

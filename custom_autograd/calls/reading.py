@@ -12,7 +12,7 @@ from custom_autograd.torch_private.functions import is_view
 
 
 def write_reading(source: Source, schema: Schema, condition: str) -> None:
-    """Writes a look at `$result` that takes constant time, and what reads it properly where that finds anything odd.
+    """Write a look at `$result` that takes constant time, and what reads it properly where that finds anything odd.
 
     Args:
         source: to write to.

@@ -34,17 +34,17 @@ class Source:
         self._depth = 0
 
     def line(self, text: str = "") -> None:
-        """Adds one line at the current depth."""
+        """Add one line at the current depth."""
         self._lines.append(f"{INDENT * self._depth}{text}" if text else "")
 
     def lines(self, *texts: str) -> None:
-        """Adds several lines at the current depth."""
+        """Add several lines at the current depth."""
         for text in texts:
             self.line(text)
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Adds a line that ends in a colon, and indents what is written while the context is open."""
+        """Add a line that ends in a colon, and indents what is written while the context is open."""
         self.line(f"{head}:")
         self._depth += 1
         try:
@@ -79,7 +79,7 @@ class Source:
 
 
 def compile_source(text: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
-    """Runs generated source in a namespace, under a file name that tracebacks and pdb can show.
+    """Run generated source in a namespace, under a file name that tracebacks and pdb can show.
 
     Args:
         text: the source.
@@ -97,7 +97,7 @@ def compile_source(text: str, name: str, namespace: dict[str, Any]) -> dict[str,
 
 
 def tuple_of(names: list[str]) -> str:
-    """Source for a tuple of expressions: `()`, `(a,)`, `(a, b)`."""
+    """Return source for a tuple of expressions: `()`, `(a,)`, `(a, b)`."""
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 

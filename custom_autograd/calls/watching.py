@@ -33,7 +33,7 @@ class Watcher:
         self._watched: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # by id: some cannot be hashed
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as the schema says, here and below
-        """The same kernel, watched; itself, where it is watched already."""
+        """Return the same kernel, watched; itself, where it is watched already."""
         if any(function is watched for _, watched in self._watched.values()):
             return function
         found = self._watched.get(id(function))

@@ -15,11 +15,11 @@ class Kernels(Capability):
     name = "kernels"
 
     def attach(self, entry: Entry) -> None:
-        """Registers all three; they look up rules when they run."""
+        """Register all three; they look up rules when they run."""
         autograd_kernel.attach(entry)
 
     def describe(self, entry: Entry) -> str:
-        """The device types with a kernel of their own, and the default kernel."""
+        """Return the device types with a kernel of their own, and the default kernel."""
         kernels = [
             f"{kernel.title.replace('default', 'any device', 1)} ({kernel.place})" for kernel in entry.kernels.all()
         ]
@@ -32,7 +32,7 @@ class Backward(Capability):
     name = "backward"
 
     def describe(self, entry: Entry) -> str:
-        """The rules that return gradients, and what the reference adds."""
+        """Return the rules that return gradients, and what the reference adds."""
         plan = make_plan(entry)
         if not plan.declaration.schema.differentiable_arguments:
             return "not differentiable"
@@ -55,7 +55,7 @@ class ForwardMode(Capability):
     name = "jvp"
 
     def describe(self, entry: Entry) -> str:
-        """The rule, or what it is derived from."""
+        """Return the rule, or what it is derived from."""
         plan = make_plan(entry)
         if not plan.declaration.schema.differentiable_arguments:
             return "not differentiable"

@@ -28,7 +28,7 @@ class Fake(Capability):
     name = "fake"
 
     def attach(self, entry: Entry) -> None:
-        """Registers a fake, once, that looks up which rule to run when it is called."""
+        """Register a fake, once, that looks up which rule to run when it is called."""
         if self.name in entry.attached:
             return
         bind = Binder(entry.declaration.schema)
@@ -58,7 +58,7 @@ class Fake(Capability):
         entry.attached.add(self.name)
 
     def describe(self, entry: Entry) -> str:
-        """Where shapes come from."""
+        """Return where shapes come from."""
         found = registered(entry.registrations.fake)
         if found is not None:
             return found
@@ -68,7 +68,7 @@ class Fake(Capability):
 
 
 def _check_has_no_data(entry: Entry, rule: str, found: Any, arguments: dict[str, Any]) -> None:
-    """Refuses memory that nobody has written to: from a call with tensors on "meta" and others that are not.
+    """Refuse memory that nobody has written to: from a call with tensors on "meta" and others that are not.
 
     Any: results and arguments of any type.
     """

@@ -51,7 +51,7 @@ class Sharding(Capability):
 
 
 def _is_shardable(entry: Entry) -> bool:
-    """Whether an op is pointwise and takes and returns tensors one by one."""
+    """Return whether an op is pointwise and takes and returns tensors one by one."""
     schema = entry.declaration.schema
     is_simple = all(a.type in ("Tensor", "Tensor?") and not a.is_keyword_only for a in schema.tensor_arguments)
     is_simple = is_simple and all(o.type == "Tensor" and o.alias_of is None for o in schema.outputs)
@@ -59,7 +59,7 @@ def _is_shardable(entry: Entry) -> bool:
 
 
 def _rule(outputs: int, replicate: object, shard: Callable[[int], object]) -> Callable[..., Any]:
-    """What `register_sharding` takes (Any: specs of tensors, and placements, which are classes of torch's)."""
+    """Return what `register_sharding` takes (Any: specs of tensors, and placements, which are classes of torch's)."""
 
     def placements(*args: Any, **kwargs: Any) -> list[tuple[list[Any], list[Any]]]:
         specs = [arg for arg in args if hasattr(arg, "placements")]

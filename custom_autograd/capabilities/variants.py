@@ -14,7 +14,7 @@ class Variant(Capability):
         self.name = kind
 
     def describe(self, entry: Entry) -> str:
-        """Its kernels, or that it is the op and a copy, or why there is none."""
+        """Return its kernels, or that it is the op and a copy, or why there is none."""
         problem = find_problem(entry.declaration.schema, self.name)
         if problem is not None:
             return f"none: {problem}"

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 PURPOSE = "measure calls of ops on their samples, beside their reference"
 
-Row = dict[str, Any]  # Any: names, numbers, and None where there is nothing to compare with
+Row = dict[str, Any]  # Any: names, numbers, and None if there is nothing to compare with
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this command."""
+    """Add the options of this command."""
     parser.add_argument("--compare", metavar="CALLABLE", help="module:attribute or file.py:attribute, called likewise")
     parser.add_argument("--device", metavar="DEVICE", default="cpu", help="where samples live (default: cpu)")
     parser.add_argument("--dtype", metavar="DTYPE", help="the dtype of samples, such as float32")
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measures every target, prints a table; 0, or 1 if a call raises.
+    """Measure every target, prints a table; 0, or 1 if a call raises.
 
     Raises:
         CheckError: a target, the callable, a device or a file format is unknown, a number makes no sense, no op has
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compared(text: str | None) -> dict[str, Any]:
-    """The callable to compare with, by its name."""
+    """Return the callable to compare with, by its name."""
     if text is None:
         return {}
     from custom_autograd.core.errors import CheckError  # imports torch
@@ -118,7 +118,7 @@ def _threads(number: int) -> Iterator[None]:
 def _measure(
     case: "Case", compared: dict[str, Any], arguments: argparse.Namespace, rows: list[Row], left_out: list[Row]
 ) -> None:
-    """Adds the figures of each sample: all callables in all modes, in one run."""
+    """Add the figures of each sample: all callables in all modes, in one run."""
     import torch  # heavy
 
     from custom_autograd.benchmarking.interleaved import measure  # imports torch

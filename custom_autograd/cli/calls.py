@@ -36,7 +36,7 @@ class Call:
     Attributes:
         name: "op", "reference", or the name of what is compared.
         mode: one of `MODES`.
-        work: makes the call; None where it cannot be timed.
+        work: makes the call; None if it cannot be timed.
         reason: why it cannot be.
         is_finding: whether the reason is a mistake, and not the way the op is declared.
     """
@@ -49,7 +49,7 @@ class Call:
 
 
 def calls_of(target: Target, sample: Sample, compared: Mapping[str, Function], *, modes: tuple[str, ...]) -> list[Call]:
-    """Every call of a sample, each tried once.
+    """Return every call of a sample, each tried once.
 
     Args:
         target: the op.
@@ -71,7 +71,7 @@ def calls_of(target: Target, sample: Sample, compared: Mapping[str, Function], *
 
 
 def kernel_of(target: Target, sample: Sample) -> str | None:
-    """The kernel that runs for a sample, such as "cpu 'cpp'"; None where it raises or its kernels are not known."""
+    """Return the kernel that runs for a sample, such as "cpu 'cpp'"; None if it raises or its kernels are not known."""
     entry, devices = entry_of(target), [tensor.device.type for tensor in sample.tensors()]
     if entry is None or not devices:
         return None
@@ -100,7 +100,7 @@ def _call(target: Target, name: str, function: Function, sample: Sample, mode: s
 
 
 def _hidden_outputs(target: Target) -> frozenset[int]:
-    """The places of the outputs that a reference computes, and a call of the op does not return."""
+    """Return the places of the outputs that a reference computes, and a call of the op does not return."""
     entry = getattr(target.call, "_entry", None)
     if not isinstance(entry, Entry):
         return frozenset()
@@ -109,7 +109,7 @@ def _hidden_outputs(target: Target) -> frozenset[int]:
 
 
 def _work(function: Function, sample: Sample, mode: str, hidden: frozenset[int]) -> Work | None:
-    """A function without arguments; None where there is no gradient to ask for."""
+    """Return a function without arguments; None if there is no gradient to ask for."""
     own = sample.map(_without_gradient if mode == MODES[0] else _with_gradient)
     args, kwargs = own.args, own.kwargs
     if mode != MODES[2]:
@@ -131,7 +131,10 @@ def _with_gradient(tensor: Tensor) -> Tensor:
 
 
 def _reader(result: object, hidden: frozenset[int]) -> Reader:
-    """Where the tensors are is found out here, and not timed; but for containers that have no places by number."""
+    """Return a kernel with the positions of its tensors found out, which is not timed.
+
+    But for containers that have no places by number.
+    """
     visible = [path for path in _paths(result) if not path or path[0] not in hidden]
     found = [tensor for tensor in _visible(result, hidden).tensors() if tensor.requires_grad]
     if len(visible) == len(found):
@@ -140,7 +143,7 @@ def _reader(result: object, hidden: frozenset[int]) -> Reader:
 
 
 def _paths(value: object) -> list[tuple[int, ...]]:
-    """The places of what has a gradient, in tuples and lists in each other."""
+    """Return the places of what has a gradient, in tuples and lists in each other."""
     if isinstance(value, Tensor):
         return [()] if value.requires_grad else []
     if isinstance(value, (tuple, list)):

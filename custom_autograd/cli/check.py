@@ -17,7 +17,7 @@ PURPOSE = "verify ops on their samples"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this command."""
+    """Add the options of this command."""
     parser.add_argument("--checks", metavar="NAMES", help="checks, codes or groups, or quick; all by default")
     parser.add_argument("--device", metavar="DEVICE", default="cpu", help="where samples live (default: cpu)")
     parser.add_argument("--dtype", metavar="DTYPE", help="the dtype of samples, such as float64")
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verifies every target; 0 if nothing was found, else 1, or 130 after Ctrl-C, with what was found until then.
+    """Verify every target; 0 if nothing was found, else 1, or 130 after Ctrl-C, with what was found until then.
 
     Raises:
         CheckError: a target, a check, a device or a dtype is unknown, or no op has samples.
@@ -68,7 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def cases_of(arguments: argparse.Namespace, *, done: str = "checked") -> "tuple[list[Case], list[Result]]":
-    """The targets with samples, and a skipped result for each without; `done` is what the command does to them."""
+    """Return the targets with samples, and a skipped result for each without.
+
+    `done` is what the command does to them.
+    """
     from custom_autograd.core.errors import CheckError  # imports torch
     from custom_autograd.verification.check import case_of  # imports torch
     from custom_autograd.verification.harness.loading import load  # imports torch
@@ -99,7 +102,7 @@ def _verify_here(
     checks: "Sequence[Check]",
     advance: "Callable[[Result], None] | None",
 ) -> "tuple[Report, bool]":
-    """The report, and whether it is complete."""
+    """Return the report, and whether it is complete."""
     from custom_autograd.verification.harness import runner  # imports torch
     from custom_autograd.verification.isolation.running import loud  # imports torch
     from custom_autograd.verification.report import Report  # imports torch
@@ -124,7 +127,7 @@ def _verify_in_processes(
     checks: "Sequence[Check]",
     advance: "Callable[[Result], None] | None",
 ) -> "tuple[Report, bool]":
-    """The same, by several processes."""
+    """Return the same, by several processes."""
     from custom_autograd.cli.workers import Task, Workers  # imports torch
     from custom_autograd.verification.harness.loading import load  # imports torch
     from custom_autograd.verification.harness.targets import target_of  # imports torch

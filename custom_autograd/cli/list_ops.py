@@ -12,7 +12,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints one line per op; 0.
+    """Print one line per op; 0.
 
     Raises:
         CheckError: a target is unknown or declares no ops.
@@ -43,7 +43,7 @@ def capabilities_of(value: object) -> Mapping[str, str]:
 
 
 def _kernels(value: object) -> str:
-    """The kernels by device type and name, in the order in which they are tried."""
+    """Return the kernels by device type and name, in the order in which they are tried."""
     entry = getattr(value, "_entry", None)
     return "unknown" if entry is None else ", ".join(kernel.title for kernel in entry.kernels.all())
 

@@ -23,7 +23,7 @@ class Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Run one command.
 
     Args:
         argv: the arguments; those of the process by default.
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with every command."""
+    """Return the parser with every command."""
     parser = argparse.ArgumentParser(
         prog="custom-autograd", description="Starts, verifies, measures, lists and shows custom operators."
     )

@@ -13,7 +13,7 @@ PURPOSE = "change the rules of ops on purpose, and show which changes the tests 
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this command."""
+    """Add the options of this command."""
     suite = parser.add_mutually_exclusive_group()
     suite.add_argument("--checks", metavar="NAMES", help="the checks to run, separated by commas; all by default")
     suite.add_argument("--pytest", metavar="PATH", nargs="+", help="run pytest on these in place of our checks")
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what noticed each change; 0 if every change was noticed, 1 if one survived.
+    """Print what noticed each change; 0 if every change was noticed, 1 if one survived.
 
     Raises:
         CheckError: a target, a check or an operator is unknown, an op has nothing to change, or its tests fail as they

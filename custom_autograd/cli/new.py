@@ -13,14 +13,14 @@ PURPOSE = "write a starting file for a new op, and its test"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this command."""
+    """Add the options of this command."""
     parser.add_argument("name", metavar="NAME", help="namespace::name, or the name alone in the namespace mylib")
     parser.add_argument("--output", metavar="FILE", type=Path, help="the op's file (default: NAME.py)")
     parser.add_argument("--kernel", choices=KERNELS, default="none", help="the kernel beside the reference")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the op, its kernel's source and its test, and says what to do next; 0.
+    """Write the op, its kernel's source and its test, and say what to do next; 0.
 
     Raises:
         DeclarationError: the name cannot be that of an op.

@@ -8,12 +8,12 @@ if TYPE_CHECKING:
 
 
 def names_of(text: str) -> list[str]:
-    """The names in a list separated by commas."""
+    """Return the names in a list separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def dtype_of(name: str | None) -> "torch.dtype | None":
-    """The dtype of a name such as float64.
+    """Return the dtype of a name such as float64.
 
     Raises:
         CheckError: there is none of that name.
@@ -29,7 +29,7 @@ def dtype_of(name: str | None) -> "torch.dtype | None":
 
 
 def device_of(name: str) -> "torch.device":
-    """The device of a name such as cuda:0.
+    """Return the device of a name such as cuda:0.
 
     Raises:
         CheckError: there is no device of that name, or none here.

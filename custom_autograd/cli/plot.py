@@ -6,7 +6,7 @@ from typing import Any
 
 
 def formats() -> Mapping[str, str]:
-    """What can be written, by suffix."""
+    """Return what can be written, by suffix."""
     from matplotlib.backend_bases import FigureCanvasBase  # optional
 
     found: Mapping[str, str] = FigureCanvasBase.get_supported_filetypes()
@@ -14,7 +14,7 @@ def formats() -> Mapping[str, str]:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:  # Any: names and numbers
-    """Writes one bar per figure, grouped by sample and mode.
+    """Write one bar per figure, grouped by sample and mode.
 
     Args:
         rows: what was measured, each with op, sample, callable, mode and minimum, µs.

@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints one section per op; 0.
+    """Print one section per op; 0.
 
     Raises:
         CheckError: a target is unknown or declares no ops, or its samples cannot be made.

@@ -14,7 +14,7 @@ STYLES = {"passed": "green", "failed": "bold red", "FAILED": "bold red", "error"
 
 
 def print_report(text: str, stream: TextIO) -> None:
-    """Prints a report, coloured on a terminal unless NO_COLOR is set."""
+    """Print a report, coloured on a terminal unless NO_COLOR is set."""
     if not _is_rich(stream):
         print(text, file=stream)
         return
@@ -28,7 +28,7 @@ def print_report(text: str, stream: TextIO) -> None:
 
 
 def print_results(results: Sequence[Result], stream: TextIO) -> None:
-    """Prints the table of ops and checks, then the details: a table of rich on a terminal, the plain text elsewhere."""
+    """Print the table of ops and checks, then the details: a table of rich on a terminal, the plain text elsewhere."""
     if not results or not _is_rich(stream):
         print(format_report(results), file=stream)
         return
@@ -48,7 +48,7 @@ def print_results(results: Sequence[Result], stream: TextIO) -> None:
 
 
 def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:
-    """Prints rows in columns, the first as their titles: a table of rich on a terminal, aligned text elsewhere."""
+    """Print rows in columns, the first as their titles: a table of rich on a terminal, aligned text elsewhere."""
     if not _is_rich(stream):
         widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
         for row in rows:
@@ -61,7 +61,7 @@ def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:
 
     table = Table(*rows[0])
     for row in rows[1:]:
-        table.add_row(*(Text(cell) for cell in row))  # a Text, since the square brackets of shapes are no markup
+        table.add_row(*(Text(cell) for cell in row))  # a Text, since the square brackets of shapes are not markup
     Console(file=stream).print(table)
 
 
@@ -80,7 +80,7 @@ def progress(total: int, *, is_quiet: bool) -> Iterator[Callable[[Result], None]
 
 
 def _is_rich(stream: TextIO) -> bool:
-    """Whether the stream is a terminal that may be coloured, and rich is installed."""
+    """Return whether the stream is a terminal that may be coloured, and rich is installed."""
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return importlib.util.find_spec("rich") is not None

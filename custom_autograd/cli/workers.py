@@ -109,7 +109,7 @@ class Workers:
             self._folder.cleanup()
 
     def report(self) -> Report:
-        """What was found so far, in the order of the tasks."""
+        """Return what was found so far, in the order of the tasks."""
         results = tuple(result for outcome in self._outcomes for result in outcome.results)
         return Report(results, {op: text for outcome in self._outcomes for op, text in outcome.heard.sources.items()})
 
@@ -125,7 +125,7 @@ class Workers:
         return Worker(process, ours, trace)
 
     def _give(self, worker: Worker) -> None:
-        """Gives a process the next task, or None where there is no more."""
+        """Give a process the next task, or None if there is no more."""
         worker.place = self._waiting.pop(0) if self._waiting else -1
         with contextlib.suppress(OSError):  # it is dead, which is heard next
             worker.pipe.send(None if worker.place < 0 else self._tasks[worker.place])
@@ -146,7 +146,7 @@ class Workers:
             self._give(worker)
 
     def _listen_once_more(self, worker: Worker) -> None:
-        """Keeps the results that a process has told of and nobody has heard, before it is killed."""
+        """Keep the results that a process has told of and nobody has heard, before it is killed."""
         with contextlib.suppress(EOFError, OSError):
             for _ in range(MOST_UNHEARD):
                 if not worker.pipe.poll():

@@ -8,10 +8,10 @@ from custom_autograd.core.wish import Refusal, Wish
 
 
 def check_aliases(schema: Schema, wish: Wish, refuse: Refusal) -> None:
-    """Checks `aliases=`, which maps names of outputs to names of inputs.
+    """Check `aliases=`, which maps names of outputs to names of inputs.
 
     Raises:
-        DeclarationError: a name is unknown, is no single tensor, or aliases already.
+        DeclarationError: a name is unknown, is not a single tensor, or aliases already.
     """
     outputs = {output.name: output for output in schema.outputs}
     for output, argument in wish.aliases:

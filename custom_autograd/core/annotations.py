@@ -41,7 +41,7 @@ def read_function(function: Callable[..., Any], wish: Wish, refuse: Refusal) -> 
 
 
 def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Refusal) -> dict[str, Any]:
-    """The annotations as objects, also where they were written as strings."""
+    """Return the annotations as objects, also where they were written as strings."""
     plain = unwrap(function)
     written = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     written["return"] = signature.return_annotation
@@ -56,7 +56,7 @@ def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Re
 
 
 def _names_around(function: Callable[..., Any]) -> dict[str, Any]:  # Any: whatever stands around it
-    """What a string annotation may name besides globals: type parameters, and what is local where it stands."""
+    """Return what a string annotation may name besides globals: type parameters, and what is local where it stands."""
     found: dict[str, Any] = {}
     frame = inspect.currentframe()
     code = getattr(function, "__code__", None)

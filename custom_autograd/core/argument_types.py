@@ -54,7 +54,7 @@ class Row:
 
     @property
     def spelling(self) -> str:
-        """The dispatcher's name of the type."""
+        """Return the dispatcher's name of the type."""
         return self.travels.spelling
 
 

@@ -27,7 +27,7 @@ class Declared:
         parameter: as the function has it.
         type: how its values travel.
         default: what kernels get where a call leaves it out, if it may be left out.
-        text: that default in the language of schemas; None where the schema has none.
+        text: that default in the language of schemas; None if the schema has none.
     """
 
     parameter: inspect.Parameter
@@ -39,7 +39,7 @@ class Declared:
 def read_arguments(
     signature: inspect.Signature, annotations: dict[str, Any], wish: Wish, refuse: Refusal
 ) -> dict[str, Declared]:
-    """What the schema will say of each parameter, by name.
+    """Return what the schema will say of each parameter, by name.
 
     Raises:
         DeclarationError: a parameter cannot be an argument of an op; the message says why.
@@ -54,11 +54,11 @@ def read_arguments(
 
 
 def check_static(names: Sequence[str], wish: Wish, refuse: Refusal) -> None:
-    """Refuses names in static= that are no arguments."""
+    """Refuse names in static= that are not arguments."""
     for name in wish.static:
         if name not in names:
             raise refuse(
-                f"static= names '{name}', which is no argument",
+                f"static= names '{name}', which is not an argument",
                 expected=quote(names),
                 found=repr(name),
                 do=suggest(name, names),
@@ -95,7 +95,7 @@ def _type(parameter: inspect.Parameter, annotation: Any, wish: Wish, refuse: Ref
 
 
 def _with_default(declared: Declared, annotation: Any, refuse: Refusal) -> Declared:
-    """Adds the default, in the form that kernels see and in that of the schema."""
+    """Add the default, in the form that kernels see and in that of the schema."""
     parameter, found = declared.parameter, declared.type
     if parameter.default is parameter.empty:
         return declared
@@ -130,7 +130,7 @@ def _with_default(declared: Declared, annotation: Any, refuse: Refusal) -> Decla
 
 
 def _convert(parameter: inspect.Parameter, convert: Callable[[Any], Any], value: Any, refuse: Refusal) -> Any:
-    """The default in the dispatcher's form (Any: of the argument's type)."""
+    """Return the default in the dispatcher's form (Any: of the argument's type)."""
     try:
         return convert(value)
     except ValueError as error:
@@ -138,7 +138,7 @@ def _convert(parameter: inspect.Parameter, convert: Callable[[Any], Any], value:
 
 
 def _required_first(found: list[Declared]) -> list[Declared]:
-    """Takes the defaults out of the schema that stand before an argument without one: it would not be a schema."""
+    """Take the defaults out of the schema that stand before an argument without one: it would not be a schema."""
     ordered, is_required_behind = [], False
     for declared in reversed(found):
         if declared.parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -150,7 +150,7 @@ def _required_first(found: list[Declared]) -> list[Declared]:
 
 
 def spell_annotation(annotation: object) -> str:
-    """An annotation as it would be written: `int` rather than `<class 'int'>`."""
+    """Return an annotation as it would be written: `int` rather than `<class 'int'>`."""
     return inspect.formatannotation(annotation)
 
 
@@ -166,6 +166,6 @@ def _advice(name: str, annotation: Any) -> str:
 
 
 def _is_callable(annotation: Any) -> bool:
-    """Whether it says that a function or a class is meant."""
+    """Return whether it says that a function or a class is meant."""
     kinds = (Callable, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
     return annotation in kinds or typing.get_origin(annotation) in kinds or annotation is typing.Callable

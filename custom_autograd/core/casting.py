@@ -33,21 +33,21 @@ class CastPolicy:
     outputs: Mapping[str, Cast]
 
     def promoted(self, dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
-        """The widest dtype of tensors that say "promote"; None where there are none."""
+        """Return the widest dtype of tensors that say "promote"; None if there are none."""
         widest = None
         for dtype in dtypes:
             widest = dtype if widest is None else torch.promote_types(widest, dtype)
         return widest
 
     def dtype_of(self, cast: Cast, other: torch.dtype | None) -> torch.dtype | None:
-        """The dtype that a cast means now.
+        """Return the dtype that a cast means now.
 
         Args:
             cast: of an argument or an output.
             other: what "promote" or "input" stands for in the call at hand.
 
         Returns:
-            The dtype, or None where a tensor keeps its own.
+            The dtype, or None if a tensor keeps its own.
         """
         if isinstance(cast, torch.dtype):
             return cast

@@ -10,7 +10,7 @@ from custom_autograd.torch_private.trees import find_node_type
 
 
 def children_of(value: object) -> list[tuple[str, object]]:
-    """Each thing in a container with the path to it: `[0]`, `['k']` or `.weight`; nothing for what is no container."""
+    """Yield each thing in a container with its path, `[0]`, `['k']` or `.weight`; nothing if it is not a container."""
     if isinstance(value, dict):
         return [(f"[{key!r}]", item) for key, item in value.items()]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -24,7 +24,7 @@ def children_of(value: object) -> list[tuple[str, object]]:
 
 
 def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
-    """The same container with `function` applied to every tensor in it, in order."""
+    """Return the same container with `function` applied to every tensor in it, in order."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):

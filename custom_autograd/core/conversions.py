@@ -25,7 +25,7 @@ class ArgumentType:
 
     Attributes:
         spelling: the dispatcher's type, such as `Tensor?[]` or `int`.
-        to_dispatcher: turns a value of a call into the dispatcher's; None where they are the same.
+        to_dispatcher: turns a value of a call into the dispatcher's; None if they are the same.
         from_dispatcher: the inverse, for kernels and rules.
     """
 
@@ -50,7 +50,7 @@ class Travelling(dict[str, Any]):  # Any: a member of an Enum, or another value 
         self.label = label
 
     def __missing__(self, text: str) -> NoReturn:
-        """Refuses a text that stands for nothing.
+        """Refuse a text that stands for nothing.
 
         Raises:
             KernelError: always.
@@ -76,7 +76,7 @@ def literal(values: tuple[Any, ...]) -> ArgumentType | None:  # Any: what `Liter
 
 
 def enumeration(annotation: type[enum.Enum]) -> ArgumentType:
-    """An `Enum`: the name of the member, as str. A `Flag`, whose values combine, as int."""
+    """Return an `Enum`: the name of the member, as str. A `Flag`, whose values combine, as int."""
     if issubclass(annotation, enum.Flag):
         return _flag(annotation)
 
@@ -104,12 +104,12 @@ def instance(annotation: type, name: str) -> ArgumentType:
 
 
 def optional(inner: ArgumentType) -> ArgumentType:
-    """The same or None."""
+    """Return the same or None."""
     return ArgumentType(f"{inner.spelling}?", _unless_none(inner.to_dispatcher), _unless_none(inner.from_dispatcher))
 
 
 def list_of(element: ArgumentType) -> ArgumentType:
-    """A list: kernels get one of their own."""
+    """Return a list: kernels get one of their own."""
     spelling = f"{element.spelling}[]"
     if element.spelling.startswith("str"):  # the dispatcher takes a str for a list of its letters
         return ArgumentType(spelling, _from_list(element.to_dispatcher), _each(element.from_dispatcher, list))
@@ -117,7 +117,7 @@ def list_of(element: ArgumentType) -> ArgumentType:
 
 
 def tuple_of(element: ArgumentType, length: int | None) -> ArgumentType:
-    """A tuple, of a fixed length or of any; the dispatcher makes it a list."""
+    """Return a tuple, of a fixed length or of any; the dispatcher makes it a list."""
     back = _each(element.from_dispatcher, tuple) or tuple
     if length is not None:
         return ArgumentType(f"{element.spelling}[{length}]", _of_length(element.to_dispatcher, length), back)
@@ -125,7 +125,10 @@ def tuple_of(element: ArgumentType, length: int | None) -> ArgumentType:
 
 
 def sizes(value: Any) -> Any:  # Any: a torch.Size, a tuple or a list of sizes, or wrongly something else
-    """A `torch.Size` as the list that it travels as; what is no sequence is left to the dispatcher to refuse."""
+    """Return a `torch.Size` as the list that it travels as.
+
+    What is not a sequence is left to the dispatcher to refuse.
+    """
     return list(value) if isinstance(value, (list, tuple)) else value
 
 
@@ -148,7 +151,7 @@ def constant(annotation: type) -> ArgumentType:
 
 
 def generator(value: Any) -> Any:  # Any: a torch.Generator, or wrongly something else
-    """Refuses what torch.compile cannot hold, in words that say what to do."""
+    """Refuse what torch.compile cannot hold, in words that say what to do."""
     if not isinstance(value, torch.Generator):
         raise ValueError(f"expected a torch.Generator, found {value!r}")
     if torch.compiler.is_dynamo_compiling():
@@ -157,7 +160,7 @@ def generator(value: Any) -> Any:  # Any: a torch.Generator, or wrongly somethin
 
 
 def _members(members: tuple[enum.Enum, ...]) -> ArgumentType:
-    """A `Literal` of members of one Enum, beside which None may stand."""
+    """Return a `Literal` of members of one Enum, beside which None may stand."""
     whole = enumeration(type(members[0]))
     names = {member.name for member in members}
 
@@ -213,7 +216,7 @@ def _unless_none(convert: Conversion | None) -> Conversion | None:
 
 
 def _each(convert: Conversion | None, container: type) -> Conversion | None:
-    """The conversion of a sequence, element by element; None where elements need none."""
+    """Return the conversion of a sequence, element by element; None if elements need none."""
     if convert is None:
         return None
     return lambda values: container([convert(value) for value in _sequence(values)])

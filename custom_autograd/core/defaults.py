@@ -31,7 +31,7 @@ def is_writable(value: Any) -> bool:  # Any: a default, in the dispatcher's form
 
 
 def fits(spelling: str, value: Any) -> bool:  # Any: a default, in the dispatcher's form
-    """Whether a value can be the default of a type of the dispatcher."""
+    """Return whether a value can be the default of a type of the dispatcher."""
     if value is None:
         return spelling.endswith("?")
     element, bracket, length = spelling.removesuffix("?").partition("[")
@@ -46,7 +46,7 @@ def fits(spelling: str, value: Any) -> bool:  # Any: a default, in the dispatche
 
 
 def spell(spelling: str, value: Any) -> str | None:  # Any: as above
-    """The default in the language of schemas, or None where it cannot be said."""
+    """Return the default in the language of schemas, or None if it cannot be said."""
     text = _spell(value)
     if text is None:
         return None
@@ -59,7 +59,7 @@ def spell(spelling: str, value: Any) -> str | None:  # Any: as above
 
 
 def with_substitute(found: ArgumentType, default: Any) -> ArgumentType:  # Any: in the form that kernels see
-    """The type of an argument whose default None stands for."""
+    """Return the type of an argument whose default None stands for."""
     return dataclasses.replace(
         found,
         spelling=f"{found.spelling}?",
@@ -69,7 +69,7 @@ def with_substitute(found: ArgumentType, default: Any) -> ArgumentType:  # Any: 
 
 
 def in_kernels_form(spelling: str, value: Any) -> Any:  # Any: a default as it was written
-    """The default as a call that passes it explicitly would give it to a kernel."""
+    """Return the default as a call that passes it explicitly would give it to a kernel."""
     row = find_element_row(spelling)
     return value if row is None or row.normalize is None else row.normalize(value)
 

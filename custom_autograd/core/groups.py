@@ -5,5 +5,5 @@ GROUPS = ("values", "layout", "derivatives", "metadata", "transforms", "compiler
 
 
 def group_or_other(group: str) -> str:
-    """The group itself, or "other" for one that another package made up."""
+    """Return the group itself, or "other" for one that another package made up."""
     return group if group in GROUPS else "other"

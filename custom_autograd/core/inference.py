@@ -97,7 +97,7 @@ class _Inference:
         for name in self.wish.mutates:
             if name not in names:
                 raise self.refuse(
-                    f"mutates_args names '{name}', which is no argument",
+                    f"mutates_args names '{name}', which is not an argument",
                     expected=quote(names),
                     found=repr(name),
                     do=suggest(name, names),
@@ -127,7 +127,7 @@ class _Inference:
         return body if len(parts) == 1 and not _is_tuple(annotation) else f"({body})"
 
     def _alias_results(self, spelled: list[str | None], parameters: list[inspect.Parameter]) -> list[str | None]:
-        """An op tagged inplace or out hands back what it wrote to, as PyTorch's own do."""
+        """Return an op tagged inplace or out hands back what it wrote to, as PyTorch's own do."""
         if not HANDED_BACK & set(self.wish.tags):
             return spelled
         written = [index for index, parameter in enumerate(parameters) if self._is_mutated(parameter.name)]

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def location_of(function: Callable[..., Any]) -> str:  # Any: whatever a user registers
-    """Where a function was written, as `file.py:12`; what it is where it has no Python source."""
+    """Return where a function was written, as `file.py:12`; what it is where it has no Python source."""
     plain = unwrap(function)
     code = getattr(plain, "__code__", None)
     if code is None:
@@ -75,7 +75,7 @@ def _root_of(names: dict[str, Any]) -> str:  # Any: as above
 
 
 def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
-    """The function behind wrappers, partials, bound methods and callable objects."""
+    """Return the function behind wrappers, partials, bound methods and callable objects."""
     while True:
         inner = _inner(function)
         if not callable(inner):
@@ -84,7 +84,7 @@ def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
 
 
 def _inner(function: Callable[..., Any]) -> Any:  # Any: what a wrapper holds
-    """What a wrapper calls, or None for what is no wrapper."""
+    """Return what a wrapper calls, or None for what is not a wrapper."""
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None:
         return wrapped

@@ -19,7 +19,7 @@ def format_message(
     declared: str | None = None,
     do: str | None = None,
 ) -> str:
-    """Lays out a message: a first line, then one line per known fact.
+    """Lay out a message: a first line, then one line per known fact.
 
     Args:
         op: the qualified name of the op, or what stands for it before there is one.
@@ -40,7 +40,7 @@ def format_message(
 
 
 def show(value: Any) -> str:  # Any: a message may quote whatever a user passed
-    """The repr of a value in one line, cut to a readable length."""
+    """Return the repr of a value in one line, cut to a readable length."""
     text = " ".join(line.strip() for line in repr(value).splitlines())
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
@@ -54,11 +54,11 @@ def is_text(value: Any) -> bool:  # Any: whatever a user passed
 
 
 def quote(names: Iterable[str]) -> str:
-    """Names in quotes, separated by commas; 'none' where there are none."""
+    """Return names in quotes, separated by commas; 'none' where there are none."""
     return ", ".join(f"'{name}'" for name in names) or "none"
 
 
 def suggest(name: str, valid: Iterable[str]) -> str | None:
-    """The nearest valid name, as advice, or None where nothing is near."""
+    """Return the nearest valid name, as advice, or None if nothing is near."""
     nearest = difflib.get_close_matches(name, list(valid), n=1)
     return f"did you mean '{nearest[0]}'?" if nearest else None

@@ -34,7 +34,7 @@ class Metadata:
     strides: tuple[int, ...] = ()
 
     def stride(self) -> tuple[int, ...]:
-        """The strides, in elements, spelt as on a tensor."""
+        """Return the strides, in elements, spelt as on a tensor."""
         return self.strides
 
 
@@ -77,18 +77,18 @@ def grad_dtype_of(tensor: Tensor) -> torch.dtype | None:
 
 
 def is_wrapper(tensor: Tensor) -> bool:
-    """Whether a tensor can be taken apart and put together again, as `torch.compile` does."""
+    """Return whether a tensor can be taken apart and put together again, as `torch.compile` does."""
     cls = type(tensor)
     return cls not in PLAIN and hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
 
 
 def _take_apart(tensor: Any) -> tuple[dict[str, object], Any]:
-    """The parts and the context of a wrapper (Any: `__tensor_flatten__` is its class's own)."""
+    """Return the parts and the context of a wrapper (Any: `__tensor_flatten__` is its class's own)."""
     names, context = tensor.__tensor_flatten__()
     parts = {name: getattr(tensor, name) for name in names}
     return {name: metadata_of(one) if _holds_numbers(one) else one for name, one in parts.items()}, context
 
 
 def _holds_numbers(value: object) -> bool:
-    """Whether it is a tensor that can carry a gradient."""
+    """Return whether it is a tensor that can carry a gradient."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())

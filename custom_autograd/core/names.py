@@ -76,10 +76,10 @@ def _refusal(text: str, problem: str, declared: str | None, *, do: str) -> Decla
 
 
 def is_name(text: object) -> bool:
-    """Whether it can stand as a name in Python source: an identifier that is no keyword."""
+    """Return whether it can stand as a name in Python source: an identifier that is not a keyword."""
     return isinstance(text, str) and text.isidentifier() and not keyword.iskeyword(text)
 
 
 def names_of(names: str | Iterable[str]) -> tuple[str, ...]:
-    """One name or several, as a tuple."""
+    """Return one name or several, as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names)

@@ -27,11 +27,11 @@ def parse(
     wish: Wish,
     refuse: Refusal,
 ) -> Schema:
-    """Parses the schema text, and adds what the text cannot say: names, hidden outputs, conversions.
+    """Parse the schema text, and add what the text cannot say: names, hidden outputs, conversions.
 
     Args:
         text: the schema, without the name of the op.
-        signature: of the function; None where it has none.
+        signature: of the function; None if it has none.
         annotations: of the function, by name; empty for a schema that the author wrote.
         declared: what the text was made from, by name; empty for a schema that the author wrote.
         wish: of the author.
@@ -88,7 +88,7 @@ def _argument(value: ParsedValue, declared: Declared | None, wish: Wish, refuse:
 
 
 def _static(argument: Argument, refuse: Refusal) -> Argument:
-    """A static argument of a schema that the author wrote."""
+    """Return a static argument of a schema that the author wrote."""
     if argument.type not in ("str", "str?") or argument.default is not None:
         raise refuse(
             f"the static argument '{argument.name}' does not travel as a string",
@@ -204,7 +204,7 @@ def _check_names(schema: Schema, wish: Wish, refuse: Refusal) -> None:
         if not is_name(name):
             raise refuse(
                 f"{name!r} cannot be the name of an argument or an output",
-                expected="Python identifiers that are no keywords",
+                expected="Python identifiers that are not keywords",
                 do="rename it, so that rules can name it",
             )
     _check_unique(schema, names, refuse)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def resolve(annotation: Any) -> Any:  # Any: an annotation can be any object
-    """The annotation in terms of plain types: Tensor, int, list[...], unions of those, ...
+    """Return the annotation in terms of plain types: Tensor, int, list[...], unions of those, ...
 
     Taken off are `type X = ...` and `TypeAliasType`, `NewType`, `TypeVar` (its bound, or the union of its
     constraints), `Annotated`, `Final`, jaxtyping's dtypes and shapes, and subclasses of Tensor.
@@ -34,7 +34,7 @@ def resolve(annotation: Any) -> Any:  # Any: an annotation can be any object
 
 
 def _behind(annotation: Any) -> Any:  # Any: see above
-    """One step towards what stands behind an annotation; the annotation itself where nothing does."""
+    """Return one step towards what stands behind an annotation; the annotation itself where nothing does."""
     origin = typing.get_origin(annotation)
     if origin in (Annotated, Final):
         return typing.get_args(annotation)[0]
@@ -52,7 +52,7 @@ def _behind(annotation: Any) -> Any:  # Any: see above
 
 
 def _is_alias(annotation: object) -> bool:
-    """Whether it was made by `type X = ...` or `TypeAliasType`, which Python before 3.12 has from elsewhere."""
+    """Return whether it was made by `type X = ...` or `TypeAliasType`, which Python before 3.12 has from elsewhere."""
     return type(annotation).__name__ == "TypeAliasType"
 
 

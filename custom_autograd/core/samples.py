@@ -36,7 +36,7 @@ class Sample:
     accepted: Mapping[str, str]
 
     def __init__(self, /, *args: object, **kwargs: object) -> None:
-        """Keeps the arguments as they are; nothing is copied."""
+        """Keep the arguments as they are; nothing is copied."""
         self.args = args
         self.kwargs = kwargs
         self.name = ""
@@ -44,13 +44,13 @@ class Sample:
         self.accepted = {}
 
     def named(self, name: str, /) -> "Sample":
-        """The same call under a name, which reports show."""
+        """Return the same call under a name, which reports show."""
         sample = self.map(lambda tensor: tensor)
         sample.name = name
         return sample
 
     def raises(self, error: object = Exception, /, *, match: str = "") -> "Sample":
-        """The same call, declared to raise: the check `errors` looks at it, and no other does.
+        """Return the same call, declared to raise: the check `errors` looks at it, and no other does.
 
         Args:
             error: the class that is raised.
@@ -67,7 +67,7 @@ class Sample:
         return sample
 
     def xfail(self, /, *checks: str, reason: str) -> "Sample":
-        """The same call, on which checks are known to fail: reported as accepted, and a failure once they pass.
+        """Return the same call, on which checks are known to fail: reported as accepted, and a failure once they pass.
 
         Args:
             checks: names of checks, one or more.
@@ -84,7 +84,10 @@ class Sample:
         return sample
 
     def leaves(self) -> "tuple[TensorLeaf, ...]":
-        """Every tensor of the call with the path to it, in the order of the arguments; containers are entered."""
+        """Return every tensor of the call with the path to it, in the order of the arguments.
+
+        Containers are entered.
+        """
         found: list[TensorLeaf] = []
         for position, value in enumerate(self.args):
             found += _leaves(value, position, "")
@@ -93,28 +96,28 @@ class Sample:
         return tuple(found)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor of the call, in the order of `leaves`."""
+        """Return every tensor of the call, in the order of `leaves`."""
         return tuple(leaf.tensor for leaf in self.leaves())
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Sample":
-        """The same call with `function` applied to every tensor, in the order of `leaves`."""
+        """Return the same call with `function` applied to every tensor, in the order of `leaves`."""
         args = tuple(map_tensors(value, function) for value in self.args)
         kwargs = {name: map_tensors(value, function) for name, value in self.kwargs.items()}
         return self.with_arguments(args, kwargs)
 
     def with_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> "Sample":
-        """A call with other arguments under the same name, with what is declared of this one."""
+        """Return a call with other arguments under the same name, with what is declared of this one."""
         sample = Sample(*args, **kwargs)
         sample.name, sample.error, sample.accepted = self.name, self.error, self.accepted
         return sample
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> "Sample":
-        """The same call with its tensors replaced, one for one, in the order of `leaves`."""
+        """Return the same call with its tensors replaced, one for one, in the order of `leaves`."""
         remaining = iter(tensors)
         return self.map(lambda _: next(remaining))
 
     def __repr__(self) -> str:
-        """The call with shapes instead of data."""
+        """Return the call with shapes instead of data."""
         parts = [format_value(value) for value in self.args]
         parts += [f"{name}={format_value(value)}" for name, value in self.kwargs.items()]
         label = f".named({self.name!r})" if self.name else ""
@@ -174,7 +177,7 @@ class TensorFactory:
         high: float | None = None,
         requires_grad: bool | None = None,
     ) -> Tensor:
-        """A new tensor, uniform in [low, high).
+        """Return a new tensor, uniform in [low, high).
 
         Args:
             shape: the sizes; none for a tensor without dimensions.
@@ -214,12 +217,12 @@ class TensorFactory:
         return low + (high - low) * unit
 
     def __repr__(self) -> str:
-        """The device and dtype under test."""
+        """Return the device and dtype under test."""
         return f"make(device={str(self.device)!r}, dtype={self.dtype})"
 
 
 def format_value(value: object) -> str:
-    """A value in at most 80 characters: a tensor as dtype[shape], a container by its elements, else its repr."""
+    """Return a value in at most 80 characters: a tensor as dtype[shape], a container by its elements, else its repr."""
     if isinstance(value, Tensor):
         layout = "" if value.layout == torch.strided else f", {str(value.layout).removeprefix('torch.')}"
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{layout}"
@@ -227,7 +230,7 @@ def format_value(value: object) -> str:
 
 
 def _format_container(value: object) -> str:
-    """A container with tensors in it, as Python would write it, with shapes instead of data."""
+    """Return a container with tensors in it, as Python would write it, with shapes instead of data."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {format_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):

@@ -26,7 +26,7 @@ class Argument:
         has_default: a call may leave it out.
         default: what it then is, in the form kernels see it.
         is_filled: the dispatcher knows no such default: what calls it must give the argument.
-        to_dispatcher: turns a value of a call into the dispatcher's, or None where they are the same.
+        to_dispatcher: turns a value of a call into the dispatcher's, or None if they are the same.
         from_dispatcher: the inverse.
     """
 
@@ -45,7 +45,7 @@ class Argument:
 
     @property
     def kind(self) -> Any:  # Any: inspect gives the type of its kinds no public name
-        """How a call gives it."""
+        """Return how a call gives it."""
         if self.is_variadic:
             return inspect.Parameter.VAR_POSITIONAL
         if self.is_keyword_only:
@@ -55,17 +55,17 @@ class Argument:
 
     @property
     def holds_tensors(self) -> bool:
-        """Whether it is a tensor, an optional tensor, or a list of those."""
+        """Return whether it is a tensor, an optional tensor, or a list of those."""
         return self.type in TENSOR_TYPES
 
     @property
     def is_tensor_list(self) -> bool:
-        """Whether it is a list of tensors."""
+        """Return whether it is a list of tensors."""
         return self.type in LIST_TYPES
 
     @property
     def is_optional(self) -> bool:
-        """Whether None may stand for it."""
+        """Return whether None may stand for it."""
         return self.type.endswith("?")
 
 
@@ -93,17 +93,17 @@ class Output:
 
     @property
     def holds_tensors(self) -> bool:
-        """Whether it is a tensor, an optional tensor, or a list of tensors."""
+        """Return whether it is a tensor, an optional tensor, or a list of tensors."""
         return self.type in TENSOR_TYPES
 
     @property
     def is_tensor_list(self) -> bool:
-        """Whether it is a list of tensors."""
+        """Return whether it is a list of tensors."""
         return self.type in LIST_TYPES
 
     @property
     def is_optional(self) -> bool:
-        """Whether None may stand for it."""
+        """Return whether None may stand for it."""
         return self.type.endswith("?")
 
 
@@ -130,52 +130,52 @@ class Schema:
 
     @property
     def argument_names(self) -> tuple[str, ...]:
-        """The names of all arguments, in order."""
+        """Return the names of all arguments, in order."""
         return tuple(argument.name for argument in self.arguments)
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The names of all outputs, in order."""
+        """Return the names of all outputs, in order."""
         return tuple(output.name for output in self.outputs)
 
     @property
     def visible_outputs(self) -> tuple[Output, ...]:
-        """The outputs that a call returns."""
+        """Return the outputs that a call returns."""
         return tuple(output for output in self.outputs if not output.is_hidden)
 
     @property
     def hidden_outputs(self) -> tuple[Output, ...]:
-        """The outputs that only kernels and rules see."""
+        """Return the outputs that only kernels and rules see."""
         return tuple(output for output in self.outputs if output.is_hidden)
 
     @property
     def tensor_arguments(self) -> tuple[Argument, ...]:
-        """The arguments that are tensors or lists of tensors."""
+        """Return the arguments that are tensors or lists of tensors."""
         return tuple(argument for argument in self.arguments if argument.holds_tensors)
 
     @property
     def differentiable_arguments(self) -> tuple[Argument, ...]:
-        """The arguments that may carry a gradient: what a backward answers for."""
+        """Return the arguments that may carry a gradient: what a backward answers for."""
         return tuple(argument for argument in self.arguments if argument.is_differentiable)
 
     @property
     def mutated_arguments(self) -> tuple[Argument, ...]:
-        """The arguments that kernels write to."""
+        """Return the arguments that kernels write to."""
         return tuple(argument for argument in self.arguments if argument.is_mutated)
 
     @property
     def fresh_outputs(self) -> tuple[Output, ...]:
-        """The outputs that are no mutated argument handed back."""
+        """Return the outputs that are not a mutated argument handed back."""
         return tuple(output for output in self.outputs if output.alias_of is None or output.is_view)
 
     @property
     def is_view(self) -> bool:
-        """Whether an output shares memory with an input that is not written to."""
+        """Return whether an output shares memory with an input that is not written to."""
         return any(output.is_view for output in self.outputs)
 
     @property
     def may_return_inputs(self) -> bool:
-        """Whether kernels may return an input as it is."""
+        """Return whether kernels may return an input as it is."""
         return any(output.may_be is not None for output in self.outputs)
 
     @property
@@ -185,14 +185,14 @@ class Schema:
 
     @property
     def has_generator(self) -> bool:
-        """Whether a call may draw from a generator that it is given: running it again draws something else."""
+        """Return whether a call may draw from a generator that it is given: running it again draws something else."""
         return any(argument.type.startswith("Generator") for argument in self.arguments)
 
     @property
     def values(self) -> tuple[Argument | Output, ...]:
-        """All arguments, then all outputs."""
+        """Return all arguments, then all outputs."""
         return (*self.arguments, *self.outputs)
 
     def argument(self, name: str) -> Argument:
-        """The argument of that name; KeyError where there is none."""
+        """Return the argument of that name; KeyError where there is none."""
         return {argument.name: argument for argument in self.arguments}[name]

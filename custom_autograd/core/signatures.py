@@ -9,7 +9,7 @@ from typing import Any
 
 
 def find_signature(function: Callable[..., Any]) -> inspect.Signature | None:  # Any: whatever a user registers
-    """What a call may pass; None for builtins that do not say. What a partial has bound is no parameter."""
+    """Return what a call may pass; None for builtins that do not say. What a partial has bound is not a parameter."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -22,5 +22,5 @@ def find_signature(function: Callable[..., Any]) -> inspect.Signature | None:  #
 
 
 def _bound_by_keyword(function: Callable[..., Any]) -> set[str]:
-    """The names of the arguments that `functools.partial` gives; nested partials are one."""
+    """Return the names of the arguments that `functools.partial` gives; nested partials are one."""
     return set(function.keywords) if isinstance(function, functools.partial) else set()

@@ -18,13 +18,13 @@ HOMES = ("torch", "torch.nn.functional", "torch.special")
 
 
 def static_type(argument: str, refuse: Refusal, *, is_optional: bool) -> ArgumentType:
-    """How a static argument of an op travels."""
+    """Return how a static argument of an op travels."""
     found = ArgumentType("str", path_of, functools.partial(_load, argument, refuse))
     return optional(found) if is_optional else found
 
 
 def path_of(value: Any) -> str:  # Any: a function or class, or wrongly something else
-    """The name by which a function or class can be imported, here and in any process that has its module.
+    """Return the name by which a function or class can be imported, here and in any process that has its module.
 
     Raises:
         ValueError: there is none, or something else has it.
@@ -49,7 +49,7 @@ def _path_or_problem(value: Any) -> tuple[str, str]:
 
 
 def _candidates(value: Any) -> list[str]:
-    """What its path may be: its own word for it, or where torch shows it."""
+    """Return what its path may be: its own word for it, or where torch shows it."""
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     if not isinstance(name, str):
         return []
@@ -80,7 +80,7 @@ def _load(argument: str, refuse: Refusal, path: str) -> Any:  # Any: what was pa
 
 
 def _describe(value: Any) -> str:
-    """What stands in the way, in one phrase."""
+    """Return what stands in the way, in one phrase."""
     if isinstance(value, functools.partial):
         return "a functools.partial"
     if inspect.ismethod(value):

@@ -26,7 +26,7 @@ from custom_autograd.torch_private.schemas import constant_of
 
 @functools.cache
 def find_check(spelling: str) -> Callable[[Any], Any] | None:  # Any: a value of a call
-    """What refuses values that the dispatcher wrongly takes for one of a type, or None where it takes none."""
+    """Return what refuses values that the dispatcher wrongly takes for one of a type, or None if it takes none."""
     row = find_element_row(spelling)
     kind = None if row is None else row.code
     if kind is None:
@@ -49,7 +49,7 @@ def read_default(spelling: str, value: Any) -> Any:  # Any: a default of any typ
 
 
 def describe_supported() -> str:
-    """The supported annotations in one line, for messages."""
+    """Return the supported annotations in one line, for messages."""
     names = [getattr(row.annotation, "__name__", "Number") for row in ARGUMENT_TYPES]
     derived = "optionals, lists and tuples of them, Literal, Enum, classes registered with torch"
     leaves = f"{', '.join(dict.fromkeys(names))}, {derived}"
@@ -57,12 +57,12 @@ def describe_supported() -> str:
 
 
 def find_argument_type(annotation: object) -> ArgumentType | None:
-    """How an annotation travels through the dispatcher, or None where the type is not supported."""
+    """Return how an annotation travels through the dispatcher, or None if the type is not supported."""
     return _find(resolve(annotation))
 
 
 def find_return_spelling(annotation: object) -> str | None:
-    """The dispatcher's spelling of one returned value, or None where it cannot be returned."""
+    """Return the dispatcher's spelling of one returned value, or None if it cannot be returned."""
     annotation = resolve(annotation)
     row = _find_row(annotation)
     if row is not None and row.results:
@@ -75,7 +75,7 @@ def find_return_spelling(annotation: object) -> str | None:
 
 
 def _find(annotation: object) -> ArgumentType | None:
-    """The same for an annotation that is resolved."""
+    """Return the same for an annotation that is resolved."""
     row = _find_row(annotation)
     if row is not None:
         return row.travels
@@ -109,7 +109,7 @@ def _find_sequence(annotation: object) -> ArgumentType | None:
 
 
 def _has_list(element: object) -> bool:
-    """Whether there are lists of a type; what is derived from a row is as the row it travels as."""
+    """Return whether there are lists of a type; what is derived from a row is as the row it travels as."""
     inner = _optional(element)
     row = _find_row(element if inner is None else inner)
     if row is not None:
@@ -127,7 +127,7 @@ def _find_row(annotation: object) -> Row | None:
 
 
 def _optional(annotation: object) -> object | None:
-    """X of `Optional[X]` or `X | None`, where Number (itself a union) may be X."""
+    """Return X of `Optional[X]` or `X | None`, where Number (itself a union) may be X."""
     if typing.get_origin(annotation) not in (Union, types.UnionType):
         return None
     members: tuple[object, ...] = typing.get_args(annotation)
@@ -138,7 +138,7 @@ def _optional(annotation: object) -> object | None:
 
 
 def _element(annotation: object) -> tuple[object | None, int | None]:
-    """X of `list[X]`, `Sequence[X]`, `tuple[X, ...]` or `tuple[X, X]`, and the length that is fixed, if any."""
+    """Return X of `list[X]`, `Sequence[X]`, `tuple[X, ...]` or `tuple[X, X]`, and the length that is fixed, if any."""
     origin = typing.get_origin(annotation)
     arguments: tuple[object, ...] = typing.get_args(annotation)
     if origin in (list, Sequence) and len(arguments) == 1:

@@ -14,11 +14,11 @@ SUFFIXES = {INPLACE: "_", OUT: "_out"}
 
 
 def find_problem(schema: Schema, kind: str) -> str | None:
-    """Why an op of this schema has no such variant, or None where it has one."""
+    """Return why an op of this schema has no such variant, or None if it has one."""
     if schema.mutated_arguments:
         return f"it writes to {quote(a.name for a in schema.mutated_arguments)} itself"
     if schema.is_view:
-        return "it returns a view, which is no new memory"
+        return "it returns a view, which is not new memory"
     if schema.is_one_tuple:
         return "it returns a tuple of one"
     return _no_inplace(schema) if kind == INPLACE else _no_out(schema)
@@ -27,11 +27,11 @@ def find_problem(schema: Schema, kind: str) -> str | None:
 def _no_inplace(schema: Schema) -> str | None:
     first, visible = next(iter(schema.arguments), None), schema.visible_outputs
     if first is None or first.type != "Tensor" or first.is_keyword_only:
-        return "its first argument is no tensor"
+        return "its first argument is not a tensor"
     if len(visible) != 1:
         return f"it returns {len(visible)} values, and one tensor can hold one"
     if visible[0].type != "Tensor":
-        return f"its output '{visible[0].name}' is no tensor: {visible[0].type}"
+        return f"its output '{visible[0].name}' is not a tensor: {visible[0].type}"
     return None
 
 
@@ -40,19 +40,19 @@ def _no_out(schema: Schema) -> str | None:
         return "it returns nothing"
     for output in schema.visible_outputs:
         if output.type != "Tensor":
-            return f"its output '{output.name}' is no tensor: {output.type}"
+            return f"its output '{output.name}' is not a tensor: {output.type}"
     taken = sorted({*out_names(schema), OUT} & set(schema.argument_names))
     return f"it has an argument '{taken[0]}' already" if taken else None
 
 
 def out_names(schema: Schema) -> tuple[str, ...]:
-    """The keywords of the out variant: `out`, or where there are several outputs their names."""
+    """Return the keywords of the out variant: `out`, or where there are several outputs their names."""
     visible = schema.visible_outputs
     return (OUT,) if len(visible) == 1 else tuple(output.name for output in visible)
 
 
 def variant_of(schema: Schema, kind: str) -> Schema:
-    """The schema of a variant that the op can have."""
+    """Return the schema of a variant that the op can have."""
     return _inplace(schema) if kind == INPLACE else _out(schema)
 
 
@@ -80,7 +80,7 @@ def _out(schema: Schema) -> Schema:
 
 
 def _split(schema: Schema) -> tuple[str, bool]:
-    """The arguments as the schema spells them, and whether they end behind a star."""
+    """Return the arguments as the schema spells them, and whether they end behind a star."""
     given = schema.text[1 : schema.text.rindex(" -> ")].rstrip().removesuffix(")")
     return given.strip(), any(argument.is_keyword_only for argument in schema.arguments)
 

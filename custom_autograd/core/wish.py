@@ -32,5 +32,5 @@ class Refusal:
     location: str
 
     def __call__(self, problem: str, **facts: str | None) -> DeclarationError:
-        """The error that says so."""
+        """Return the error that says so."""
         return DeclarationError(self.op, problem, declared=self.location, **facts)

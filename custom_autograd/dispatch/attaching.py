@@ -25,7 +25,7 @@ from custom_autograd.values.tensors import first_tensor
 
 
 def attach(entry: Entry) -> None:
-    """Registers the op's kernels and its autograd with the dispatcher, and makes what a call runs."""
+    """Register the op's kernels and its autograd with the dispatcher, and make what a call runs."""
     if entry.roads is None:
         entry.roads = Roads(entry)
     if entry.call is None or entry.is_traced:  # a new function makes compiled callers trace the new rules
@@ -44,7 +44,7 @@ def attach(entry: Entry) -> None:
 
 
 def attach_device(entry: Entry, device_type: str) -> None:
-    """Registers the kernel of one device type.
+    """Register the kernel of one device type.
 
     Raises:
         RuntimeError: torch knows no such device type.
@@ -86,7 +86,7 @@ def _autograd(entry: Entry) -> Callable[..., Any]:
 
 
 def _versioning(entry: Entry) -> Callable[..., Any]:
-    """Counts the writes after they were made, so that a mode that watches saved tensors sees the old version first."""
+    """Count the writes after they were made, so that a mode that watches saved tensors sees the old version first."""
     schema: Schema = entry.declaration.schema
     bind = Binder(schema)
 
@@ -104,7 +104,7 @@ def _versioning(entry: Entry) -> Callable[..., Any]:
 
 
 def _backend_select(entry: Entry, device: str) -> Callable[..., Any]:
-    """An op without tensors goes where its device argument says."""
+    """Return the kernel that sends an op without tensors where its device argument says."""
     bind = Binder(entry.declaration.schema)
 
     def backend_select(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -28,7 +28,7 @@ class AutogradWriter:
         self.schema = function.schema
 
     def write(self) -> None:
-        """Writes it."""
+        """Write it."""
         source, schema = self.source, self.schema
         with source.block(f"def $autograd({signature(schema, first='$keyset', for_dispatcher=True)})"):
             source.line(f'"""What stands at the Autograd dispatch key of {self.function.name}."""')
@@ -56,11 +56,11 @@ class AutogradWriter:
             self._write_application()
 
     def _refuses(self) -> bool:
-        """A write that no rule accounts for would make gradients wrong."""
+        """Return a write that no rule accounts for would make gradients wrong."""
         return bool(self.schema.mutated_arguments) and not self.plan.has_reverse and self.plan.jvp is None
 
     def _write_preparation(self, tensors: list[str]) -> None:
-        """Takes lazy bits and unwanted histories off the inputs."""
+        """Take lazy bits and unwanted histories off the inputs."""
         for argument in self.schema.tensor_arguments:
             if argument.is_mutated:
                 continue
@@ -102,7 +102,7 @@ class AutogradWriter:
             source.line(f"return {returned[0] if len(returned) == 1 else tuple_of(returned)}")
 
     def _old(self, name: str) -> str:
-        """What a mutated argument is called once its own name stands for its value after the call."""
+        """Return what a mutated argument is called once its own name stands for its value after the call."""
         return f"$given${name}"
 
 

@@ -11,7 +11,7 @@ from custom_autograd.torch_private import dispatch, modes, transforms
 
 
 def below(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # Any: what the op takes and returns
-    """Calls a function of tensors as if there were no Autograd kernels at this level."""
+    """Call a function of tensors as if there were no Autograd kernels at this level."""
     with dispatch.below_autograd():
         if transforms.is_transforming():
             with transforms.gradients_recorded():

@@ -24,12 +24,12 @@ from custom_autograd.values.tensors import tensors_in
 
 
 def may_compose(entry: Entry) -> bool:
-    """Whether an op can be one that is made of others."""
+    """Return whether an op can be one that is made of others."""
     return entry.declaration.composition is not None or entry.declaration.schema.is_view
 
 
 def find_composition(entry: Entry) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
-    """The function that takes an op apart, now, or None."""
+    """Return the function that takes an op apart, now, or None."""
     if entry.declaration.composition is not None:
         return entry.declaration.composition
     has_rules = bool(entry.registrations.gradient_rules()) or entry.registrations.jvp is not None
@@ -37,7 +37,7 @@ def find_composition(entry: Entry) -> Callable[..., Any] | None:  # Any: takes a
 
 
 def autograd(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
-    """What stands at the Autograd key of an op that may be made of others."""
+    """Return what stands at the Autograd key of an op that may be made of others."""
     bind, run = Binder(entry.declaration.schema), _runner(entry)
 
     @outside_compilation
@@ -92,7 +92,7 @@ def _refuse(entry: Entry, reason: str, alternative: str) -> NoReturn:
 
 
 def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
-    """What stands at the Functionalize key of a view: PyTorch refuses a view that is not made of its own.
+    """Return what stands at the Functionalize key of a view: PyTorch refuses a view that is not made of its own.
 
     Raises:
         KernelError: the op is not made of other ops.
@@ -117,7 +117,7 @@ def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema say
 
 
 def has_own_kernel(entry: Entry, device_type: str | None) -> bool:
-    """Whether a kernel was registered that serves a device type, beside the composition."""
+    """Return whether a kernel was registered that serves a device type, beside the composition."""
     kernel = entry.kernels.get(device_type) or entry.kernels.get(None)
     return kernel is not None and kernel.given is not entry.declaration.function
 

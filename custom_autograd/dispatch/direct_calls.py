@@ -67,7 +67,7 @@ class Roads:
         """The road for a call whose tensors the first road is not for: one that is known, or a new one, or NO_ROAD.
 
         Args:
-            pattern: which optional tensors there are, and how long lists are; None where there are neither.
+            pattern: which optional tensors there are, and how long lists are; None if there are neither.
             tensors: the differentiable inputs.
             fixed: the other tensors.
         """
@@ -92,12 +92,12 @@ class Roads:
         return self._on_trial(found, lambda: self._remember(pattern, found, (*known[1 - LONGEST :], found), epoch))
 
     def forget(self) -> None:
-        """Forgets all roads: something was registered since they were proven."""
+        """Forget all roads: something was registered since they were proven."""
         self._known, self.first, self.second = {}, {}, {}
         self.last = self.other = NO_ROAD
 
     def _remember(self, pattern: Hashable, road: Road, known: tuple[Road, ...], epoch: int) -> None:
-        """Notes a road as the first, unless something was registered since it was proven."""
+        """Note a road as the first, unless something was registered since it was proven."""
         with changes.lock:
             if epoch != changes.count:
                 return
@@ -110,7 +110,7 @@ class Roads:
                 self.first[pattern] = road
 
     def _on_trial(self, road: Road, remember: Callable[[], None]) -> Road:
-        """A road whose first call is checked in full, and which is remembered once that has passed."""
+        """Return a road whose first call is checked in full, and which is remembered once that has passed."""
         check, function, record, is_checked, _ = road
         program = program_of(self._entry)
         assert function is not None  # it was found
@@ -140,14 +140,14 @@ class Roads:
         return self._road(tensors, f"Autograd{backend}")
 
     def _find_foreign(self) -> frozenset[str]:
-        """The dispatch keys at which somebody else's kernel stands now."""
+        """Return the dispatch keys at which somebody else's kernel stands now."""
         count = changes.count
         if self._foreign[0] != count:
             self._foreign = count, registrations.foreign_keys(str(self._entry.home), library.FILE)
         return self._foreign[1]
 
     def _is_blind(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
-        """Whether a kernel, called with tensors of this kind, needs no grad mode to be switched off for it."""
+        """Return whether a kernel, called with tensors of this kind, needs no grad mode to be switched off for it."""
         is_converted = any(a.from_dispatcher is not None for a in self._entry.declaration.schema.arguments)
         is_tracked = any(tensor.requires_grad for tensor in tensors)
         return not is_converted and not is_tracked and is_blind_to_grad_mode(function)
@@ -168,7 +168,7 @@ class Roads:
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
-    """Which tensor stands in each place, where one stands in several; else None."""
+    """Return which tensor stands in each place, where one stands in several; else None."""
     seen: dict[int, int] = {}
     places = tuple([seen.setdefault(id(tensor), len(seen)) for tensor in tensors])
     return None if len(seen) == len(tensors) else places
@@ -185,7 +185,7 @@ _ALIASES = frozenset({"Autograd", "CompositeExplicitAutograd", "CompositeImplici
 
 
 def _allowed(backend: str) -> frozenset[str]:
-    """The keys at which nothing but the op's own two kernels acts."""
+    """Return the keys at which nothing but the op's own two kernels acts."""
     if backend == "Meta":
         return frozenset()
     return frozenset({backend, f"Autograd{backend}", "ADInplaceOrView", "BackendSelect", f"Autocast{backend}"})
@@ -216,7 +216,7 @@ def through_dispatcher() -> Iterator[None]:
 
 
 def _renew_lock() -> None:
-    """Gives a forked child a lock of its own: a thread that is gone may have held the parent's."""
+    """Give a forked child a lock of its own: a thread that is gone may have held the parent's."""
     global _lock
     _lock = threading.RLock()
 

@@ -37,7 +37,7 @@ Road: TypeAlias = tuple[Callable[..., bool], Callable[..., Any] | None, Callable
 """One kind of call that needs no dispatcher (a plain tuple: a NamedTuple takes twice as long to unpack).
 
 - check: whether tensors are of that kind, now;
-- function: the kernel, which takes and returns what the schema says (Any); None where there is no road;
+- function: the kernel, which takes and returns what the schema says (Any); None if there is no road;
 - record: what records the call, where a tensor of that kind requires a gradient, else None;
 - is_checked: whether the results of the kernel are to be looked at;
 - is_blind: whether the kernel needs no grad mode to be switched off for it.
@@ -47,7 +47,7 @@ NO_ROAD: Road = (lambda *tensors: False, None, None, True, False)
 
 
 def helpers() -> dict[str, Any]:
-    """What the generated source names (Any: functions and modules)."""
+    """Return what the generated source names (Any: functions and modules)."""
     return {
         "torch": torch,
         "Tensor": Tensor,
@@ -80,12 +80,12 @@ class DirectWriter:
 
     @property
     def is_possible(self) -> bool:
-        """Whether any call of the op could do without the dispatcher."""
+        """Return whether any call of the op could do without the dispatcher."""
         schema = self.schema
         return bool(schema.tensor_arguments) and not schema.is_view and all(map(_is_known, schema.arguments))
 
     def write(self, conditions: Sequence[str], *, is_public: bool) -> None:
-        """Writes the road; what follows it in the source is the other way.
+        """Write the road; what follows it in the source is the other way.
 
         Args:
             conditions: under which it may be taken, besides those on the arguments.
@@ -100,7 +100,7 @@ class DirectWriter:
                 self._write_taking(is_public=is_public)
 
     def _write_choice(self) -> None:
-        """Chooses the road: that found last, or the one before, which often takes turns with it, or another."""
+        """Choose the road: that found last, or the one before, which often takes turns with it, or another."""
         source, pattern = self.source, "$pattern" if self.has_pattern else "None"
         road = "$check, $function, $record, $is_checked, $is_blind"
         differs = f"if not ({self._is_guardable()} and $check({self._guarded()}))"
@@ -141,7 +141,7 @@ class DirectWriter:
         return ", ".join(a.name for a in (*self.tensors, *self.fixed))
 
     def _is_guardable(self) -> str:
-        """Source that is true for tensors that a guard may be asked about: see guards.py."""
+        """Return source that is true for tensors that a guard may be asked about: see guards.py."""
         if self.has_pattern:
             return f"$all([{PLAIN.format('$tensor')} for $tensor in (*$tensors, *$fixed)])"
         return " and ".join(PLAIN.format(a.name) for a in (*self.tensors, *self.fixed))
@@ -209,7 +209,7 @@ def _guard(argument: Argument) -> str | None:
 
 
 def _condition(argument: Argument) -> str:
-    """Source that is true where a value reaches the kernel as it is."""
+    """Return source that is true where a value reaches the kernel as it is."""
     name, guard = argument.name, _guard(argument) or ""
     condition = guard.format(name)
     if argument.type.removesuffix("?").endswith("[]"):

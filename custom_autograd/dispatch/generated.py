@@ -82,14 +82,14 @@ class Program:
             self.function.apply = staticmethod(enclosed(declaration.schema, self.function.apply))
 
     def choose(self, device_type: str | None) -> Callable[..., Any]:
-        """The function that serves a device type now; at the level `full`, one that watches it."""
+        """Return the function that serves a device type now; at the level `full`, one that watches it."""
         function = self._kernels.choose(device_type)
         if isinstance(function, Choice):
             function.watch = self.watch if self.is_checked else None
         return self.watch(function) if self._is_watched else function
 
     def recorder(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What runs a kernel and records a node, for one kind of call that needs no dispatcher.
+        """Return what runs a kernel and records a node, for one kind of call that needs no dispatcher.
 
         It takes the schema's arguments.
         """
@@ -115,7 +115,7 @@ def _around_backward(entry: Entry, backward: Callable[..., Any]) -> Callable[...
 
 
 def program_of(entry: Entry) -> Program:
-    """The program of an op at the level of validation that holds now, generated anew after a change of its rules."""
+    """The program of an op at the level of validation that holds now, generated again after a change of its rules."""
     level = validation.level_of(entry.validation)
     programs = entry.programs
     program = programs.get(level)
@@ -128,7 +128,7 @@ def program_of(entry: Entry) -> Program:
 
 
 def source_of(entry: Entry) -> str:
-    """The generated source of an op: the wrapper, the Function and the kernels' frame."""
+    """Return the generated source of an op: the wrapper, the Function and the kernels' frame."""
     return call_source(entry) + program_of(entry).source
 
 
@@ -153,7 +153,7 @@ def _values(entry: Entry) -> dict[str, Any]:
 
 
 def _rule_helpers(index: int, step: Step, derivatives: Derivatives) -> dict[str, Any]:
-    """What the quick backward calls for one rule (Any: functions of any signature)."""
+    """Return what the quick backward calls for one rule (Any: functions of any signature)."""
     reader = step.reader
 
     def read(ctx: Any, result: Any, needs: Mapping[str, Any]) -> list[Any]:
@@ -172,7 +172,7 @@ def _rule_helpers(index: int, step: Step, derivatives: Derivatives) -> dict[str,
 
 
 def _quick_helpers(derivatives: Derivatives) -> dict[str, Any]:
-    """What the quick backward calls, whatever the rules are (Any: functions of any signature)."""
+    """Return what the quick backward calls, whatever the rules are (Any: functions of any signature)."""
     return {
         "output_metadata": output_metadata,
         "known_of": derivatives.known_of,
@@ -189,7 +189,7 @@ def _quick_helpers(derivatives: Derivatives) -> dict[str, Any]:
 
 
 def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
-    """The functions and classes that generated source uses (Any: of any signature)."""
+    """Return the functions and classes that generated source uses (Any: of any signature)."""
     return {
         "overload": opened(entry),
         "instead": entry.kernels.instead,
@@ -235,7 +235,7 @@ def _keep(plan: Plan) -> Share:
 
 
 def without_history(value: Any) -> Any:  # Any: a tensor, a list of tensors, or None
-    """A non-differentiable input, cut off from reverse and forward mode."""
+    """Return a non-differentiable input, cut off from reverse and forward mode."""
     if isinstance(value, (list, tuple)):
         return [without_history(item) for item in value]
     if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
@@ -244,7 +244,7 @@ def without_history(value: Any) -> Any:  # Any: a tensor, a list of tensors, or 
 
 
 def has_tangent(*values: Any) -> bool:  # Any: tensors, lists of tensors, or None
-    """Whether forward mode will ask for a tangent right after forward."""
+    """Return whether forward mode will ask for a tangent right after forward."""
     return transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors.tensors_in(values)))
 
 
@@ -260,7 +260,7 @@ def flatten_gradients(values: Sequence[Any], lengths: Sequence[int]) -> tuple[An
 
 
 def _refuse_leaves(entry: Entry, inputs: Mapping[str, Any]) -> None:
-    """Raises before a leaf is written to; torch itself would raise only after the kernel ran."""
+    """Raise before a leaf is written to; torch itself would raise only after the kernel ran."""
     for name, value in inputs.items():
         if any(map(functions.is_leaf_in_graph, tensors.tensors_in([value]))):
             raise GradientError(
@@ -272,7 +272,7 @@ def _refuse_leaves(entry: Entry, inputs: Mapping[str, Any]) -> None:
 
 
 def _refuse_if_tracked(entry: Entry, inputs: Mapping[str, Any]) -> None:
-    """Raises where an input of a writing op without rules has a gradient or a tangent."""
+    """Raise where an input of a writing op without rules has a gradient or a tangent."""
     names = [name for name, value in inputs.items() if any(map(transforms.is_tracked, tensors.tensors_in([value])))]
     if not names:
         return

@@ -44,7 +44,7 @@ def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
 
 
 def to_tensors(function: Callable[..., Any], holder: list[Any], arrays: Sequence[Any]) -> Any:
-    """The result of a kernel with tensors for arrays and NumPy's scalars, also within lists, tuples and dicts.
+    """Return the result of a kernel with tensors for arrays and NumPy's scalars, also within lists, tuples and dicts.
 
     A tensor takes the memory of an array that nobody else refers to, and a copy of any other: of a view, of an
     argument, of what the kernel keeps, of what is read-only, and of what has a negative stride.
@@ -61,12 +61,12 @@ def to_tensors(function: Callable[..., Any], holder: list[Any], arrays: Sequence
 
 
 def kernel_name(function: Callable[..., Any]) -> str:
-    """What messages call a function."""
+    """Return what messages call a function."""
     return str(getattr(function, "__name__", None) or repr(function))
 
 
 def argument_names(function: Callable[..., Any]) -> Iterator[str]:
-    """The names of positional arguments; those of `*xs` are `xs[0]`, `xs[1]` and so on."""
+    """Yield the names of positional arguments; those of `*xs` are `xs[0]`, `xs[1]` and so on."""
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             yield from (f"{parameter.name}[{place}]" for place in range(sys.maxsize))
@@ -79,7 +79,7 @@ class Unsuitable(Exception):  # noqa: N818 - carries a place and a reason to whe
 
 
 def replaced(place: str, value: Any) -> Any:
-    """A value with arrays for tensors."""
+    """Return a value with arrays for tensors."""
     if isinstance(value, Tensor):
         return to_array(place, value)
     if isinstance(value, dict):
@@ -98,7 +98,7 @@ def rebuilt(kind: type[Any], items: list[Any]) -> Any:
 
 
 def to_array(place: str, tensor: Tensor) -> Any:
-    """One tensor's array."""
+    """Return one tensor's array."""
     try:
         array = tensor.detach().resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError) as error:
@@ -110,7 +110,7 @@ def to_array(place: str, tensor: Tensor) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The arrays in nested arguments."""
+    """Yield the arrays in nested arguments."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -121,7 +121,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def released(kernel: str, holder: list[Any], taken: list[Any]) -> Any:
-    """What a holder holds, with tensors for arrays; `taken` are the arrays whose memory belongs to somebody."""
+    """Return what a holder holds, with tensors for arrays; `taken` are the arrays whose memory belongs to somebody."""
     numpy = numpy_module(kernel)
     is_kept = sys.getrefcount(holder[0]) > 2  # the holder's reference, and that of the question
     value = holder[0]
@@ -144,7 +144,7 @@ def released(kernel: str, holder: list[Any], taken: list[Any]) -> Any:
 
 
 def is_own(array: Any, is_kept: bool, taken: Sequence[Any]) -> bool:
-    """Whether the memory of an array belongs to it alone, and a tensor can be laid over it."""
+    """Return whether the memory of an array belongs to it alone, and a tensor can be laid over it."""
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         return False
     if array.base is None:
@@ -156,7 +156,7 @@ def is_own(array: Any, is_kept: bool, taken: Sequence[Any]) -> bool:
 
 
 def to_tensor(kernel: str, array: Any) -> Tensor:
-    """The tensor on an array's memory."""
+    """Return the tensor on an array's memory."""
     expected = "a numpy.ndarray of a dtype that PyTorch has"
     found = f"a {type(array).__module__}.{type(array).__name__} of {array.dtype}"
     if type(array) is numpy_module(kernel).ndarray:

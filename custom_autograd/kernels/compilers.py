@@ -24,11 +24,11 @@ class Compiler(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """What a library depends on besides its source: flags, environment, devices. Needs no compiler."""
+        """Return what a library depends on besides its source: flags, environment, devices. Needs no compiler."""
 
     @abstractmethod
     def find(self, source: Path) -> list[str]:
-        """The command that runs it, as words.
+        """Return the command that runs it, as words.
 
         Raises:
             KernelUnavailable: it is not on this machine.
@@ -36,7 +36,7 @@ class Compiler(ABC):
 
     @abstractmethod
     def programs(self, source: Path) -> list[str]:
-        """The executables whose change may change a library.
+        """Return the executables whose change may change a library.
 
         Raises:
             KernelUnavailable: the compiler is not on this machine.
@@ -44,11 +44,11 @@ class Compiler(ABC):
 
     @abstractmethod
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
-        """What the command is given for every source."""
+        """Return what the command is given for every source."""
 
     @abstractmethod
     def libraries(self) -> list[str]:
-        """What is linked."""
+        """Return what is linked."""
 
 
 class CppCompiler(Compiler):
@@ -57,7 +57,7 @@ class CppCompiler(Compiler):
     standard = "set CXX to a compiler that knows C++20"
 
     def fingerprint(self) -> str:
-        """The flags and the environment."""
+        """Return the flags and the environment."""
         return repr((CPP_FLAGS, [os.environ.get(name) for name in ("CXX", *SEARCHED)]))
 
     def find(self, source: Path) -> list[str]:
@@ -75,7 +75,7 @@ class CppCompiler(Compiler):
         )
 
     def programs(self, source: Path) -> list[str]:
-        """The compiler."""
+        """Return the compiler."""
         return self.find(source)[:1]
 
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
@@ -88,7 +88,7 @@ class CppCompiler(Compiler):
         return wanted
 
     def libraries(self) -> list[str]:
-        """What the stable ABI needs."""
+        """Return what the stable ABI needs."""
         return ["-ltorch", "-ltorch_cpu", "-lc10"]
 
 
@@ -98,13 +98,13 @@ class CudaCompiler(Compiler):
     standard = "use the nvcc of CUDA 12 or later, with a host compiler that it supports (CXX)"
 
     def fingerprint(self) -> str:
-        """The flags, the environment and the devices that are there."""
+        """Return the flags, the environment and the devices that are there."""
         variables = ("NVCC", "CUDA_HOME", "CUDA_PATH", "CXX", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", *SEARCHED)
         devices = os.environ.get("TORCH_CUDA_ARCH_LIST") or capabilities()
         return repr((CUDA_FLAGS, [os.environ.get(name) for name in variables], devices, torch.version.cuda))
 
     def find(self, source: Path) -> list[str]:
-        """The first nvcc that there is."""
+        """Return the first nvcc that there is."""
         home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
         wanted = os.environ.get("NVCC") or (str(Path(home, "bin", "nvcc")) if home else "nvcc")
         words = words_of(wanted, "NVCC", source)
@@ -130,13 +130,13 @@ class CudaCompiler(Compiler):
         return [*CUDA_FLAGS, *(f"-ccbin={word}" for word in self._host(source)), *architectures(source)]
 
     def libraries(self) -> list[str]:
-        """What the stable ABI needs, and torch's CUDA part where torch has one."""
+        """Return what the stable ABI needs, and torch's CUDA part where torch has one."""
         has_cuda = (TORCH / "lib" / "libtorch_cuda.so").exists()
         return ["-ltorch", "-ltorch_cpu", "-lc10", *(["-ltorch_cuda"] if has_cuda else [])]
 
 
 def words_of(text: str, variable: str, source: Path) -> list[str]:
-    """The words of a variable of the environment that holds a command."""
+    """Return the words of a variable of the environment that holds a command."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -146,7 +146,7 @@ def words_of(text: str, variable: str, source: Path) -> list[str]:
 
 
 def capabilities() -> list[str]:
-    """The compute capabilities of the devices that are there: "9.0"."""
+    """Return the compute capabilities of the devices that are there: "9.0"."""
     if not torch.cuda.is_available():
         return []
     found = {torch.cuda.get_device_capability(device) for device in range(torch.cuda.device_count())}
@@ -154,7 +154,7 @@ def capabilities() -> list[str]:
 
 
 def architectures(source: Path) -> list[str]:
-    """The flags for what TORCH_CUDA_ARCH_LIST names ("8.0;9.0a+PTX"), else for the devices that are there."""
+    """Return the flags for what TORCH_CUDA_ARCH_LIST names ("8.0;9.0a+PTX"), else for the devices that are there."""
     listed = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split() or capabilities()
     flags: list[str] = []
     for wanted in listed:
@@ -171,7 +171,7 @@ def architectures(source: Path) -> list[str]:
 
 
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Runs a command with stdout and stderr as one text; OSError where it does not start or does not end."""
+    """Run a command with stdout and stderr as one text; OSError where it does not start or do not end."""
     try:
         return subprocess.run(
             command,

@@ -30,7 +30,7 @@ def cpp_kernel(
     fallback: Callable[..., Any] | None = None,
     flags: Sequence[str] = (),
 ) -> CppKernel:
-    """A function that a C++ source file defines; nothing is built or loaded before the first call.
+    """Return a function that a C++ source file defines; nothing is built or loaded before the first call.
 
     The source includes `custom_autograd/kernel.h` and registers its functions in the namespace that the build gives
     it: `STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m)` and `STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m)`.
@@ -78,7 +78,7 @@ class CppKernel(LazyKernel):
         return type(self), (self.source, self.function, self.fallback, self.flags)
 
     def build(self) -> tuple[str, Path]:
-        """The namespace in which the source registers its functions, and the library, built if need be.
+        """Return the namespace in which the source registers its functions, and the library, built if need be.
 
         Raises:
             KernelUnavailable: there is no compiler, it refuses the source, or the cache cannot be written.
@@ -86,7 +86,7 @@ class CppKernel(LazyKernel):
         return find_or_build(self.source, self.flags)
 
     def load(self) -> Callable[..., Any]:
-        """The function itself, built and loaded if need be.
+        """Return the function itself, built and loaded if need be.
 
         Raises:
             KernelUnavailable: there is no compiler, it refuses the source, or the cache cannot be written.
@@ -122,12 +122,12 @@ def words(function: str, flags: Sequence[str]) -> tuple[str, ...]:
     if isinstance(flags, str) or not all(isinstance(flag, str) for flag in flags):
         do = "give each flag as an item: flags=['-O2', '-Iinclude']"
         expected, found = "a sequence of str, one for each word", show(flags)
-        raise KernelError(function, "'flags' is no list of flags", expected=expected, found=found, do=do)
+        raise KernelError(function, "'flags' is not a list of flags", expected=expected, found=found, do=do)
     return tuple(flags)
 
 
 def load_library(path: Path) -> None:
-    """Loads a built library into this process."""
+    """Load a built library into this process."""
     try:
         torch.ops.load_library(path)
     except OSError as error:

@@ -22,7 +22,7 @@ def cuda_kernel(
     fallback: Callable[..., Any] | None = None,
     flags: Sequence[str] = (),
 ) -> CudaKernel:
-    """A function that a CUDA C++ source file defines; nothing is built or loaded before the first call.
+    """Return a function that a CUDA C++ source file defines; nothing is built or loaded before the first call.
 
     The source includes `custom_autograd/cuda.h`, launches on `current_stream(x)`, asks `check_launch()` afterwards,
     and registers its functions as C++ does, for CUDA: `STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CUDA, m)`.
@@ -65,7 +65,7 @@ class CudaKernel(CppKernel):
         return find_or_build(self.source, self.flags, CudaCompiler())
 
     def load(self) -> Callable[..., Any]:
-        """The function itself, built and loaded if need be.
+        """Return the function itself, built and loaded if need be.
 
         Raises:
             KernelUnavailable: as `build`; or there is no GPU that torch can use.

@@ -38,7 +38,7 @@ class Record:
 
 
 def read_record(path: Path) -> Record | None:
-    """What was written there; None where nothing was, or where it is damaged."""
+    """Return what was written there; None if nothing was, or where it is damaged."""
     try:
         found = Record(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -48,7 +48,7 @@ def read_record(path: Path) -> Record | None:
 
 
 def digest_of(files: Iterable[str]) -> str:
-    """A hash of what files hold.
+    """Return a hash of what files hold.
 
     Of what torch or the system installed it takes size and time: these are some 450 files, which take 15 ms to read.
 
@@ -66,7 +66,7 @@ def digest_of(files: Iterable[str]) -> str:
 
 
 def identity(compiler: Compiler, source: Path) -> list[list[str]] | None:
-    """Path, size and time of each program that compiles; None where there is no compiler."""
+    """Path, size and time of each program that compiles; None if there is no compiler."""
     try:
         names = compiler.programs(source)
     except KernelUnavailable:
@@ -75,7 +75,7 @@ def identity(compiler: Compiler, source: Path) -> list[list[str]] | None:
 
 
 def described(program: str) -> list[str]:
-    """A program's path, size and time."""
+    """Return a program's path, size and time."""
     try:
         status = os.stat(program)
     except OSError:
@@ -84,7 +84,7 @@ def described(program: str) -> list[str]:
 
 
 def version_of(compiler: Compiler, source: Path) -> str:
-    """What the programs that compile say that they are; of one that is missing, the other will say so."""
+    """Return what the programs that compile say that they are; of one that is missing, the other will say so."""
     return "\n".join(run([name, "--version"]).stdout for name in compiler.programs(source) if shutil.which(name))
 
 

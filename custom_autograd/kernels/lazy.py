@@ -29,17 +29,17 @@ class LazyKernel(ABC):
         self._lock = ThreadLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema says
-        """Runs the kernel, or its fallback where it cannot be made."""
+        """Run the kernel, or its fallback where it cannot be made."""
         return self._call(*args, **kwargs)
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the fallback serves the calls, because the kernel could not be made."""
+        """Return whether the fallback serves the calls, because the kernel could not be made."""
         return self.fallback is not None and self._call == self.fallback
 
     @abstractmethod
     def load(self) -> Callable[..., Any]:
-        """What serves the calls, made if need be.
+        """Return what serves the calls, made if need be.
 
         Raises:
             KernelUnavailable: it cannot be made here.
@@ -55,7 +55,7 @@ class LazyKernel(ABC):
         return self._call(*args, **kwargs)
 
     def _choose(self) -> str | None:
-        """Takes the kernel; or its fallback, for a reason to warn of; or what raises the reason at every call."""
+        """Take the kernel; or its fallback, for a reason to warn of; or what raises the reason at every call."""
         try:
             self._call = self.load()
         except KernelUnavailable as error:
@@ -76,7 +76,7 @@ class Refusal:
         self.reason = reason
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:  # Any: whatever the kernel would have been given
-        """Raises the reason."""
+        """Raise the reason."""
         raise KernelUnavailable(self.reason)
 
 
@@ -97,12 +97,12 @@ class ThreadLock:
         self._lock.release()
 
     def renew(self) -> None:
-        """Makes it free, whoever holds it."""
+        """Make it free, whoever holds it."""
         self._lock = threading.RLock()
 
 
 def thread_lock(name: str) -> ThreadLock:
-    """The lock of that name."""
+    """Return the lock of that name."""
     return NAMED.setdefault(name, ThreadLock())
 
 

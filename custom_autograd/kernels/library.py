@@ -39,7 +39,7 @@ from custom_autograd.kernels.trial import last_words
 
 
 def find_or_build(source: Path, flags: Sequence[str], compiler: Compiler | None = None) -> tuple[str, Path]:
-    """The library of a source, from the cache or newly built.
+    """Return the library of a source, from the cache or newly built.
 
     Args:
         source: the C++ or CUDA C++ file.
@@ -76,7 +76,7 @@ class Build:
     folder: Path
 
     def place(self) -> str:
-        """The source's name, and a hash of where it is and how it is compiled."""
+        """Return the source's name, and a hash of where it is and how it is compiled."""
         self.source.read_bytes()  # the reason why it cannot be read, rather than the compiler's
         relative_to = os.getcwd() if self.further else ""  # flags may hold relative paths
         # A new header here may be included in place of one that a flag finds elsewhere.
@@ -84,7 +84,7 @@ class Build:
         return hashed(self.source, str(self.source), relative_to, *beside, *self._how())
 
     def recorded(self) -> str | None:
-        """The name of the library that the last build made, if all that it used is as it was."""
+        """Return the name of the library that the last build made, if all that it used is as it was."""
         record = read_record(self._record())
         if record is None or identity(self.compiler, self.source) not in (None, record.programs):
             return None
@@ -167,7 +167,7 @@ class Build:
 
 
 def hashed(source: Path, *parts: str) -> str:
-    """A source's name and a hash of what else there is to tell."""
+    """Return a source's name and a hash of what else there is to tell."""
     digest = hashlib.sha256(repr(parts).encode())
     return f"{re.sub('[^0-9A-Za-z]+', '_', source.stem)}_{digest.hexdigest()[:20]}"
 
@@ -200,7 +200,7 @@ def is_missing(source: Path, error: OSError) -> bool:
 
 
 def processor() -> str:
-    """What -march=native depends on; a home folder may be shared by machines that differ."""
+    """Return what -march=native depends on; a home folder may be shared by machines that differ."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -211,7 +211,7 @@ def processor() -> str:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Holds a lock that the operating system drops when the process ends, however it ends.
+    """Hold a lock that the operating system drops when the process ends, however it ends.
 
     A file system without locks costs a second build at worst: libraries are put in place in one step.
     """
@@ -235,7 +235,7 @@ def excerpt(output: str) -> str:
 
 
 def indented(lines: Sequence[str]) -> str:
-    """The first lines, as they stand in a message."""
+    """Return the first lines, as they stand in a message."""
     return "\n".join(f"             {line[:160]}" for line in lines[:12])
 
 

@@ -66,7 +66,7 @@ class NumbaKernel(LazyKernel):
         return str(self.function.__qualname__)  # a decorator put this in the function's place
 
     def load(self) -> Callable[..., Any]:
-        """The function on tensors, to be compiled for the types of each call.
+        """Return the function on tensors, to be compiled for the types of each call.
 
         Raises:
             KernelUnavailable: Numba is not installed, or cannot keep what it compiles with `cache=True`.
@@ -108,7 +108,7 @@ class NumbaKernel(LazyKernel):
         return to_tensors(self.function, holder, arrays)
 
     def _complaint(self, error: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> KernelError | None:
-        """What is wrong with a dtype or an option; None where the error is the kernel's own."""
+        """Return what is wrong with a dtype or an option; None if the error is the kernel's own."""
         name = kernel_name(self.function)
         if isinstance(error, KeyError) and str(error.args[0]).startswith("Unrecognized options"):
             do = "options are those of numba.njit; see its documentation"

@@ -14,7 +14,7 @@ from custom_autograd.registration.op_kernels import OpKernel
 
 
 def numpy_kernel(function: Callable[..., Any]) -> NumpyKernel:
-    """A function on NumPy arrays, to be registered as a kernel for the CPU.
+    """Return a function on NumPy arrays, to be registered as a kernel for the CPU.
 
     Args:
         function: takes an array for each tensor of the op, on the same memory, also within lists, tuples and dicts;
@@ -46,7 +46,7 @@ class NumpyKernel(OpKernel):
         self.function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema says
-        """Runs the function on arrays.
+        """Run the function on arrays.
 
         Raises:
             KernelError: a tensor cannot become an array, or an array a tensor.

@@ -13,7 +13,7 @@ from custom_autograd.kernels.compilers import TORCH, run
 
 
 def last_words(library: Path) -> str | None:
-    """What a process said that ended while it loaded a library; None where the library ends no process.
+    """Return what a process said that ended while it loaded a library; None if the library ends no process.
 
     Torch 2.11 goes on without what it cannot register, and only prints that: such a library is refused too. A library
     that cannot be loaded ends no process: why not is said where it is to be loaded.

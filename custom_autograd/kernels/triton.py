@@ -11,7 +11,7 @@ from custom_autograd.core.errors import KernelUnavailable
 
 
 def triton_kernel(function: Callable[..., Any]) -> TritonKernel:
-    """A function in Triton's language, to be launched as `kernel[grid](...)`.
+    """Return a function in Triton's language, to be launched as `kernel[grid](...)`.
 
     Args:
         function: a function of a module that begins with `from __future__ import annotations` and imports `tl` from
@@ -41,7 +41,7 @@ class TritonKernel:
         self._compiled: Any = None  # Any: triton has no types here
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:  # Any: Triton's grids are tuples or callables
-        """The kernel on a grid, as Triton spells it.
+        """Return the kernel on a grid, as Triton spells it.
 
         Raises:
             KernelUnavailable: Triton is not installed.
@@ -50,7 +50,7 @@ class TritonKernel:
         return launch
 
     def compiled(self) -> Any:  # Any: triton has no types here
-        """The function under `triton.jit`, once.
+        """Return the function under `triton.jit`, once.
 
         Raises:
             KernelUnavailable: Triton is not installed.
@@ -64,7 +64,7 @@ class TritonKernel:
 
 
 def compiled(function: Callable[..., Any]) -> Any:  # Any: triton has no types here
-    """The function under `triton.jit`, with `tl` in its module."""
+    """Return the function under `triton.jit`, with `tl` in its module."""
     try:
         triton = importlib.import_module("triton")
         language = importlib.import_module("triton.language")

@@ -26,7 +26,7 @@ E = TypeVar("E", bound=CustomAutogradError)
 
 
 def flat_function(form: Form, function: Function, op: str, title: str = "kernel") -> Function:
-    """What is called like the op itself (a kernel, a fake, a reference), as its flat twin is called."""
+    """Return what is called like the op itself (a kernel, a fake, a reference), as its flat twin is called."""
     names = list(form.flat.annotations)[:-1]
 
     @functools.wraps(function)
@@ -57,13 +57,13 @@ def _with_signature(flat: Function, signature: inspect.Signature | None) -> Func
 
 
 def raise_misfit(error: type[CustomAutogradError], op: str, problem: str, misfit: MisfitError) -> NoReturn:
-    """Raises the error that says which place of a container does not fit."""
+    """Raise the error that says which place of a container does not fit."""
     facts = {"expected": misfit.expected, "found": misfit.found}
     raise error(op, f"{problem} for {misfit.path}", do=misfit.advice, **facts) from None
 
 
 def check_call(form: Form, declaration: Declaration, title: str, function: Function) -> None:
-    """Checks that a function can be called with the op's arguments, as their author sees them.
+    """Check that a function can be called with the op's arguments, as their author sees them.
 
     Raises:
         RegistrationError: it cannot.
@@ -72,7 +72,7 @@ def check_call(form: Form, declaration: Declaration, title: str, function: Funct
 
 
 def by_flat_name(form: Form, values: Any) -> Any:
-    """What is said of containers, or of places in them, said of their tensors; anything but a dict as it is."""
+    """Return what is said of containers, or of places in them, said of their tensors; anything but a dict as it is."""
     if not isinstance(values, Mapping):
         return values
     return {flat: value for name, value in values.items() for flat in form.flat_names(str(name))}
@@ -93,30 +93,30 @@ class ByName:
         self.structures = form.structures()
 
     def gradient_rule(self, title: str, function: Function, inputs: tuple[str, ...] = ()) -> Function:
-        """A rule that returns gradients by input."""
+        """Return a rule that returns gradients by input."""
         names = self._names(title, function, with_grads=True, with_tangents=False)
         answered = [self.inputs[name] for name in inputs] if inputs else self._differentiable_inputs()
         return self._flat_rule(title, function, names, answered)
 
     def jvp_rule(self, function: Function) -> Function:
-        """A rule that returns tangents by output."""
+        """Return a rule that returns tangents by output."""
         names = self._names("jvp", function, with_grads=False, with_tangents=True)
         nodes = self._outputs()
         return self._flat_rule("jvp", function, names, nodes)
 
     def flat_inputs(self, inputs: Sequence[str]) -> tuple[str, ...]:
-        """The flat inputs of some, of which a gradient may be asked."""
+        """Return the flat inputs of some, of which a gradient may be asked."""
         return tuple(flat for name in inputs for flat in self.inputs[name].flat() if flat in self.differentiable)
 
     def differentiable_names(self) -> tuple[str, ...]:
-        """The inputs that hold a tensor which may carry a gradient."""
+        """Return the inputs that hold a tensor which may carry a gradient."""
         return tuple(node.name for node in self._differentiable_inputs())
 
     def _differentiable_inputs(self) -> list[Node]:
         return [node for node in self.form.inputs if self.differentiable & set(node.flat())]
 
     def _outputs(self) -> list[Node]:
-        """The visible differentiable results: containers where there are any, else what the schema says."""
+        """Return the visible differentiable results: containers where there are any, else what the schema says."""
         from_schema = [
             _single(result.name) for result in rule_names.differentiable_results(self.schema) if not _hidden(result)
         ]
@@ -147,7 +147,7 @@ class ByName:
         return rules.bind_names(self.declaration, title, function, values, {**special, **flat})
 
     def _flat_rule(self, title: str, function: Function, names: tuple[str, ...], answered: list[Node]) -> Function:
-        """The rule under flat names: what it names is put together, and what it returns is taken apart."""
+        """Return the rule under flat names: what it names is put together, and what it returns is taken apart."""
         parameters = inspect.signature(function).parameters
         optional = [name for name in names if name.startswith("grad") and parameters[name].default is None]
         makers = {name: self._maker(name) for name in names}
@@ -174,7 +174,7 @@ class ByName:
         return _with_signature(flat, inspect.Signature(flat_parameters))
 
     def _maker(self, name: str) -> tuple[list[str], Callable[[Mapping[str, Any]], Any]]:
-        """The flat names that a name of a rule's stands for, and what makes its value of theirs."""
+        """Return the flat names that a name of a rule's stands for, and what makes its value of theirs."""
         node = self._named(name)
         if node is not None:
             return list(node.flat()), lambda given: node.give(given.__getitem__)
@@ -209,7 +209,7 @@ class ByName:
         return type(named)(known)
 
     def _collect(self, answered: list[Node], result: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What a rule returned, by flat name."""
+        """Return what a rule returned, by flat name."""
         if isinstance(result, Mapping) and not (set(result) - set(self._known(answered))):
             pairs = [(self._find(answered, name), value) for name, value in result.items()]
         elif self._is_whole(answered, result):
@@ -234,7 +234,7 @@ class ByName:
         return {name: value for name, value in found.items() if self._is_answered(name) or isinstance(value, Tensor)}
 
     def _is_whole(self, answered: list[Node], result: Any) -> bool:
-        """Whether a jvp rule returned the container that a kernel returns."""
+        """Return whether a jvp rule returned the container that a kernel returns."""
         results = self.form.results
         if results is None or results.record is None or isinstance(result, Mapping):
             return False
@@ -262,7 +262,7 @@ def _get(values: Mapping[str, Any], blank: Any, name: str) -> Any:
 
 
 def _single(name: str) -> Node:
-    """A flat name that stands for itself."""
+    """Return a flat name that stands for itself."""
     return Plain(name, name, None)
 
 

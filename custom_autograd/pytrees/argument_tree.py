@@ -28,7 +28,7 @@ class Form:
     Attributes:
         signature: of the function, as its author wrote it.
         inputs: its parameters, in order.
-        results: its results, or None where the schema can say them itself.
+        results: its results, or None if the schema can say them itself.
         flat: signature and annotations of the flat op.
     """
 
@@ -38,13 +38,13 @@ class Form:
     flat: Written
 
     def ordered(self) -> tuple[list[Node], list[Node]]:
-        """The parameters that are given by position, and the keyword-only ones."""
+        """Return the parameters that are given by position, and the keyword-only ones."""
         rows = list(zip(self.inputs, self.signature.parameters.values(), strict=True))
         positional = [node for node, parameter in rows if parameter.kind is not parameter.KEYWORD_ONLY]
         return positional, [node for node, parameter in rows if parameter.kind is parameter.KEYWORD_ONLY]
 
     def own_names(self) -> tuple[list[str], list[str]]:
-        """The names of both."""
+        """Return the names of both."""
         positional, keywords = self.ordered()
         return [node.name for node in positional], [node.name for node in keywords]
 
@@ -55,15 +55,15 @@ class Form:
         return Parameters(*self.own_names(), defaults, any(row.kind is row.VAR_POSITIONAL for row in rows))
 
     def structures(self) -> list[str]:
-        """The flat names of the texts that say how what varies is put together."""
+        """Return the flat names of the texts that say how what varies is put together."""
         return [node.text for node in all_nodes(self.inputs) if isinstance(node, Free)]
 
     def is_plain(self, place: int) -> bool:
-        """Whether the parameter in a place is no container."""
+        """Return whether the parameter in a place is not a container."""
         return isinstance(self.inputs[place], Plain)
 
     def arguments(self, flat: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """What the author's own function is called with, from values by flat name."""
+        """Return what the author's own function is called with, from values by flat name."""
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
         for node, parameter in zip(self.inputs, self.signature.parameters.values(), strict=True):
@@ -77,7 +77,7 @@ class Form:
         return positional, keywords
 
     def flat_call(self, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        """What the flat twin is called with, defaults filled in.
+        """Return what the flat twin is called with, defaults filled in.
 
         Raises:
             MisfitError: an argument is not what was declared.
@@ -95,7 +95,7 @@ class Form:
         return positional, keywords
 
     def outside(self, flat: Callable[..., Any]) -> Callable[..., Any]:
-        """What is called as the author of the op calls it, from what is called as its flat twin is."""
+        """Return what is called as the author of the op calls it, from what is called as its flat twin is."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             positional, keywords = self.flat_call(*args, **kwargs)
@@ -104,7 +104,7 @@ class Form:
         return call
 
     def flat_names(self, name: str) -> tuple[str, ...]:
-        """The flat tensors that a name or a path stands for; the name itself where it stands for nothing."""
+        """Return the flat tensors that a name or a path stands for; the name itself where it stands for nothing."""
         results = () if self.results is None else self.results.nodes
         for node in all_nodes((*self.inputs, *results)):
             if name in (node.name, node.path):
@@ -119,7 +119,7 @@ def _holds_tensors(annotation: Any) -> bool:
 
 
 def find_form(written: Written, wish: Wish, refuse: Refusal) -> Form | None:
-    """The structure of a function's arguments and results, or None where there is none.
+    """Return the structure of a function's arguments and results, or None if there is none.
 
     Raises:
         DeclarationError: a container holds what cannot travel.
@@ -180,7 +180,7 @@ def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse
 
 
 def _kind(annotation: Any) -> Kind | None:
-    """What a place holds, as far as kinds know it."""
+    """Return what a place holds, as far as kinds know it."""
     try:
         return kind_of(annotation)
     except UnknownKindError:
@@ -219,7 +219,7 @@ def _check_distinct(inputs: tuple[Node, ...], refuse: Refusal) -> None:
 
 
 def flat_wish(wish: Wish, form: Form) -> Wish:
-    """The author's wishes, said of the flat twin."""
+    """Return the author's wishes, said of the flat twin."""
     mutates = wish.mutates
     if not isinstance(mutates, str):
         mutates = tuple(flat for name in mutates for flat in form.flat_names(name))

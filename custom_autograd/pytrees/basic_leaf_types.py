@@ -31,7 +31,7 @@ class Parts:
     floats: list[Any] = field(default_factory=list)
 
     def shorten(self, tensors: int, ints: int, floats: int) -> None:
-        """Takes back what was added since."""
+        """Take back what was added since."""
         del self.tensors[tensors:], self.ints[ints:], self.floats[floats:]
 
 
@@ -39,7 +39,7 @@ class Kind(typing.Protocol):
     """One kind of value."""
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """The text of a value's structure; what travels next to it is added to `parts`.
+        """Return the text of a value's structure; what travels next to it is added to `parts`.
 
         Raises:
             MisfitError: the value is of another kind.
@@ -47,16 +47,16 @@ class Kind(typing.Protocol):
         ...
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value looks like one of this kind, seen from outside."""
+        """Return whether a value looks like one of this kind, seen from outside."""
         ...
 
     def inner(self) -> Sequence[Kind]:
-        """The kinds that may stand inside."""
+        """Return the kinds that may stand inside."""
         ...
 
 
 def refuse(path: str, expected: str, value: Any) -> NoReturn:
-    """Raises what says that a value is of another kind."""
+    """Raise what says that a value is of another kind."""
     raise MisfitError(path, expected, describe(value))
 
 
@@ -68,7 +68,7 @@ class Single:
 
     @property
     def label(self) -> str:
-        """What a message calls it."""
+        """Return what a message calls it."""
         return {"T": "a tensor", "I": "an int", "F": "a float"}[self.letter]
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
@@ -111,7 +111,7 @@ class Constant:
 
     @property
     def label(self) -> str:
-        """What a message calls it."""
+        """Return what a message calls it."""
         names = [repr(one) for one in self.values] or [_article(one) for one in self.types]
         return " or ".join(names)
 

@@ -13,7 +13,7 @@ from custom_autograd.pytrees.treespecs import MisfitError
 
 
 def parameters(signature: inspect.Signature, *, rest: str) -> str:
-    """Source of a parameter list; a default is written `$default$<name>`.
+    """Return source of a parameter list; a default is written `$default$<name>`.
 
     Args:
         signature: of what the author declared.
@@ -37,7 +37,7 @@ def parameters(signature: inspect.Signature, *, rest: str) -> str:
 
 
 def lines(form: Form, name: str, head: str, first: str) -> list[str]:
-    """The source of the call of one op, line by line.
+    """Return the source of the call of one op, line by line.
 
     Args:
         form: its structure.
@@ -65,7 +65,7 @@ def lines(form: Form, name: str, head: str, first: str) -> list[str]:
 
 
 def refusal(name: str, location: str, error: MisfitError) -> KernelError:
-    """The error that says which argument, or which place in one, is not what was declared."""
+    """Return the error that says which argument, or which place in one, is not what was declared."""
     path = error.path if "'" in error.path else f"'{error.path}'"
     problem = f"argument {path} is not what was declared"
     facts = {"expected": error.expected, "found": error.found, "declared": location}
@@ -73,7 +73,7 @@ def refusal(name: str, location: str, error: MisfitError) -> KernelError:
 
 
 def values(form: Form, name: str, location: str, flat: Callable[..., Any]) -> dict[str, Any]:
-    """What that source uses, by name (Any: functions and defaults)."""
+    """Return what that source uses, by name (Any: functions and defaults)."""
 
     def refuse(error: MisfitError) -> NoReturn:
         raise refusal(name, location, error) from None

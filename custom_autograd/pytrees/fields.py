@@ -44,7 +44,7 @@ class Node(Protocol):
         ...
 
     def take(self, value: Any) -> list[Any]:
-        """A value of a call, as one value per flat name.
+        """Return a value of a call, as one value per flat name.
 
         Raises:
             MisfitError: it is not what was declared.
@@ -52,7 +52,7 @@ class Node(Protocol):
         ...
 
     def give(self, get: Get) -> Any:
-        """The inverse of `take`, from values by flat name."""
+        """Return the inverse of `take`, from values by flat name."""
         ...
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
@@ -61,12 +61,12 @@ class Node(Protocol):
         Args:
             get: what stands for a flat name; a list for a list, `blank` for nothing.
             structure: the text of a structure, by its flat name.
-            blank: stands for what is no tensor.
+            blank: stands for what is not a tensor.
         """
         ...
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
-        """What a rule gave for it, by flat name; the inverse of `mirror`.
+        """Return what a rule gave for it, by flat name; the inverse of `mirror`.
 
         Raises:
             MisfitError: the rule gave something of another shape.
@@ -150,7 +150,7 @@ class Record:
         return collected
 
     def _collect_later(self, run: Callable[[], Any], structure: Get) -> dict[str, Any]:
-        """A callable for the whole runs once, when the first of its places is needed."""
+        """Return a callable for the whole runs once, when the first of its places is needed."""
         names = self.collect(None, structure)
         return {name: lambda name=name: _run(self.collect(run(), structure).get(name)) for name in names}
 
@@ -170,7 +170,7 @@ class Free:
 
     @property
     def text(self) -> str:
-        """The flat name of its structure."""
+        """Return the flat name of its structure."""
         return f"{self.name}_structure"
 
     def flat(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class Free:
 
 
 def plain_places(nodes: tuple[Node, ...]) -> Iterator[Plain]:
-    """Every flat value that has a place of its own."""
+    """Yield every flat value that has a place of its own."""
     for node in nodes:
         if isinstance(node, Plain):
             yield node
@@ -226,7 +226,7 @@ def plain_places(nodes: tuple[Node, ...]) -> Iterator[Plain]:
 
 
 def all_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes and everything in their places."""
+    """Yield the nodes and everything in their places."""
     for node in nodes:
         yield node
         if isinstance(node, Record):

@@ -45,7 +45,7 @@ class Places:
     own: tuple[Kind, ...] = ()
 
     def kinds(self) -> tuple[Kind, ...]:
-        """The kind of each place: of a class found when it is first asked for, since a class may hold itself."""
+        """Return the kind of each place: of a class found when it is first asked for, since a class may hold itself."""
         return _kinds_of(self.record.cls) if self.record.style in BY_CLASS else self.own
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
@@ -100,7 +100,7 @@ _KINDS: dict[type, tuple[Kind, ...]] = {}
 
 @constant_in_graphs
 def _kinds_of(cls: type) -> tuple[Kind, ...]:
-    """The kind of each field of a NamedTuple or dataclass."""
+    """Return the kind of each field of a NamedTuple or dataclass."""
     if cls not in _KINDS:
         record = find_record(cls)
         assert record is not None
@@ -109,7 +109,7 @@ def _kinds_of(cls: type) -> tuple[Kind, ...]:
 
 
 def places_of(record: RecordType) -> Places:
-    """The kind that stands for a container of fixed places."""
+    """Return the kind that stands for a container of fixed places."""
     return Places(record, () if record.style in BY_CLASS else tuple(map(kind_of, record.annotations)))
 
 
@@ -162,7 +162,7 @@ def _is_writable(context: Any) -> bool:
 
 
 def letters(kind: Kind, seen: set[int] | None = None) -> set[str]:
-    """Which of "T", "I" and "F" may stand anywhere inside."""
+    """Return which of "T", "I" and "F" may stand anywhere inside."""
     seen = set() if seen is None else seen
     if isinstance(kind, Single):
         return {kind.letter}
@@ -178,7 +178,7 @@ class UnknownKindError(Exception):
 
 
 def kind_of(annotation: Any) -> Kind:
-    """The kind that an annotation stands for.
+    """Return the kind that an annotation stands for.
 
     Raises:
         UnknownKindError: there is none.

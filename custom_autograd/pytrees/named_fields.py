@@ -36,18 +36,18 @@ class RecordType:
 
     @property
     def has_names(self) -> bool:
-        """Whether names can be made of all its places."""
+        """Return whether names can be made of all its places."""
         return all(key.isidentifier() or key.isdigit() for key in self.keys)
 
     def path(self, index: int) -> str:
-        """How a message reaches a place: `.weight`, `['k']` or `[0]`."""
+        """Return how a message reaches a place: `.weight`, `['k']` or `[0]`."""
         key = self.keys[index]
         if self.style == "keys":
             return f"[{key!r}]"
         return f"[{key}]" if self.style == "items" else f".{key}"
 
     def read(self, value: Any) -> tuple[Any, ...] | None:
-        """What stands in each place, or None where the value is something else."""
+        """Return what stands in each place, or None if the value is something else."""
         if self.style == "items":
             return tuple(value) if isinstance(value, (tuple, list)) and len(value) == len(self.keys) else None
         if self.style == "keys":
@@ -58,7 +58,7 @@ class RecordType:
         return tuple([getattr(value, key) for key in self.keys])
 
     def _beside(self, value: Any) -> list[str]:
-        """The attributes of an instance that are no fields, and that its class does not compute."""
+        """Return the attributes of an instance that are not fields, and that its class does not compute."""
         if self.style != "dataclass" or not hasattr(value, "__dict__"):
             return []
         if torch.compiler.is_dynamo_compiling() and not TRACES_ATTRIBUTES:
@@ -66,7 +66,7 @@ class RecordType:
         return [name for name in value.__dict__ if name not in self.keys and not hasattr(self.cls, name)]
 
     def describe(self, value: Any) -> str:
-        """What a message calls a value that is no such container."""
+        """Return what a message calls a value that is no such container."""
         if type(value) is self.cls and self.style == "dataclass":
             return f"one with attributes beside its fields: {quote(self._beside(value))}"
         if isinstance(value, self.cls) and self.style in ("fields", "dataclass"):
@@ -78,7 +78,7 @@ class RecordType:
         return slice(*values) if self.style == "slice" else self.make_plain(values)
 
     def make_plain(self, values: Sequence[Any]) -> Any:
-        """The same shape with something else in each place, such as gradients: no code of its author's runs."""
+        """Return the same shape with something else in each place, such as gradients: no code of its author's runs."""
         if self.style == "keys":
             return dict(zip(self.keys, values, strict=True))
         if self.style == "fields":
@@ -91,7 +91,7 @@ class RecordType:
         return made
 
     def read_loosely(self, value: Any) -> dict[str, Any] | None:
-        """By place, what a rule gave for it: an instance, a dict by place, or a sequence; None where it is none."""
+        """By place, what a rule gave for it: an instance, a dict by place, or a sequence; None if it is none."""
         found = self.read(value)
         if found is None and isinstance(value, Mapping) and set(value) <= set(self.keys):
             return dict(value)
@@ -102,7 +102,7 @@ class RecordType:
 
 @constant_in_graphs
 def find_record(annotation: Any) -> RecordType | None:
-    """The container that an annotation stands for, or None."""
+    """Return the container that an annotation stands for, or None."""
     if typing.get_origin(annotation) is tuple:
         items = typing.get_args(annotation)
         if items in ((), ((),)) or Ellipsis in items:
@@ -140,12 +140,12 @@ def _keys(keys: tuple[str, ...]) -> str:
 
 
 def is_union(annotation: Any) -> bool:
-    """Whether an annotation is a union, written either way."""
+    """Return whether an annotation is a union, written either way."""
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 def describe(value: Any) -> str:
-    """What a message calls a value that does not fit."""
+    """Return what a message calls a value that does not fit."""
     if isinstance(value, Tensor):
         return "a tensor"
     if isinstance(value, dict):

@@ -34,21 +34,21 @@ class Results:
     hidden: tuple[str, ...]
 
     def flat_names(self) -> tuple[str, ...]:
-        """The flat outputs, in order."""
+        """Return the flat outputs, in order."""
         return tuple(name for node in self.nodes for name in node.flat())
 
     def flat_annotation(self) -> Any:
-        """What the flat twin returns."""
+        """Return what the flat twin returns."""
         annotations = [annotation for node in self.nodes for annotation in node.flat().values()]
         return annotations[0] if len(annotations) == 1 else tuple[tuple(annotations)]  # type: ignore[misc]
 
     @property
     def visible(self) -> tuple[Node, ...]:
-        """What a call returns."""
+        """Return what a call returns."""
         return tuple(node for node in self.nodes if node.name not in self.hidden)
 
     def take(self, value: Any) -> Any:
-        """What a kernel returned, as the flat twin returns it.
+        """Return what a kernel returned, as the flat twin returns it.
 
         Raises:
             MisfitError: it has another structure.
@@ -57,7 +57,7 @@ class Results:
         return flat[0] if len(flat) == 1 else tuple(flat)
 
     def _items(self, value: Any, *, is_loose: bool = False) -> tuple[Any, ...]:
-        """What stands for each output; a container may also be given as a dict by place, where that is meant."""
+        """Return what stands for each output; a container may also be given as a dict by place, where that is meant."""
         keys = tuple(node.name for node in self.nodes)
         if self.container is not None:
             found = self.container.read(value)
@@ -72,7 +72,7 @@ class Results:
         return tuple(value[key] for key in keys)
 
     def give(self, result: Any) -> Any:
-        """What a call returns, from what the flat call returned."""
+        """Return what a call returns, from what the flat call returned."""
         names = [name for node in self.visible for name in node.flat()]
         values = dict(zip(names, result if len(names) != 1 else (result,), strict=True))
         found = [node.give(values.__getitem__) for node in self.visible]
@@ -83,11 +83,11 @@ class Results:
         return found[0] if self.hidden and len(found) == 1 else tuple(found)
 
     def pairs(self, value: Any) -> list[tuple[Node, Any]]:
-        """Each output with what stands for it in a container like the one that a kernel returns."""
+        """Return each output with what stands for it in a container like the one that a kernel returns."""
         return list(zip(self.nodes, self._items(value), strict=True))
 
     def put(self, values: Mapping[str, Any]) -> Any:
-        """What a kernel returned, hidden outputs included, from values by flat name."""
+        """Return what a kernel returned, hidden outputs included, from values by flat name."""
         found = [node.give(values.__getitem__) for node in self.nodes]
         if self.container is None:
             return {node.name: value for node, value in zip(self.nodes, found, strict=True)}
@@ -119,7 +119,7 @@ def _spread(node: Node, dims: Any) -> list[Any]:
 
 
 def results_of(annotation: Any, wish: Wish, refuse: Refusal) -> Results | None:
-    """The results, where the schema cannot say them itself."""
+    """Return the results, where the schema cannot say them itself."""
     record = find_record(annotation)
     parts, names = _parts(annotation, record, wish)
     is_native = record is not None and record.style in ("fields", "items")
@@ -137,7 +137,7 @@ def results_of(annotation: Any, wish: Wish, refuse: Refusal) -> Results | None:
 
 
 def _parts(annotation: Any, record: RecordType | None, wish: Wish) -> tuple[Sequence[Any] | None, tuple[str, ...]]:
-    """What stands in each place of a result, and what the places are called; None where it is no container."""
+    """Return what stands in each place of a result, and what the places are called; None if it is not a container."""
     origin, items = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is dict and items[0] is str and wish.outputs is not None:
         return [items[1]] * len(wish.outputs), tuple(wish.outputs)

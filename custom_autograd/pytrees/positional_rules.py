@@ -22,7 +22,7 @@ TEXTS = "custom_autograd_structures"
 
 
 def flat_vmap(form: Form, declaration: Declaration, function: Function) -> Function:
-    """A vmap rule: `in_dims`, arguments, output and `out_dims` are containers where the op's are."""
+    """Return a vmap rule: `in_dims`, arguments, output and `out_dims` are containers where the op's are."""
     positional, keywords = form.ordered()
     has_keyword_tensors = any(a.is_keyword_only and a.holds_tensors for a in declaration.schema.arguments)
     names = declaration.schema.argument_names
@@ -55,7 +55,7 @@ def _plain_signature(flat: Function, names: list[str], schema: Schema) -> Functi
 
 
 def _own_signature(function: Function) -> Function:
-    """The function, which inspect takes for what it is rather than for what it wraps."""
+    """Return the function, which inspect takes for what it is rather than for what it wraps."""
     function.__signature__ = inspect.signature(function, follow_wrapped=False)  # type: ignore[attr-defined]
     return function
 
@@ -165,7 +165,7 @@ class TorchStyle:
             found=str(count),
             rule=f"{location_of(self.user_backward)}, backward",
             declared=self.declaration.location,
-            do="return one per positional argument and keyword-only tensor, None for what is no tensor",
+            do="return one per positional argument and keyword-only tensor, None for what is not a tensor",
         )
 
 

@@ -47,7 +47,7 @@ def name_of(cls: type) -> str:
 
 
 def parse(text: str) -> Skeleton:
-    """The nested tuple of a text; parsed once, and forgotten where there are too many.
+    """Return the nested tuple of a text; parsed once, and forgotten where there are too many.
 
     Raises:
         KernelError: containers are nested too deeply for Python to read the text.
@@ -81,12 +81,12 @@ class MisfitError(Exception):
 
 
 def count_tensors(node: Skeleton) -> int:
-    """How many tensors a structure holds."""
+    """Return how many tensors a structure holds."""
     return 1 if node == "T" else 0 if isinstance(node, str) else sum(count_tensors(child) for child in children(node))
 
 
 def children(node: Skeleton) -> tuple[Skeleton, ...]:
-    """What stands in the places of a container; nothing for a constant."""
+    """Return what stands in the places of a container; nothing for a constant."""
     tag = node[0]
     if tag == "d":
         return tuple(child for _, child in node[1:])
@@ -95,7 +95,7 @@ def children(node: Skeleton) -> tuple[Skeleton, ...]:
 
 
 def rebuild(node: Skeleton, take: Callable[[str], Any], *, is_plain: bool = False) -> Any:
-    """A value of a structure.
+    """Return a value of a structure.
 
     Args:
         node: the structure.
@@ -126,7 +126,7 @@ def rebuild(node: Skeleton, take: Callable[[str], Any], *, is_plain: bool = Fals
 
 
 def collect(node: Skeleton, value: Any, path: str) -> Iterator[Any]:
-    """What a rule gave for each tensor of a structure, in order; None where it gave nothing.
+    """Yield what a rule gave for each tensor of a structure, in order; None if it gave nothing.
 
     Raises:
         MisfitError: the value has another structure.
@@ -177,7 +177,7 @@ def _places(node: Skeleton, value: Any, path: str) -> Sequence[Any]:
 
 
 def _labelled(node: Skeleton) -> list[tuple[str, Skeleton]]:
-    """Each place of a container, with how a message reaches it."""
+    """Return each place of a container, with how a message reaches it."""
     if node[0] == "d":
         return [(f"[{key!r}]", child) for key, child in node[1:]]
     if node[0] == "r":
@@ -191,14 +191,14 @@ def _misfit(path: str, expected: str, value: Any) -> NoReturn:
 
 
 def record_of(name: str) -> RecordType:
-    """The NamedTuple or dataclass that a text names."""
+    """Return the NamedTuple or dataclass that a text names."""
     found = find_record(_class_of(name))
     assert found is not None, name
     return found
 
 
 def node_of(name: str) -> NodeType:
-    """The registered pytree node that a text names."""
+    """Return the registered pytree node that a text names."""
     found = find_node_type(_class_of(name))
     assert found is not None, name
     return found

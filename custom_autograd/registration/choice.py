@@ -19,7 +19,7 @@ class Choice:
     """Runs the first kernel that accepts the arguments; it is called as kernels are.
 
     Attributes:
-        watch: makes a kernel one whose call is checked in full; None where nothing is checked.
+        watch: makes a kernel one whose call is checked in full; None if nothing is checked.
     """
 
     def __init__(self, kernels: Kernels, device_type: str | None) -> None:
@@ -31,11 +31,11 @@ class Choice:
 
     @property
     def last(self) -> Kernel | None:
-        """The kernel that ran last in this thread, for messages."""
+        """Return the kernel that ran last in this thread, for messages."""
         return getattr(self._here, "kernel", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
-        """What that kernel returns.
+        """Return what that kernel returns.
 
         Raises:
             KernelError: none accepts them; the message says why.
@@ -60,7 +60,7 @@ class Choice:
         raise self._kernels.none_accepts(self._device_type, refusals)
 
     def _function_of(self, kernel: Kernel) -> Function:
-        """The kernel, checked in full at its first call: the road to it was proven with another, maybe."""
+        """Return the kernel, checked in full at its first call: the road to it was proven with another, maybe."""
         if self.watch is None or kernel in self._seen:
             return kernel.function
         return self.watch(kernel.function)

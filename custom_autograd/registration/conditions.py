@@ -30,7 +30,7 @@ class Condition:
     op: str
 
     def refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """None where the kernel takes these arguments, else the reason that was given, or nothing: see `text`.
+        """Return None if the kernel takes these arguments, else the reason that was given, or nothing: see `text`.
 
         Raises:
             KernelError: the function returns something other than a bool.
@@ -54,5 +54,5 @@ class Condition:
 
 
 def first_line(error: Exception) -> str:
-    """The problem that an error names, without the facts below it."""
+    """Return the problem that an error names, without the facts below it."""
     return str(error).partition("\n")[0]

@@ -39,19 +39,19 @@ class Kernel:
 
     @property
     def title(self) -> str:
-        """Device type and name: "cpu", "cuda 'triton'", "default"."""
+        """Return device type and name: "cpu", "cuda 'triton'", "default"."""
         device = self.device_type or "default"
         return device if self.name == device else f"{device} {self.name!r}"
 
     @property
     def label(self) -> str:
-        """What messages call it: "cpu kernel", "cuda kernel 'triton'", "default kernel"."""
+        """Return what messages call it: "cpu kernel", "cuda kernel 'triton'", "default kernel"."""
         device, _, name = self.title.partition(" ")
         return f"{device} kernel {name}".rstrip()
 
     @property
     def place(self) -> str:
-        """Where it stands, and what its turn depends on."""
+        """Return where it stands, and what its turn depends on."""
         parts = [self.location]
         parts += [f"priority {self.priority}"] if self.priority else []
         parts += [f"when {self.when.location}"] if self.when else []
@@ -59,7 +59,7 @@ class Kernel:
 
 
 def declared_kernel(declaration: Declaration) -> Kernel:
-    """The decorated function as a kernel for any device."""
+    """Return the decorated function as a kernel for any device."""
     given, name = declaration.function, "default"
     function = flat_kernel(declaration, given)
     return Kernel(None, function, declaration.location, name, 0, None, given, lambda other: other)

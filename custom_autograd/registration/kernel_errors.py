@@ -13,7 +13,7 @@ from custom_autograd.registration.forcing import VARIABLE
 
 
 def taken(declaration: Declaration, device_type: str | None, name: str, location: str, other: str) -> RegistrationError:
-    """Two kernels of one name on one device type."""
+    """Return the error of two kernels of one name on one device type."""
     named = "" if name == (device_type or "default") else f" named {name!r}"
     return RegistrationError(
         str(declaration.name),
@@ -25,7 +25,7 @@ def taken(declaration: Declaration, device_type: str | None, name: str, location
 
 
 def missing(declaration: Declaration, device_type: str | None, served: Sequence[str]) -> KernelError:
-    """No kernel for a device type."""
+    """Return the error of a call for whose device type there is no kernel."""
     return KernelError(
         str(declaration.name),
         f"there is no kernel for device type {device_type!r}",
@@ -49,7 +49,7 @@ def wrong_layout(declaration: Declaration, layout: torch.layout) -> KernelError:
 
 
 def unknown(declaration: Declaration, name: str, device_type: str | None, names: Sequence[str]) -> KernelError:
-    """No kernel of the name that somebody insists on."""
+    """Return the error of a name that is forced, and that no kernel has."""
     where = "" if device_type is None else f" for device type {device_type!r}"
     return KernelError(
         str(declaration.name),
@@ -62,7 +62,7 @@ def unknown(declaration: Declaration, name: str, device_type: str | None, names:
 
 
 def declined(declaration: Declaration, name: str, reasons: Sequence[str]) -> KernelError:
-    """The kernel that somebody insists on does not take the arguments."""
+    """Return the kernel that somebody insists on does not take the arguments."""
     return KernelError(
         str(declaration.name),
         f"the kernel {name!r}, which use_kernel or {VARIABLE} insists on, does not accept these arguments",
@@ -73,7 +73,7 @@ def declined(declaration: Declaration, name: str, reasons: Sequence[str]) -> Ker
 
 
 def none_accepts(declaration: Declaration, device_type: str | None, reasons: Sequence[str]) -> KernelError:
-    """Every kernel has a condition that says no, or is not available."""
+    """Return the error of a call that every kernel refuses, or for which none is available."""
     return KernelError(
         str(declaration.name),
         f"no kernel for device type {device_type!r} accepts these arguments",

@@ -59,12 +59,12 @@ class Kernels(Mapping["str | None", Kernel]):
         return len(self._kernels)
 
     def all(self) -> Iterator[Kernel]:
-        """Every kernel, device type by device type, in the order in which they are tried."""
+        """Yield every kernel, device type by device type, in the order in which they are tried."""
         for kernels in self._kernels.values():
             yield from kernels
 
     def listed(self) -> dict[str, str]:
-        """Where they stand, by device type; with their names where a device type has several."""
+        """Return where they stand, by device type; with their names where a device type has several."""
         return {
             device or "default": its[0].location
             if len(its) == 1
@@ -79,7 +79,7 @@ class Kernels(Mapping["str | None", Kernel]):
         return frozenset(device for device, is_enabled in last.items() if not is_enabled)
 
     def add(self, kernel: Kernel, *, replace: bool) -> None:
-        """Adds a kernel.
+        """Add a kernel.
 
         Raises:
             RegistrationError: if the device type has another of that name already, without `replace`.
@@ -98,7 +98,7 @@ class Kernels(Mapping["str | None", Kernel]):
         self._changed()
 
     def choose(self, device_type: str | None) -> Function:
-        """The function that serves a device type now.
+        """Return the function that serves a device type now.
 
         Raises:
             KernelError: the device type has no kernel and there is no default one.
@@ -120,7 +120,7 @@ class Kernels(Mapping["str | None", Kernel]):
         return self._choices.setdefault(device_type, Choice(self, device_type))
 
     def _candidates(self, device_type: str | None) -> Sequence[Kernel]:
-        """What serves a device type, in order, but for what a thread insists on."""
+        """Return what serves a device type, in order, but for what a thread insists on."""
         found = self._all_for(device_type)
         wanted = forcing.wanted_by_environment(str(self._declaration.name))
         return self.named(wanted, found, device_type) if wanted else found
@@ -133,14 +133,17 @@ class Kernels(Mapping["str | None", Kernel]):
         return (*its, *(self._kernels.get(None, ()) if device_type is not None else ()))
 
     def candidates(self, device_type: str | None) -> Sequence[Kernel]:
-        """What is tried for a call in this thread, in order; what a thread insists on comes before the environment."""
+        """Return what is tried for a call in this thread, in order.
+
+        What a thread insists on comes before the environment.
+        """
         wanted = self.wanted()
         if wanted is not None:
             return self.named(wanted, self._all_for(device_type), device_type)
         return self._available_for(device_type)
 
     def _available_for(self, device_type: str | None) -> Sequence[Kernel]:
-        """What can run in this process, in order: the same for every call until something changes."""
+        """Return what can run in this process, in order: the same for every call until something changes."""
         available = self._available
         found = available.get(device_type)
         if found is None:
@@ -149,11 +152,11 @@ class Kernels(Mapping["str | None", Kernel]):
         return found
 
     def wanted(self) -> str | None:
-        """The name of the kernel that has to run in this thread, or none."""
+        """Return the name of the kernel that has to run in this thread, or none."""
         return forcing.wanted_here(id(self)) if self._is_insisted_on else None
 
     def named(self, name: str, candidates: Sequence[Kernel], device_type: str | None) -> Sequence[Kernel]:
-        """Those of that name.
+        """Return those of that name.
 
         Raises:
             KernelError: there is none.
@@ -178,20 +181,20 @@ class Kernels(Mapping["str | None", Kernel]):
             yield
 
     def trust(self, kernel: Kernel) -> None:
-        """Notes that a kernel has run: where it is the first, and has no condition, it is called without asking."""
+        """Note that a kernel has run: where it is the first, and has no condition, it is called without asking."""
         if kernel.when is None and kernel not in self._trusted:
             self._trusted |= {kernel}
             self._changed()
 
     def pass_over(self, kernel: Kernel, error: KernelUnavailable) -> None:
-        """Notes that a kernel cannot run in this process, and warns of it."""
+        """Note that a kernel cannot run in this process, and warn of it."""
         self._unavailable = {**self._unavailable, kernel: first_line(error)}
         self._changed()
         text = f"{error}\n  meanwhile  the {kernel.label} of {self._declaration.name} is passed over"
         warnings.warn(text, KernelWarning, stacklevel=stacklevel_of_caller())
 
     def describe(self, function: Function) -> str:
-        """What a chosen function is, for a message: "cpu kernel, k.py:12,"."""
+        """Return what a chosen function is, for a message: "cpu kernel, k.py:12,"."""
         if isinstance(function, Choice) and function.last is not None:
             function = function.last.function
         for kernel in self.all():
@@ -204,13 +207,13 @@ class Kernels(Mapping["str | None", Kernel]):
         changes.note()
 
     def missing(self, device_type: str | None, layout: torch.layout = torch.strided) -> KernelError:
-        """The error that says that no kernel serves a device type or a layout, and which kernels there are."""
+        """Return the error that says that no kernel serves a device type or a layout, and which kernels there are."""
         if layout is not torch.strided and device_type in self._kernels:
             return kernel_errors.wrong_layout(self._declaration, layout)
         return kernel_errors.missing(self._declaration, device_type, [one for one in self._kernels if one is not None])
 
     def none_accepts(self, device_type: str | None, refusals: Mapping[Kernel, str]) -> KernelError:
-        """The error that lists every kernel that was asked, and why it did not run."""
+        """Return the error that lists every kernel that was asked, and why it did not run."""
         passed = {one: why for one, why in self._unavailable.items() if one in self._candidates(device_type)}
         reasons = {kernel: why or (kernel.when.text if kernel.when else "") for kernel, why in refusals.items()}
         listed = [f"{kernel.label} ({kernel.location}): {why}" for kernel, why in {**passed, **reasons}.items()]
@@ -220,7 +223,7 @@ class Kernels(Mapping["str | None", Kernel]):
         return kernel_errors.none_accepts(self._declaration, device_type, listed)
 
     def instead(self, function: Function, error: KernelUnavailable) -> Function:
-        """What serves a call in place of a kernel that has run before, and is not available now.
+        """Return what serves a call in place of a kernel that has run before, and is not available now.
 
         Raises:
             KernelUnavailable: nothing does.
@@ -234,7 +237,7 @@ class Kernels(Mapping["str | None", Kernel]):
 
     @contextmanager
     def enabled(self, device_type: str, is_enabled: bool) -> Iterator[None]:
-        """Switches the kernels of a device type on or off while the context is open; contexts nest."""
+        """Switch the kernels of a device type on or off while the context is open; contexts nest."""
         switch = (object(), device_type, is_enabled)
         self._switch((*self._switches, switch))
         try:

@@ -15,7 +15,7 @@ from custom_autograd.torch_private.dispatch import OpOverload
 
 
 def define(entry: Entry, home: Name) -> None:
-    """Makes the op known to the dispatcher under a name."""
+    """Make the op known to the dispatcher under a name."""
     library = torch.library.Library(home.namespace, "FRAGMENT")
     tags = (torch.Tag.pt2_compliant_tag, *entry.declaration.tags)
     library.define(f"{home.qualifier}{entry.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
@@ -42,7 +42,7 @@ def publish(entry: Entry) -> None:
 
 
 def undefine(entry: Entry) -> None:
-    """Takes the op back from the dispatcher."""
+    """Take the op back from the dispatcher."""
     if entry.library is not None:
         definitions.withdraw(str(entry.home))
         dispatch.destroy(entry.library)
@@ -50,7 +50,7 @@ def undefine(entry: Entry) -> None:
 
 
 def implement(entry: Entry, key: str, function: Callable[..., Any], *, with_keyset: bool = False) -> None:
-    """Registers a function at a dispatch key, once: it must look up what to do when it is called.
+    """Register a function at a dispatch key, once: it must look up what to do when it is called.
 
     Any: a kernel takes and returns what the schema says.
     """

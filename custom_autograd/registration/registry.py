@@ -103,11 +103,11 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The qualified name, as declared."""
+        """Return the qualified name, as declared."""
         return str(self.declaration.name)
 
     def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
-        """The computation in differentiable PyTorch operations, or None."""
+        """Return the computation in differentiable PyTorch operations, or None."""
         rule = self.registrations.reference
         if rule is not None:
             return rule.function
@@ -127,7 +127,7 @@ class Entry:
             self.forget()
 
     def forget(self) -> None:
-        """Drops what was generated from rules and kernels that have changed."""
+        """Drop what was generated from rules and kernels that have changed."""
         self.programs = {}
         changes.note()
 
@@ -147,7 +147,7 @@ _lock = threading.RLock()
 
 
 def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | None]:
-    """Takes the name of a new op.
+    """Take the name of a new op.
 
     Args:
         declaration: the op.
@@ -177,7 +177,7 @@ def one_declaration_at_a_time() -> AbstractContextManager[object]:
 
 
 def restore(name: str, entry: Entry | None) -> None:
-    """Undoes `claim`, where registering the op with the dispatcher failed."""
+    """Undo `claim`, where registering the op with the dispatcher failed."""
     with _lock:
         if entry is None:
             _ENTRIES.pop(name, None)
@@ -186,12 +186,12 @@ def restore(name: str, entry: Entry | None) -> None:
 
 
 def find_entry(name: str) -> Entry | None:
-    """The op of that qualified name, or None."""
+    """Return the op of that qualified name, or None."""
     return _ENTRIES.get(name)
 
 
 def all_entries() -> tuple[Entry, ...]:
-    """Every declared op, in the order of declaration."""
+    """Return every declared op, in the order of declaration."""
     return tuple(_ENTRIES.values())
 
 
@@ -241,7 +241,7 @@ def _check_free(declaration: Declaration) -> None:
 
 
 def renew_locks() -> None:
-    """Gives a forked child locks of its own: a thread that is gone may have held the parent's, in mid-change.
+    """Give a forked child locks of its own: a thread that is gone may have held the parent's, in mid-change.
 
     What may be out of date is dropped: the roads of all ops, and what was generated for an op in the midst of a change.
     An op that was half-declared is none.

@@ -9,7 +9,7 @@ META = "meta"
 
 
 def grad_names(schema: Schema) -> dict[str, str]:
-    """The name of each differentiable result -> the name its incoming gradient has in rules.
+    """Return the name of each differentiable result -> the name its incoming gradient has in rules.
 
     A mutated input is a result too: its gradient is with respect to its value after the call.
     """
@@ -17,13 +17,13 @@ def grad_names(schema: Schema) -> dict[str, str]:
 
 
 def differentiable_results(schema: Schema) -> tuple[Argument | Output, ...]:
-    """What a call leaves behind that may carry a gradient: mutated inputs first, then new outputs."""
+    """Return what a call leaves behind that may carry a gradient: mutated inputs first, then new outputs."""
     written = tuple(argument for argument in schema.mutated_arguments if argument.is_differentiable)
     return written + tuple(output for output in schema.fresh_outputs if output.is_differentiable)
 
 
 def sole_result(schema: Schema) -> str | None:
-    """The one visible differentiable result, whose gradient may be called `grad`; None where there are several."""
+    """Return the one visible differentiable result, whose gradient may be called `grad`; None if there are several."""
     visible = [r.name for r in differentiable_results(schema) if not (isinstance(r, Output) and r.is_hidden)]
     return visible[0] if len(visible) == 1 else None
 

@@ -70,7 +70,7 @@ def bind_jvp(declaration: Declaration, function: Callable[..., Any]) -> Jvp:
 
 
 def check_call(declaration: Declaration, title: str, function: Callable[..., Any]) -> None:
-    """Checks that a function can be called with the op's arguments, in their order.
+    """Check that a function can be called with the op's arguments, in their order.
 
     Raises:
         RegistrationError: it cannot, or its parameters are the op's in another order.
@@ -93,12 +93,12 @@ def check_call(declaration: Declaration, title: str, function: Callable[..., Any
 
 
 def positional_of(schema: Schema) -> list[str]:
-    """What is passed by position to whatever is called like the op: `*name` for all further arguments."""
+    """Return what is passed by position to whatever is called like the op: `*name` for all further arguments."""
     return ["*" * argument.is_variadic + argument.name for argument in schema.arguments if not argument.is_keyword_only]
 
 
 def keywords_of(schema: Schema) -> list[str]:
-    """What is passed by keyword to whatever is called like the op."""
+    """Return what is passed by keyword to whatever is called like the op."""
     return [argument.name for argument in schema.arguments if argument.is_keyword_only]
 
 
@@ -109,10 +109,10 @@ def check_signature(
     positional: Iterable[str],
     keywords: Iterable[str] = (),
 ) -> None:
-    """Checks that a function accepts these positional arguments and keywords.
+    """Check that a function accepts these positional arguments and keywords.
 
     Raises:
-        RegistrationError: it is no function, or it does not.
+        RegistrationError: it is not a function, or it does not.
     """
     if not callable(function):
         raise _refusal(declaration, title, function, "is not callable", expected="a function", found=repr(function))

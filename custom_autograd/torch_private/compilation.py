@@ -23,7 +23,7 @@ class GraphCounter:
         self.graphs = 0
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-        """Compiles as aot_eager does: forward and backward are traced, and nothing is generated."""
+        """Compile as aot_eager does: forward and backward are traced, and nothing is generated."""
         from torch._dynamo.backends.registry import lookup_backend  # loads the compiler, which only this needs
 
         self.graphs += 1
@@ -32,7 +32,7 @@ class GraphCounter:
 
 
 def compiled_backward() -> AbstractContextManager[None]:
-    """Every backward within is compiled as a whole; what cannot be compiled runs as it is."""
+    """Compile every backward within as a whole; what cannot be compiled runs as it is."""
     from torch._dynamo.compiled_autograd import _enable  # loads the compiler, which only this needs
 
     enabled: AbstractContextManager[None] = _enable(torch.compile(backend="eager"))

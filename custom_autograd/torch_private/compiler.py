@@ -30,18 +30,21 @@ _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._
 
 
 def outside_compilation(function: F) -> F:
-    """The same function; Dynamo compiles neither it nor what it calls: a kernel may do what no compiler understands."""
+    """Return the same function.
+
+    Dynamo compiles neither it nor what it calls: a kernel may do what no compiler understands.
+    """
     eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
     return function
 
 
 def is_tracing() -> bool:
-    """Whether a compiler traces in this thread: asked by what it calls, such as a fake kernel."""
+    """Return whether a compiler traces in this thread: asked by what it calls, such as a fake kernel."""
     return TracingContext.try_get() is not None
 
 
 def constant_in_graphs(function: F) -> F:
-    """The same function; Dynamo calls it while it traces, with constants, and takes the result for one."""
+    """Return the same function; Dynamo calls it while it traces, with constants, and takes the result for one."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # an attribute of a function
     return function
 
@@ -69,7 +72,7 @@ class CacheTag:
         self._written = ""
 
     def update(self, name: str, part: int) -> None:
-        """Sets the share of one op, and writes the tag."""
+        """Set the share of one op, and write the tag."""
         self._total = (self._total - self._parts.get(name, 0) + part) % 2**64
         self._parts[name] = part
         self._write()

@@ -62,17 +62,17 @@ def names_of_definitions() -> frozenset[str]:
 
 
 def backward_of(definition: CustomOpDef) -> Callable[..., Any] | None:  # Any: a user's function
-    """What was given to register_autograd, or None."""
+    """Return what was given to register_autograd, or None."""
     backward: Callable[..., Any] | None = definition._backward_fn
     return backward
 
 
 def set_backward(definition: CustomOpDef, function: Callable[..., Any]) -> None:
-    """Puts another function in the place of the backward."""
+    """Put another function in the place of the backward."""
     definition._backward_fn = function
 
 
 def kernels_of(definition: CustomOpDef) -> dict[str | None, Callable[..., Any]]:
-    """The kernels by device type; what is put into this dict is what runs."""
+    """Return the kernels by device type; what is put into this dict is what runs."""
     kernels: dict[str | None, Callable[..., Any]] = definition._backend_fns
     return kernels

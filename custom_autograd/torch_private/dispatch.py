@@ -33,18 +33,18 @@ def is_defined(namespace: str, name: str, overload: str) -> bool:
 
 
 def without_key(key: str) -> AbstractContextManager[Any]:  # Any: the guard object
-    """Leaves one dispatch key out while the context is open."""
+    """Leave one dispatch key out while the context is open."""
     guard: AbstractContextManager[Any] = _C._ExcludeDispatchKeyGuard(KeySet(getattr(_C.DispatchKey, key)))
     return guard
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:  # Any: the guard object
-    """Switches autocast off for one device type: it is on where its key is not left out."""
+    """Switch autocast off for one device type: it is on where its key is not left out."""
     return without_key(f"Autocast{key_of_device(device_type)}")
 
 
 def key_of_device(device_type: str) -> str:
-    """The dispatch key of a device type, such as 'CPU' for 'cpu'.
+    """Return the dispatch key of a device type, such as 'CPU' for 'cpu'.
 
     Raises:
         RuntimeError: torch knows no such device type.
@@ -54,12 +54,12 @@ def key_of_device(device_type: str) -> str:
 
 
 def key_set(key: str) -> Any:  # Any: DispatchKeySet has no public type
-    """The set of that one key."""
+    """Return the set of that one key."""
     return KeySet(getattr(_C.DispatchKey, key))
 
 
 def redispatch(overload: OpOverload, keys: Any, /, *args: Any, **kwargs: Any) -> Any:  # Any: any op's call
-    """Calls an op at the highest of the given keys."""
+    """Call an op at the highest of the given keys."""
     return overload.redispatch(keys, *args, **kwargs)
 
 
@@ -70,12 +70,12 @@ def has_python_dispatch(overload: OpOverload) -> bool:
 
 
 def register_torch_dispatch(library: torch.library.Library, name: str, cls: type, function: Any) -> None:
-    """Registers what an op does for one subclass or mode (Any: a function of (mode, func, types, args, kwargs))."""
+    """Register what an op does for one subclass or mode (Any: a function of (mode, func, types, args, kwargs))."""
     library._register_torch_dispatch_rule(name, cls, function)
 
 
 def destroy(library: torch.library.Library) -> None:
-    """Takes everything back that was registered through a library handle."""
+    """Take everything back that was registered through a library handle."""
     library._destroy()
 
 

@@ -18,7 +18,7 @@ Known = tuple[torch.Size, torch.dtype, torch.device, torch.dtype | None]
 
 
 def run_in_backward(function: type[Function], backward: Callable[..., Any]) -> None:
-    """Makes eager backward passes run something else than a Function's own backward.
+    """Make eager backward passes run something else than a Function's own backward.
 
     Compiled autograd, which traces what it runs, takes the Function's own.
 

@@ -91,12 +91,12 @@ _OF_A_CLASS = frozenset({"__dict__", "__weakref__", "apply", "_backward_cls"})
 
 
 def known_output(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: as above
-    """What the graph knows of an output of a node."""
+    """Return what the graph knows of an output of a node."""
     return _known(ctx._input_metadata[index])
 
 
 def count_outputs(ctx: Any) -> int:  # Any: as above
-    """How many outputs a node has."""
+    """Return how many outputs a node has."""
     return len(ctx._input_metadata)
 
 
@@ -105,18 +105,18 @@ def _known(metadata: Any) -> tuple[torch.Size, torch.dtype, torch.device]:  # An
 
 
 def any_requires_grad(*values: Any) -> bool:  # Any: whatever an op takes
-    """Whether a tensor among the arguments requires a gradient (looks into lists)."""
+    """Return whether a tensor among the arguments requires a gradient (looks into lists)."""
     found: bool = torch._C._any_requires_grad(*values)
     return found
 
 
 def is_view(tensor: Tensor) -> bool:
-    """Whether autograd knows a tensor to be a view of another one."""
+    """Return whether autograd knows a tensor to be a view of another one."""
     return tensor._is_view()
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor was written to."""
+    """Return how often a tensor was written to."""
     return tensor._version
 
 
@@ -132,6 +132,6 @@ def sparse_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def is_leaf_in_graph(tensor: Tensor) -> bool:
-    """Whether a tensor is a leaf that requires a gradient, or a view of one: autograd forbids writing to it."""
+    """Return whether a tensor is a leaf that requires a gradient, or a view of one: autograd forbids writing to it."""
     base = tensor._base if tensor._is_view() else tensor
     return base is not None and base.is_leaf and base.requires_grad

@@ -8,7 +8,7 @@
 - `_C._dispatch_keys`, `_C._dispatch_tls_local_include_set`, `_C._dispatch_tls_local_exclude_set`: what it compares.
 - `_C._len_torch_function_stack`, `_C._len_torch_dispatch_stack`: no public question exists that costs less than the
   answer is worth. `autograd.profiler._is_profiler_enabled`, which generated source reads, is torch's own for that.
-- `_C._functorch.is_functorch_wrapped_tensor`: a wrapper that has outlived its transform is no plain tensor.
+- `_C._functorch.is_functorch_wrapped_tensor`: a wrapper that has outlived its transform is not a plain tensor.
 - `_C._set_grad_enabled`: `torch.no_grad()` costs six times as much.
 """
 
@@ -54,13 +54,13 @@ def guard_of(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 
 
 def keys_in_effect(tensor: Tensor) -> frozenset[str]:
-    """The dispatch keys that act on a tensor now, as the dispatcher computes them."""
+    """Return the dispatch keys that act on a tensor now, as the dispatcher computes them."""
     keys = _C._dispatch_keys(tensor) | _C._dispatch_tls_local_include_set()
     return _names(keys - _C._dispatch_tls_local_exclude_set())
 
 
 def _names(keys: _C.DispatchKeySet) -> frozenset[str]:
-    """The names of the keys in a set; torch gives no iteration over it."""
+    """Return the names of the keys in a set; torch gives no iteration over it."""
     found = _NAMES.get(keys.raw_repr())
     if found is None:
         text = str(keys).removeprefix("DispatchKeySet(").removesuffix(")")
@@ -77,6 +77,6 @@ def is_without_sizes(tensor: Tensor) -> bool:
 
 
 def backend_of(tensor: Tensor) -> str:
-    """The dispatch key of the kernels for a tensor's device, such as "CPU"."""
+    """Return the dispatch key of the kernels for a tensor's device, such as "CPU"."""
     name: str = _C._dispatch_key_for_device(tensor.device.type)
     return name

@@ -4,7 +4,7 @@ nested._internal.nested_tensor.NestedTensor   the class behind `layout=torch.jag
                                               constructor is differentiable in no way, its public makers in one only
 NestedTensor._values                          the values; `values()` has no second derivative and no forward mode
 NestedTensor._ragged_idx                      which dimension is ragged; nothing public says so
-NestedTensor._metadata_cache                  lengths that are known already: asking for them anew reads all offsets
+NestedTensor._metadata_cache                  lengths that are known already: asking for them again reads all offsets
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class Raggedness:
 
 
 def raggedness_of(tensor: NestedTensor) -> Raggedness:
-    """Where the components of a jagged tensor lie in its values."""
+    """Return where the components of a jagged tensor lie in its values."""
     given: Any = tensor  # Any: torch annotates none of these
     return Raggedness(given.offsets(), given.lengths(), given._ragged_idx, given._metadata_cache)
 
 
 def values_of(tensor: NestedTensor) -> Tensor:
-    """The values, without a history."""
+    """Return the values, without a history."""
     values: Tensor = tensor._values
     return values.detach()
 
 
 def make_nested(values: Tensor, like: Raggedness) -> Tensor:
-    """A jagged tensor that holds these values, without a history."""
+    """Return a jagged tensor that holds these values, without a history."""
     made: Tensor = NestedTensor(
         values.detach(),
         offsets=like.offsets,

@@ -28,7 +28,7 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Overload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:  # Any: whatever the op returns
-        """Runs the op, then reports it."""
+        """Run the op, then reports it."""
         found = func(*args, **(kwargs or {}))
         self._on_op(func, args, kwargs or {}, found)
         return found
@@ -47,7 +47,7 @@ class Wrapped(Tensor):
 
     @staticmethod
     def __new__(cls: type["Wrapped"], inner: Tensor, seen: list[str]) -> "Wrapped":
-        """A wrapper of the same metadata, which does not require grad.
+        """Return a wrapper of the same metadata, which does not require grad.
 
         Raises:
             NotImplementedError: the tensor is a conjugate or negative view, which a wrapper does not pass on.
@@ -66,14 +66,14 @@ class Wrapped(Tensor):
         return made
 
     def __repr__(self) -> str:  # type: ignore[override]  # torch's own takes the contents as well
-        """The tensor within."""
+        """Return the tensor within."""
         return f"Wrapped({self.held!r})"
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch types it more loosely
         cls, func: Overload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:  # Any: whatever the op returns
-        """Runs the op on what is held, and holds what it returns."""
+        """Run the op on what is held, and hold what it returns."""
         seen: list[str] = []
 
         def unwrap(wrapper: Wrapped) -> Tensor:
@@ -88,5 +88,5 @@ class Wrapped(Tensor):
 
 
 def is_taken_apart(overload: Overload) -> bool:
-    """Whether an op is a composition for autograd too, so that modes see its parts and not itself."""
+    """Return whether an op is a composition for autograd too, so that modes see its parts and not itself."""
     return bool(_C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"))

@@ -51,12 +51,12 @@ class Changes:
                 listener()
 
     def tell_once(self, listener: Callable[[], None]) -> None:
-        """Calls a bound method at the next change, once, however often it is given."""
+        """Call a bound method at the next change, once, however often it is given."""
         with self.lock:
             self._listeners[id(listener.__self__)] = listener  # type: ignore[attr-defined]  # it is bound
 
     def renew_lock(self) -> None:
-        """Gives a forked child a lock of its own: a thread that is gone may have held the parent's, in mid-change."""
+        """Give a forked child a lock of its own: a thread that is gone may have held the parent's, in mid-change."""
         self.lock = threading.RLock()
         self.note()
 
@@ -67,7 +67,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def foreign_keys(name: str, file: str) -> frozenset[str]:
-    """The dispatch keys of an op whose kernel somebody else registered.
+    """Return the dispatch keys of an op whose kernel somebody else registered.
 
     Args:
         name: "namespace::name".
@@ -77,13 +77,16 @@ def foreign_keys(name: str, file: str) -> frozenset[str]:
 
 
 def names_in(namespace: str) -> list[str]:
-    """The names of the ops of a namespace, whoever registered them, without the namespace."""
+    """Return the names of the ops of a namespace, whoever registered them, without the namespace."""
     found = (name.partition(".")[0].partition("::") for name in _C._dispatch_get_all_op_names())
     return sorted({name for space, _, name in found if space == namespace})
 
 
 def _noting(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: a method of torch's
-    """The same method, which then counts a change; what a Library holds is withdrawn when it dies: another change."""
+    """Return the same method, which then counts a change.
+
+    What a Library holds is withdrawn when it dies: another change.
+    """
 
     @functools.wraps(function)
     def call(owner: Any, *args: Any, **kwargs: Any) -> Any:

@@ -40,7 +40,7 @@ class ParsedValue:
 
 
 def parse_schema(text: str) -> tuple[tuple[ParsedValue, ...], tuple[ParsedValue, ...]]:
-    """Parses `name(Tensor x, ...) -> (Tensor, ...)` into arguments and results.
+    """Parse `name(Tensor x, ...) -> (Tensor, ...)` into arguments and results.
 
     Raises:
         RuntimeError: the dispatcher's parser refuses the text; its message points at the place.

@@ -31,7 +31,7 @@ class Symbols:
         self._symbols: dict[int, Any] = {}  # Any: a sympy.Symbol, which has no annotations
 
     def fake(self, tensor: Tensor, place: int, free: Collection[int]) -> Tensor:
-        """A fake tensor; its dimensions of the free sizes, which are above 1, are symbols."""
+        """Return a fake tensor; its dimensions of the free sizes, which are above 1, are symbols."""
         from torch._dynamo.source import ConstantSource  # loads the compiler, which only this needs
         from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext  # loads sympy
 
@@ -45,12 +45,12 @@ class Symbols:
         return fake
 
     def is_fixed(self, size: int) -> bool:
-        """Whether what was traced holds for this size alone."""
+        """Return whether what was traced holds for this size alone."""
         symbol = self._symbols.get(size)
         return symbol is not None and bool(self._environment.replacements.get(symbol, symbol).is_number)
 
     def holds_for(self, sizes: Mapping[int, int]) -> bool:
-        """Whether what was traced holds for other sizes, given by the old ones."""
+        """Return whether what was traced holds for other sizes, given by the old ones."""
         return all(_value(guard.expr, self._at(sizes)) is not False for guard in self._environment.guards)
 
     def edges(self, names: Mapping[int, str]) -> Iterator[tuple[str, list[dict[int, int]]]]:
@@ -74,7 +74,7 @@ class Symbols:
                     yield re.sub(r"\w+", lambda word: words.get(word[0], word[0]), str(guard.expr)), beyond[:2]
 
     def size_at(self, size: int | torch.SymInt, sizes: Mapping[int, int]) -> int | None:
-        """A size or stride for other sizes; None if it depends on data."""
+        """Return a size or stride for other sizes; None if it depends on data."""
         if not isinstance(size, torch.SymInt):
             return size
         found = _value(size.node.expr, self._at(sizes))
@@ -98,7 +98,7 @@ def symbolic_mode() -> Iterator[Symbols]:
 
 
 def _value(expression: Any, values: Mapping[Any, int]) -> int | bool | None:  # Any: sympy's expressions
-    """An expression with numbers for symbols; None where a symbol is left, which stands for data."""
+    """Return an expression with numbers for symbols; None if a symbol is left, which stands for data."""
     found = expression.subs(values)
     if found.free_symbols:
         return None

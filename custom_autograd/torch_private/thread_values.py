@@ -15,14 +15,14 @@ from torch import _C
 
 
 def put(key: str, value: Any) -> None:  # Any: any object, here and below
-    """Keeps a value under a key, in this thread and in the backward passes that start in it from now on."""
+    """Keep a value under a key, in this thread and in the backward passes that start in it from now on."""
     if TAKES_WHAT_IT_DOES_NOT_OWN:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
     _C._stash_obj_in_tls(key, value)
 
 
 def get(key: str, default: Any) -> Any:
-    """The value that this thread keeps under a key."""
+    """Return the value that this thread keeps under a key."""
     return _C._get_obj_in_tls(key) if _C._is_key_in_tls(key) else default
 
 

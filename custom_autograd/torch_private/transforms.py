@@ -29,7 +29,7 @@ single_level_enabled = enable_single_level_autograd_function
 
 
 def is_forward_mode() -> bool:
-    """Whether forward mode is on: a level of `torch.autograd.forward_ad`, or a `torch.func.jvp`.
+    """Return whether forward mode is on: a level of `torch.autograd.forward_ad`, or a `torch.func.jvp`.
 
     A compiled graph opens its levels in C++ only, where the Python counter does not see them: so both are asked.
     """
@@ -37,12 +37,12 @@ def is_forward_mode() -> bool:
 
 
 def depth() -> int:
-    """How many `torch.func` transforms the work at hand stands within; those above it have been left for now."""
+    """Return how many `torch.func` transforms the work at hand stands within; those above it have been left for now."""
     return len(_C._functorch.get_interpreter_stack() or ()) if is_transforming() else 0
 
 
 def has_forward_transform() -> bool:
-    """Whether a `torch.func.jvp` is at work at this level or below it; those above have been left for now."""
+    """Return whether a `torch.func.jvp` is at work at this level or below it; those above have been left for now."""
     if not is_transforming():
         return False
     stack = _C._functorch.get_interpreter_stack() or ()
@@ -50,18 +50,18 @@ def has_forward_transform() -> bool:
 
 
 def primal_of(value: Any) -> Any:  # Any: a tensor or anything else that was saved
-    """A tensor without its tangent at the level in progress; anything else as it is."""
+    """Return a tensor without its tangent at the level in progress; anything else as it is."""
     return forward_ad.unpack_dual(value, level=0).primal if isinstance(value, Tensor) else value
 
 
 def has_tangent(tensor: Tensor) -> bool:
-    """Whether a tensor has a tangent at the level in progress."""
+    """Return whether a tensor has a tangent at the level in progress."""
     with forward_mode_enabled(True):
         return forward_ad.unpack_dual(tensor, level=0).tangent is not None
 
 
 def is_tracked(tensor: Tensor) -> bool:
-    """Whether a tensor requires a gradient, or has a tangent, at the level in progress."""
+    """Return whether a tensor requires a gradient, or has a tangent, at the level in progress."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
     return is_forward_mode() and has_tangent(tensor)
@@ -69,7 +69,7 @@ def is_tracked(tensor: Tensor) -> bool:
 
 @contextmanager
 def gradients_recorded() -> Iterator[None]:
-    """Switches reverse and forward mode back on, for a derivative that is itself to be differentiated."""
+    """Switch reverse and forward mode back on, for a derivative that is itself to be differentiated."""
     with torch.enable_grad(), forward_mode_enabled(True):
         yield
 
@@ -99,9 +99,9 @@ class VmapLevel:
         self.info = VmapInfo(batch_size=interpreter.batch_size(), randomness=interpreter.randomness())  # type: ignore[attr-defined]  # it is a VmapInterpreter here
 
     def unwrap(self, values: Any) -> tuple[Any, Any]:  # Any: a pytree of arguments, and the same of dimensions
-        """Plain values and, in the same structure, the dimension each is batched over (or None)."""
+        """Return plain values and, in the same structure, the dimension each is batched over (or None)."""
         return unwrap_batched(values, self.level)
 
     def wrap(self, values: Any, dims: Any) -> Any:  # Any: as in `unwrap`
-        """The inverse of `unwrap`."""
+        """Return the inverse of `unwrap`."""
         return wrap_batched(values, dims, self.level)

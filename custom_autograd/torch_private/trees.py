@@ -15,12 +15,12 @@ from custom_autograd.torch_private.compiler import constant_in_graphs
 
 
 def flatten_tree(tree: Any) -> tuple[list[Any], Any]:  # Any: any container, and torch's own TreeSpec
-    """The leaves of a container, and its structure."""
+    """Return the leaves of a container, and its structure."""
     return _pytree.tree_flatten(tree)
 
 
 def unflatten_tree(leaves: list[Any], structure: Any) -> Any:  # Any: as above
-    """The inverse of `flatten_tree`."""
+    """Return the inverse of `flatten_tree`."""
     return _pytree.tree_unflatten(leaves, structure)
 
 
@@ -35,18 +35,18 @@ class NodeType:
     from_dumpable: Callable[[Any], Any] | None
 
     def dump(self, value: Any) -> tuple[list[Any], Any]:
-        """The children of a value, and its context as what can be written down."""
+        """Return the children of a value, and its context as what can be written down."""
         found, context = self.flatten(value)
         return list(found), context if self.to_dumpable is None else self.to_dumpable(context)
 
     def load(self, values: list[Any], context: Any) -> Any:
-        """The inverse of `dump`."""
+        """Return the inverse of `dump`."""
         return self.unflatten(values, context if self.from_dumpable is None else self.from_dumpable(context))
 
 
 @constant_in_graphs
 def find_node_type(cls: type) -> NodeType | None:
-    """How a registered class is taken apart, or None; containers of Python and torch count as not registered."""
+    """Return how a registered class is taken apart, or None; containers of Python and torch count as not registered."""
     row = _pytree.SUPPORTED_NODES.get(cls)
     if row is None or cls.__module__.partition(".")[0] in OWN:
         return None

@@ -65,20 +65,20 @@ def fake_mode() -> Iterator[Callable[[Tensor], Tensor]]:
 
 
 def find_overload(value: object) -> Overload | None:
-    """The overload, or the default overload of a packet such as torch.ops.aten.sin; None for anything else."""
+    """Return the overload, or the default overload of a packet such as torch.ops.aten.sin; None for anything else."""
     if isinstance(value, OpOverloadPacket):
         return getattr(value, "default", None)
     return value if isinstance(value, OpOverload) else None
 
 
 def overload_of_definition(definition: Definition) -> Overload:
-    """The overload behind an op declared by torch.library.custom_op."""
+    """Return the overload behind an op declared by torch.library.custom_op."""
     overload: Overload = definition._opoverload
     return overload
 
 
 def function_of_definition(definition: Definition) -> Callable[..., object]:
-    """The function an op was declared with by torch.library.custom_op."""
+    """Return the function an op was declared with by torch.library.custom_op."""
     function: Callable[..., object] = definition._init_fn
     return function
 
@@ -92,7 +92,7 @@ class Returned:
 
 
 def _arguments_of(value: object, ctx: Any) -> int:  # Any: a ctx has whatever a rule puts on it
-    """How many gradients there are to be; the dispatcher drops arguments that equal their defaults."""
+    """Return how many gradients there are to be; the dispatcher drops arguments that equal their defaults."""
     if is_foreign(value):
         return sum(not argument.kwarg_only for argument in value._opoverload._schema.arguments)
     return len(ctx.needs_input_grad)
@@ -100,7 +100,7 @@ def _arguments_of(value: object, ctx: Any) -> int:  # Any: a ctx has whatever a 
 
 @contextlib.contextmanager
 def watched_backward(value: object, node: object) -> Iterator[tuple[bool, list[Returned]]]:
-    """Watches what a backward returns, before the engine sums, casts or drops any of it.
+    """Watch what a backward returns, before the engine sums, casts or drop any of it.
 
     Args:
         value: what is called.
@@ -143,7 +143,7 @@ def watched_backward(value: object, node: object) -> Iterator[tuple[bool, list[R
 
 
 def arguments_of_overload(overload: Overload) -> tuple[OverloadArgument, ...]:
-    """The arguments of an overload, in the order of its schema."""
+    """Return the arguments of an overload, in the order of its schema."""
     return tuple(
         OverloadArgument(
             argument.name,
@@ -156,21 +156,21 @@ def arguments_of_overload(overload: Overload) -> tuple[OverloadArgument, ...]:
 
 
 def may_alias(overload: Overload) -> bool:
-    """Whether the schema says that a return shares memory with an argument."""
+    """Return whether the schema says that a return shares memory with an argument."""
     return any(result.alias_info is not None for result in overload._schema.returns)
 
 
 def version_of(tensor: Tensor) -> int | None:
-    """How often a tensor was written to in place; None for an inference tensor, which does not count."""
+    """Return how often a tensor was written to in place; None for an inference tensor, which does not count."""
     return None if tensor.is_inference() else tensor._version
 
 
 def name_of_overload(overload: Overload) -> str:
-    """The name of an overload, "namespace::name", with ".overload" unless it is the default one."""
+    """Return the name of an overload, "namespace::name", with ".overload" unless it is the default one."""
     name: str = overload.name()
     return name.removesuffix(".default")
 
 
 def schema_text(overload: Overload) -> str:
-    """The schema of an overload as the dispatcher prints it."""
+    """Return the schema of an overload as the dispatcher prints it."""
     return str(overload._schema)

@@ -35,7 +35,7 @@ def is_changed(before: Checksum, after: Checksum) -> bool:
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The strided tensors that hold what a tensor holds."""
+    """Yield the strided tensors that hold what a tensor holds."""
     if is_wrapper(tensor):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # its class has it: `is_wrapper`
         inner = [getattr(tensor, name) for name in names]
@@ -56,7 +56,10 @@ def _is_being_captured(tensor: Tensor) -> bool:
 
 
 def _words(tensor: Tensor) -> Tensor:
-    """The memory of a strided tensor as integers, each element once at least; of any dtype, conjugated or not."""
+    """Return the memory of a strided tensor as integers, each element once at least.
+
+    Of any dtype, conjugated or not.
+    """
     size = tensor.element_size()
     dims = [(n, stride * size) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n != 1 and stride]
     if math.prod(tensor.shape) == 0:

@@ -10,14 +10,14 @@ NO_LIST = -2
 
 
 def flatten(values: Sequence[Any], are_lists: Sequence[bool]) -> tuple[list[Any], list[int]]:  # Any: an op's values
-    """Puts the elements of each list in its place.
+    """Put the elements of each list in its place.
 
     Args:
         values: arguments or results, in order.
         are_lists: which of them the schema declares to be lists of tensors.
 
     Returns:
-        The flat values, and per value its length (`SINGLE` for what is no list, `NO_LIST` for None instead of one).
+        The flat values, and per value its length (`SINGLE` for what is not a list, `NO_LIST` for None instead of one).
     """
     flat: list[Any] = []
     lengths: list[int] = []
@@ -34,7 +34,7 @@ def flatten(values: Sequence[Any], are_lists: Sequence[bool]) -> tuple[list[Any]
 
 
 def restore(flat: Sequence[Any], lengths: Sequence[int]) -> list[Any]:  # Any: as in `flatten`
-    """The inverse of `flatten`: lists where there were lists."""
+    """Return the inverse of `flatten`: lists where there were lists."""
     values: list[Any] = []
     position = 0
     for length in lengths:
@@ -59,7 +59,7 @@ class Layout:
         self.outputs: list[int] = []
 
     def flatten_outputs(self, values: Sequence[Any], are_lists: Sequence[bool]) -> tuple[Any, ...]:  # Any: results
-        """Flattens results, and notes their lengths."""
+        """Flatten results, and note their lengths."""
         flat, self.outputs = flatten(values, are_lists)
         return tuple(flat)
 

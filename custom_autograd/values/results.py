@@ -48,7 +48,7 @@ class ResultReader:
         self.may_return_inputs = declaration.schema.may_return_inputs
 
     def read(self, result: Any, arguments: Mapping[str, Any], source: Any, *, is_checked: bool = True) -> Any:
-        """Checks number, types and aliasing.
+        """Check number, types and aliasing.
 
         Args:
             result: what the kernel returned (Any: whatever a user's kernel returned).
@@ -153,7 +153,7 @@ class ResultReader:
                 )
 
     def _without_inputs(self, values: list[Any], arguments: Mapping[str, Any]) -> list[Any]:
-        """Something else in the place of an input that was returned as it is."""
+        """Return something else in the place of an input that was returned as it is."""
         return [
             self.share(output.name, value) if _is_input(output, value, arguments) else value
             for output, value in zip(self.outputs, values, strict=True)
@@ -175,7 +175,7 @@ def _classes_of(output: Output) -> tuple[type, ...]:
 
 
 def _is_input(output: Output, value: Any, arguments: Mapping[str, Any]) -> bool:
-    """Whether a kernel returned the input that the output is declared to be, sometimes."""
+    """Return whether a kernel returned the input that the output is declared to be, sometimes."""
     return output.may_be is not None and value is arguments[output.may_be]
 
 
@@ -196,7 +196,7 @@ def owns_memory(value: Any) -> bool:  # Any: as below
 
 
 def spans(value: Any) -> list[tuple[int, int]]:
-    """The address range of each tensor; some (fake, wrapped, sparse) own no memory that could be compared."""
+    """Return the address range of each tensor; some (fake, wrapped, sparse) own no memory that could be compared."""
     if isinstance(value, (list, tuple)):
         return [span for item in value for span in spans(item)]
     if not owns_memory(value) or value.layout is not torch.strided or value.device.type == "meta":

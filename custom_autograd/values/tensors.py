@@ -15,7 +15,7 @@ SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
 
 def plain(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
-    """Resolves lazy conjugation and negation, so that user code sees the memory it reads.
+    """Resolve lazy conjugation and negation, so that user code sees the memory it reads.
 
     While Dynamo traces a backward there is no memory to be read, and the question itself cannot be traced.
     """
@@ -43,7 +43,7 @@ def without_bases(values: Any) -> Any:  # Any: a tensor, a list of tensors, or a
 
 
 def known(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
-    """Metadata of a tensor, a list of it for a list, None for what is no tensor."""
+    """Return metadata of a tensor, a list of it for a list, None for what is not a tensor."""
     if isinstance(value, Tensor):
         return metadata_of(value)
     if isinstance(value, (list, tuple)):
@@ -52,7 +52,7 @@ def known(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything e
 
 
 def zeros_of(metadata: Metadata, like: Tensor | None) -> Tensor:
-    """Zeros that stand for an undefined gradient: of the kind of the result that it is the gradient of.
+    """Return zeros that stand for an undefined gradient: of the kind of the result that it is the gradient of.
 
     Args:
         metadata: of the result whose gradient is undefined.
@@ -74,7 +74,7 @@ def _wrapped_zeros(metadata: WrapperMetadata) -> Tensor:
 
 
 def materialize(gradient: Any, metadata: Any, like: Tensor | None) -> Any:  # Any: as in `known`
-    """Zeros in place of undefined gradients, where the result is a tensor that can have one."""
+    """Return zeros in place of undefined gradients, where the result is a tensor that can have one."""
     if isinstance(metadata, list):
         gradients = [None] * len(metadata) if gradient is None else gradient
         return [materialize(one, one_known, like) for one, one_known in zip(gradients, metadata, strict=True)]
@@ -84,7 +84,7 @@ def materialize(gradient: Any, metadata: Any, like: Tensor | None) -> Any:  # An
 
 
 def filled(tangent: Any, result: Any) -> Any:  # Any: tensors, lists of tensors, or values that have no tangent
-    """Zeros in place of a tangent that is None, which autograd refuses for a floating-point result."""
+    """Return zeros in place of a tangent that is None, which autograd refuses for a floating-point result."""
     if isinstance(result, (list, tuple)):
         tangents = [None] * len(result) if tangent is None else tangent
         return [filled(one, its) for one, its in zip(tangents, result, strict=True)]
@@ -94,7 +94,7 @@ def filled(tangent: Any, result: Any) -> Any:  # Any: tensors, lists of tensors,
 
 
 def first_tensor(values: Any) -> Tensor | None:  # Any: gradients, with lists among them
-    """The first tensor there is, looking into lists."""
+    """Return the first tensor there is, looking into lists."""
     for value in values:
         if isinstance(value, Tensor):
             return value
@@ -106,12 +106,12 @@ def first_tensor(values: Any) -> Tensor | None:  # Any: gradients, with lists am
 
 
 def is_wanted(need: Any) -> bool:  # Any: a bool or a list of bools
-    """Whether a gradient is wanted, of any element of a list."""
+    """Return whether a gradient is wanted, of any element of a list."""
     return any(need) if isinstance(need, (list, tuple)) else bool(need)
 
 
 def tensors_in(values: Sequence[Any]) -> list[Tensor]:  # Any: tensors, lists of tensors, or None
-    """The tensors among values, looking into lists."""
+    """Return the tensors among values, looking into lists."""
     found = []
     for value in values:
         if isinstance(value, Tensor):
@@ -127,7 +127,7 @@ def any_floating(values: Sequence[Any]) -> bool:  # Any: tensors, lists of tenso
 
 
 def copies(values: Sequence[Any]) -> list[Any]:  # Any: tensors, lists of tensors, or None
-    """Copies of what an op is about to write to."""
+    """Copy of what an op is about to write to."""
     return [
         copies(value) if isinstance(value, (list, tuple)) else None if value is None else value.clone()
         for value in values
@@ -135,7 +135,7 @@ def copies(values: Sequence[Any]) -> list[Any]:  # Any: tensors, lists of tensor
 
 
 def overwrite(given: Sequence[Any], values: Sequence[Any]) -> None:  # Any: as in `copies`
-    """Writes results back over the arguments they replace."""
+    """Write results back over the arguments they replace."""
     for old, new in zip(given, values, strict=True):
         if isinstance(old, (list, tuple)):
             overwrite(old, new)

@@ -10,7 +10,7 @@ from custom_autograd.registration.rule_types import Rule
 
 
 def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """A rule's function (or another one of the same rule) that notes where an exception came from.
+    """Return a rule's function (or another one of the same rule) that notes where an exception came from.
 
     Any: rules take and return what their kind says.
     """
@@ -54,12 +54,12 @@ WITHOUT_MEMORY = (
 
 
 def note_of(op: str, rule: Rule) -> str:
-    """What is noted on an exception that leaves a rule."""
+    """Return what is noted on an exception that leaves a rule."""
     return f"raised in the {rule.title} rule of {op}, {rule.location}"
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Adds a note to an exception, once; on Python 3.10 as the end of its chain of causes."""
+    """Add a note to an exception, once; on Python 3.10 as the end of its chain of causes."""
     attach: Callable[[str], None] | None = getattr(error, "add_note", None)
     if attach is not None:
         if note not in getattr(error, "__notes__", ()):

@@ -25,7 +25,7 @@ _open_contexts = 0
 
 
 def parse_level(level: object, where: str) -> str:
-    """A level by name.
+    """Return a level by name.
 
     Args:
         level: the name.
@@ -42,23 +42,23 @@ def parse_level(level: object, where: str) -> str:
 
 
 def default_level() -> str:
-    """The level of ops that have none of their own."""
+    """Return the level of ops that have none of their own."""
     return parse_level(os.environ.get(VARIABLE) or "cheap", VARIABLE)
 
 
 def level_of(own: str | None) -> str:
-    """The level of a call of an op, from the op's own level."""
+    """Return the level of a call of an op, from the op's own level."""
     return (_chosen.get() if _open_contexts else None) or own or DEFAULT
 
 
 def is_overridden() -> bool:
-    """Whether a `validation(...)` is open in any thread: then no call may rely on the level of another one."""
+    """Return whether a `validation(...)` is open in any thread: then no call may rely on the level of another one."""
     return _open_contexts > 0
 
 
 @contextmanager
 def validation(level: str) -> Iterator[None]:
-    """Sets how much is checked in each call of every op, in this thread, while the context is open.
+    """Set how much is checked in each call of every op, in this thread, while the context is open.
 
     Args:
         level: "full" checks everything, in every call: that outputs share no memory with inputs or each other (by
@@ -95,7 +95,7 @@ DEFAULT = default_level()
 
 
 def _renew_lock() -> None:
-    """Gives a forked child a lock of its own: a thread that is gone may have held the parent's."""
+    """Give a forked child a lock of its own: a thread that is gone may have held the parent's."""
     global _lock
     _lock = threading.Lock()
 

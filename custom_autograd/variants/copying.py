@@ -26,7 +26,7 @@ from custom_autograd.variants.memory import find_same, find_shared, has_several_
 def write_in_place(
     entry: Entry, op: Callable[..., Any], given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Tensor:
-    """The op, written into one of its arguments.
+    """Return the op, written into one of its arguments.
 
     Args:
         entry: of the op (Any: its arguments are of any type).
@@ -85,7 +85,7 @@ def write_out(
         if not isinstance(target, Tensor):
             raise KernelError(
                 label,
-                f"'{name}' is no tensor",
+                f"'{name}' is not a tensor",
                 expected="a tensor",
                 found=type(target).__name__,
                 declared=entry.declaration.location,
@@ -116,7 +116,10 @@ def write_out(
 
 
 def _call(entry: Entry, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The op as users call it; in-place and out= operations do not take part in autocast, PyTorch's own neither."""
+    """Return the op as users call it.
+
+    In-place and out= operations do not take part in autocast, PyTorch's own neither.
+    """
     for device in entry.registrations.autocast:
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
@@ -125,7 +128,7 @@ def _call(entry: Entry, op: Callable[..., Any], args: Sequence[Any], kwargs: dic
 
 
 def _is_kept_for_backward(entry: Entry, given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether backward may save what is written to, under any of its names."""
+    """Return whether backward may save what is written to, under any of its names."""
     if not torch.is_grad_enabled() or not any(one.requires_grad for one in tensors_in([*args, *kwargs.values()])):
         return False
     if torch.compiler.is_dynamo_compiling():
@@ -141,7 +144,7 @@ def _is_kept_for_backward(entry: Entry, given: Tensor, args: Sequence[Any], kwar
 
 
 def _replaced(value: Any, given: Tensor, kept: Tensor) -> Any:  # Any: an argument of any type
-    """An argument with one tensor in the place of another, looking into containers."""
+    """Return an argument with one tensor in the place of another, looking into containers."""
     if value is given:
         return kept
     if not isinstance(value, (list, tuple, dict)):
@@ -151,7 +154,7 @@ def _replaced(value: Any, given: Tensor, kept: Tensor) -> Any:  # Any: an argume
 
 
 def _check(entry: Entry, label: str, name: str, target: Tensor, result: Tensor) -> None:
-    """Refuses another device, and a dtype that cannot be cast, by PyTorch's rule."""
+    """Refuse another device, and a dtype that cannot be cast, by PyTorch's rule."""
     if result.device != target.device:
         raise KernelError(
             label,
@@ -192,7 +195,7 @@ def _refuse_several_elements_in_one_place(entry: Entry, label: str, name: str, t
 
 
 def _refuse_leaf(entry: Entry, name: str, given: Tensor) -> None:
-    """Raises before anything is computed; where nobody may ask, PyTorch's own copy_ refuses it."""
+    """Raise before anything is computed; where nobody may ask, PyTorch's own copy_ refuses it."""
     if torch.compiler.is_compiling() or transforms.is_transforming() or not torch.is_grad_enabled():
         return
     if functions.is_leaf_in_graph(given):
@@ -218,7 +221,7 @@ def _refuse_gradients(entry: Entry, targets: dict[str, Tensor], values: list[Any
 
 
 def refuse_shared_targets(entry: Entry, targets: dict[str, Tensor]) -> None:
-    """Refuses two targets in one place; while a graph is traced there are no places, but the same tensor is seen.
+    """Refuse two targets in one place; while a graph is traced there are no places, but the same tensor is seen.
 
     Raises:
         KernelError: two of them share memory.

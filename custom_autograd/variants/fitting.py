@@ -13,11 +13,11 @@ from custom_autograd.variants.memory import has_several_elements_in_one_place, o
 
 
 def fits(targets: Sequence[Tensor], results: Metadata | None, others: Sequence[Any]) -> bool:  # Any: other arguments
-    """Whether tensors have the shape, dtype and device of the results, and no place in memory twice.
+    """Return whether tensors have the shape, dtype and device of the results, and no place in memory twice.
 
     Args:
         targets: what a kernel would write to.
-        results: shape and dtype of what it would write; None where nobody knows.
+        results: shape and dtype of what it would write; None if nobody knows.
         others: what it would read.
     """
     if results is None:

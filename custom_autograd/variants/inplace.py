@@ -25,7 +25,7 @@ class InplaceVariant(Variant):
     kind = INPLACE
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Tensor:
-        """Calls the op, and writes the result into its first argument.
+        """Call the op, and write the result into its first argument.
 
         Returns:
             The first argument.
@@ -43,7 +43,7 @@ class InplaceVariant(Variant):
         if not isinstance(given, Tensor):
             raise KernelError(
                 f"{self.op.name}.inplace",
-                f"'{name}' is no tensor to write to",
+                f"'{name}' is not a tensor to write to",
                 expected="a tensor",
                 found=show(given),
                 declared=self.op.declaration.location,

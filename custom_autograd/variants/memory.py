@@ -11,7 +11,7 @@ from custom_autograd.values.overlap import do_overlap
 
 
 def has_several_elements_in_one_place(tensor: Tensor) -> bool:
-    """Whether a tensor is expanded, so that one write would change several of its elements."""
+    """Return whether a tensor is expanded, so that one write would change several of its elements."""
     if tensor.layout != torch.strided:
         return False
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
@@ -28,7 +28,7 @@ def find_same(tensors: dict[str, Tensor]) -> tuple[str, str] | None:
 
 
 def find_shared(tensors: dict[str, Tensor]) -> tuple[str, str] | None:
-    """Two names whose tensors overlap in memory, or None."""
+    """Return two names whose tensors overlap in memory, or None."""
     names = list(tensors)
     for index, name in enumerate(names):
         for other in names[:index]:
@@ -38,7 +38,7 @@ def find_shared(tensors: dict[str, Tensor]) -> tuple[str, str] | None:
 
 
 def overlap_any(targets: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether a target overlaps another one, or one of the others."""
+    """Return whether a target overlaps another one, or one of the others."""
     seen = list(others)
     for target in targets:
         if any(do_overlap(target, other) for other in seen):

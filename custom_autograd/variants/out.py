@@ -25,7 +25,7 @@ class OutVariant(Variant):
     kind = OUT
 
     def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """Calls the op, and writes its results.
+        """Call the op, and write its results.
 
         Args:
             args: as of the op.

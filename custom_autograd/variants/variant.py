@@ -67,17 +67,17 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The qualified name of the dispatcher's op: "ns::op_" or "ns::op_out"."""
+        """Return the qualified name of the dispatcher's op: "ns::op_" or "ns::op_out"."""
         return str(self.op.home.suffixed(SUFFIXES[self.kind]))
 
     @property
     def schema(self) -> Schema:
-        """Arguments and outputs; those written to are marked."""
+        """Return arguments and outputs; those written to are marked."""
         return self._entry.declaration.schema
 
     @property
     def overload(self) -> OpOverload:
-        """The dispatcher's op, such as `torch.ops.namespace.name_.default`."""
+        """Return the dispatcher's op, such as `torch.ops.namespace.name_.default`."""
         assert self._entry.overload is not None
         return self._entry.overload
 
@@ -89,7 +89,7 @@ class Variant:
 
     @property
     def _entry(self) -> Entry:
-        """What was declared and registered for it; declared now, if it was not.
+        """Return what was declared and registered for it; declared now, if it was not.
 
         Raises:
             DeclarationError: the op can have no such variant, or another op has the name.
@@ -102,7 +102,7 @@ class Variant:
         return found
 
     def refuse_if_impossible(self) -> None:
-        """Raises where the op can have no such variant.
+        """Raise where the op can have no such variant.
 
         Raises:
             DeclarationError: it cannot.
@@ -131,7 +131,7 @@ class Variant:
         *,
         replace: bool = False,
     ) -> Any:
-        """Registers a kernel that writes the result where it belongs.
+        """Register a kernel that writes the result where it belongs.
 
         It runs where no gradient is recorded, and the tensors that it writes to fit the result as they are: elsewhere
         the variant is the op and a copy.
@@ -160,7 +160,7 @@ class Variant:
         return decorate if fn is None else decorate(fn)
 
     def check(self, *, seed: int = 0, raise_on_failure: bool = True) -> Report:
-        """Checks on the op's samples that its variants and the op agree.
+        """Check on the op's samples that its variants and the op agree.
 
         Raises:
             CheckError: they do not.
@@ -170,7 +170,7 @@ class Variant:
         return checking.check(self.op, checks=["parity"], seed=seed, raise_on_failure=raise_on_failure)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # Any: as the schema says, here and below
-        """Its own kernels by way of the dispatcher, or directly; else the op and a copy."""
+        """Return its own kernels by way of the dispatcher, or directly; else the op and a copy."""
         self.refuse_if_impossible()
         entry = self.op.variants.get(self.kind)
         if entry is None or not entry.has_own_kernels:
@@ -185,7 +185,7 @@ class Variant:
         return self._direct(self, *args, **kwargs)
 
     def _call_op(self, *args: Any, **kwargs: Any) -> Any:
-        """The op as users call it; where that might return an argument as it is, by way of the dispatcher."""
+        """Return the op as users call it; where that might return an argument as it is, by way of the dispatcher."""
         if torch.compiler.is_dynamo_compiling() or self.op.declaration.schema.may_return_inputs:
             assert self.op.traced is not None
             return self.op.traced(*args, **kwargs)
@@ -232,7 +232,7 @@ class Variant:
 
 
 def _find_container(op: Entry, kind: str) -> str | None:
-    """Which container stands in the way of a variant, or None."""
+    """Return which container stands in the way of a variant, or None."""
     nothing: str | None = None
     return adapter_of(op.declaration).around(nothing, lambda form, _: _find_container_in(form, kind))
 
@@ -244,7 +244,7 @@ def _find_container_in(form: Form, kind: str) -> str | None:
 
 
 def _restore(cls: type[Variant], name: str, modules: str | tuple[str, ...]) -> Variant:
-    """How a variant is unpickled: by the name of its op, after importing the module that declares it."""
+    """Return how a variant is unpickled: by the name of its op, after importing the module that declares it."""
     return cls(declare.find_or_import(name, modules))
 
 

@@ -32,7 +32,7 @@ def check(
     raise_on_failure: bool = False,
     isolated: bool = True,
 ) -> Report:
-    """Verifies a target on samples.
+    """Verify a target on samples.
 
     Args:
         target: a `CustomOp`, a torch.library `CustomOpDef`, an `OpOverload`, a `torch.autograd.Function` subclass, or
@@ -73,13 +73,13 @@ def all_checks() -> tuple[Check, ...]:
     """The built-in checks, then those that other packages bring as entry points of the group custom_autograd.checks.
 
     Raises:
-        CheckError: a package brings something that is no check.
+        CheckError: a package brings something that is not a check.
     """
     return CHECKS + tuple(_loaded(row.name, row.load()) for row in entry_points(group=ENTRY_POINTS))
 
 
 def accepted_failures() -> acceptance.Accepted:
-    """What the pyproject.toml of the current folder accepts, or the nearest one above it: op -> check -> reason.
+    """Return what the pyproject.toml of the current folder accepts, or the nearest one above it: op -> check -> reason.
 
     Raises:
         CheckError: it cannot be read, or names an unknown check.
@@ -107,7 +107,7 @@ def select_checks(names: Sequence[str | Check] | str | None) -> tuple[Check, ...
 
 
 def _words(check: Check) -> set[str]:
-    """What `checks=` may call a check."""
+    """Return what `checks=` may call a check."""
     return {check.name, check.code, check.group} | ({"quick"} if check.is_quick else set())
 
 
@@ -119,7 +119,7 @@ def case_of(
     dtype: torch.dtype | None = None,
     seed: int = 0,
 ) -> runner.Case:
-    """A target with its samples, made.
+    """Return a target with its samples, made.
 
     Raises:
         CheckError: there are no samples, or making them raises.
@@ -141,7 +141,7 @@ def case_of(
 def _given(
     samples: Iterable[Sample] | SamplesRule, device: torch.device | str | None, dtype: torch.dtype | None, seed: int
 ) -> tuple[Sample, ...]:
-    """Samples a caller gave: moved to what is asked for, or made there."""
+    """Return samples a caller gave: moved to what is asked for, or made there."""
     if callable(samples):
         return tuple(samples(_factory(device, dtype, seed)))
     return tuple(_moved(sample, device, dtype) if isinstance(sample, Sample) else sample for sample in samples)
@@ -181,7 +181,7 @@ def _loaded(name: str, value: object) -> Check:
         return check
     raise CheckError(
         f"entry point '{name}'",
-        f"what the group {ENTRY_POINTS} brings is no check",
+        f"what the group {ENTRY_POINTS} brings is not a check",
         expected="a subclass of custom_autograd.extend.Check, or an instance",
         found=repr(value)[:80],
         do="correct the entry point of the package that brings it, or uninstall that package",

@@ -2,7 +2,7 @@
 
     bias[h, i, j] = -slope_h · (i - j) for j <= i, else -∞;    slope_h = 2^(-8 (h + 1) / heads), h = 0, 1, ...
 
-Of heads that are no power of two, the first P = 2^⌊log₂ heads⌋ have the slopes of P heads, the others those that 2P
+Of heads that are not a power of two, the first P = 2^⌊log₂ heads⌋ have the slopes of P heads, the others those that 2P
 heads would have at h = 0, 2, 4, ...; so it is in the paper's code.
 Shapes: bias: (heads, length, length), for `F.scaled_dot_product_attention(q, k, v, attn_mask=bias)`.
 Dtypes: float64, float32, bfloat16, float16; each value is one rounding of a product in float32 or float64.

@@ -6,7 +6,7 @@ Shapes: positions: (atoms, 3); pairs: (pairs, 2), indices; cell: (3, 3), a vecto
 Dtypes: positions and cell float64, float32, bfloat16, float16; pairs int64. The arithmetic is float64 or float32.
 With a cell each pair is that of nearest images, as far as the cell is not so oblique that rounding misses the nearest.
 A distance of zero (also one whose square underflows) has gradients 0, where d / |d| would be NaN.
-An index that is no atom raises on the CPU; on a GPU, which is not waited for, that distance is NaN.
+An index that is not an atom raises on the CPU; on a GPU, which is not waited for, that distance is NaN.
 The gradients are in pair_forces.py, beside this file: forces are a gradient, and a loss on forces takes another.
 Source: Allen and Tildesley 2017, "Computer Simulation of Liquids", sections 1.6.3 (nearest images) and 2.7 (forces).
 """

@@ -29,7 +29,7 @@ def inverse_of(cell: Tensor) -> Tensor:
 
 def difference(rows: Tensor, pairs: Tensor, shift: Tensor | None) -> Tensor:
     """rows[i] - rows[j] - shift · the last three rows."""
-    atoms = rows if shift is None else rows[:-3]  # index_select refuses what is no atom, also negative numbers
+    atoms = rows if shift is None else rows[:-3]  # index_select refuses what is not an atom, also negative numbers
     d = atoms.index_select(0, pairs[:, 0]) - atoms.index_select(0, pairs[:, 1])
     return d if shift is None else d - shift @ rows[-3:]
 

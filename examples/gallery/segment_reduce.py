@@ -92,7 +92,7 @@ def reduce_rows(x, offsets, out, argmax, rows, features, kind: tl.constexpr, blo
     segment = tl.program_id(0).to(tl.int64)
     feature = tl.program_id(1) * block + tl.arange(0, block)[None, :]
     first, last = tl.load(offsets + segment), tl.load(offsets + segment + 1)
-    # Raising would make the host wait for the device: a segment that is no range of rows reads nothing, and is NaN.
+    # Raising would make the host wait for the device: a segment that is not a range of rows reads nothing, and is NaN.
     is_range = (first >= 0) & (first <= last) & (last <= rows) & ((segment > 0) | (first == 0))
     is_range &= (segment + 1 < tl.num_programs(0)) | (last == rows)
     total = tl.full((many, block), float("-inf") if kind == "max" else 0.0, wide)

@@ -139,7 +139,7 @@ LAYOUTS: tuple[Mutant, ...] = (
         "layout_misaligned",
         "misaligned",
         "layouts",
-        "Addresses that are no multiple of 16 are rounded down.",
+        "Addresses that are not a multiple of 16 are rounded down.",
         CUBE.but(kernel=lambda x: (_aligned_down(x) ** 3).contiguous()),
     ),
     plant(

@@ -103,7 +103,7 @@ def pages_of(site: Path) -> list[Path]:
 
 
 def is_elsewhere(address: str) -> bool:
-    """Whether an address is on the web; `file:` is not: what looks like it in a text is no link."""
+    """Whether an address is on the web; `file:` is not: what looks like it in a text is not a link."""
     return urlsplit(address).scheme in ("http", "https", "mailto") or bool(urlsplit(address).netloc)
 
 

@@ -125,7 +125,7 @@ def test_cross_entropy_of_ignored_rows_only() -> None:
 @needs_compiler
 @pytest.mark.parametrize("label", [4, -1, 2**40])
 def test_label_out_of_range(label: int) -> None:
-    """A label that is no class is said, with its row, and nothing is read there."""
+    """A label that is not a class is said, with its row, and nothing is read there."""
     with pytest.raises(RuntimeError, match=rf"label {label} in row 1 is neither a class in \[0, 4\) nor ignore_index"):
         entropy.softmax_cross_entropy(torch.zeros(2, 4), torch.tensor([0, label]))
 

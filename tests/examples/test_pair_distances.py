@@ -203,7 +203,7 @@ def test_pull_of_another_length_is_refused() -> None:
 @interpreted
 @periodic
 def test_triton_interpreted(is_periodic: bool) -> None:
-    """Two roundings: the interpreter truncates bfloat16. An index that is no atom is a distance of NaN."""
+    """Two roundings: the interpreter truncates bfloat16. An index that is not an atom is a distance of NaN."""
     for dtype, budget in BUDGETS.items():
         positions, cell = positions_and_cell(is_periodic, dtype)
         found = distances.pair_distances_cuda(positions, PAIRS, cell)

@@ -261,7 +261,7 @@ def test_function_that_the_source_lacks(built: Path) -> None:
 
 @pytest.mark.parametrize(("broken", "advice"), [("source", "package data"), ("cache", "CUSTOM_AUTOGRAD_CACHE")])
 def test_files_that_cannot_be_used(broken: str, advice: str, source: Path, cache: Path) -> None:
-    """A missing source or a cache that is no folder is a reason to fall back, not a crash."""
+    """A missing source or a cache that is not a folder is a reason to fall back, not a crash."""
     if broken == "source":
         source.unlink()
     else:
@@ -558,7 +558,7 @@ def test_variable_that_is_no_command_is_said(source: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("flags", ["-O2", [Path("a.o")]], ids=["text", "path"])
 def test_flags_that_are_no_words_are_refused(flags: object, source: Path) -> None:
-    with pytest.raises(KernelError, match=r"^times: 'flags' is no list of flags\n"):
+    with pytest.raises(KernelError, match=r"^times: 'flags' is not a list of flags\n"):
         cpp_kernel(source, "times", flags=flags)  # type: ignore[arg-type]
 
 

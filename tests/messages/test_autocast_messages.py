@@ -65,7 +65,7 @@ def test_unknown_argument():
     assert_expected_inline(
         refused("cpu", {"wieght": "lower"}),
         """\
-RegistrationError: casts::scaled: autocast names 'wieght', which is no name of the op
+RegistrationError: casts::scaled: autocast names 'wieght', which is not a name of the op
   expected   'x', 'weight'
   found      'wieght'
   declared   FILE.py:LINE
@@ -77,7 +77,7 @@ def test_argument_that_is_no_tensor():
     assert_expected_inline(
         refused("cpu", {"eps": "float32"}),
         """\
-RegistrationError: casts::scaled: autocast names 'eps', which is no tensor argument
+RegistrationError: casts::scaled: autocast names 'eps', which is not a tensor argument
   expected   'x', 'weight'
   found      'eps'
   declared   FILE.py:LINE""",
@@ -88,7 +88,7 @@ def test_name_that_is_no_string():
     assert_expected_inline(
         refused("cpu", {0: "lower"}),
         """\
-RegistrationError: casts::scaled: autocast names 0, which is no name of the op
+RegistrationError: casts::scaled: autocast names 0, which is not a name of the op
   expected   'x', 'weight'
   found      0
   declared   FILE.py:LINE""",
@@ -179,7 +179,7 @@ def test_unknown_output():
     assert_expected_inline(
         refused("cpu", "lower", output={"oot": "input"}),
         """\
-RegistrationError: casts::scaled: autocast names 'oot', which is no name of the op
+RegistrationError: casts::scaled: autocast names 'oot', which is not a name of the op
   expected   'out'
   found      'oot'
   declared   FILE.py:LINE
@@ -191,7 +191,7 @@ def test_hidden_output():
     assert_expected_inline(
         refused("cpu", "lower", output={"rstd": "float32"}),
         """\
-RegistrationError: casts::scaled: autocast names 'rstd', which is no tensor that the call returns anew
+RegistrationError: casts::scaled: autocast names 'rstd', which is not a tensor that the call returns anew
   expected   'out'
   found      'rstd'
   declared   FILE.py:LINE""",

@@ -293,7 +293,7 @@ def test_vmap_of_numbers_that_differ():
     assert_expected_inline(
         batched(kernel=lambda x: int(x[0]), schema="(Tensor x) -> int", args=(torch.arange(4.0).view(2, 2),)),
         """\
-KernelError: words::batched: the output 'output' is no tensor and differs between the samples of a vmap
+KernelError: words::batched: the output 'output' is not a tensor and differs between the samples of a vmap
   found      0, 2
   declared   FILE.py:LINE
   do         register_vmap a rule that says what it means""",

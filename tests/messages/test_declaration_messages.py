@@ -344,7 +344,7 @@ def test_static_that_names_no_argument():
     assert_expected_inline(
         declare(good, static=("m",)),
         """\
-DeclarationError: words::op: static= names 'm', which is no argument
+DeclarationError: words::op: static= names 'm', which is not an argument
   expected   'x', 'n'
   found      'm'
   declared   FILE.py:LINE""",
@@ -421,7 +421,7 @@ def test_mutates_args_without_such_an_argument():
     assert_expected_inline(
         declare(good, mutates_args="y"),
         """\
-DeclarationError: words::op: mutates_args names 'y', which is no argument
+DeclarationError: words::op: mutates_args names 'y', which is not an argument
   expected   'x', 'n'
   found      'y'
   declared   FILE.py:LINE""",
@@ -526,7 +526,7 @@ def test_output_with_a_name_that_is_none():
         declare(good, outputs=("the output",)),
         """\
 DeclarationError: words::op: 'the output' cannot be the name of an argument or an output
-  expected   Python identifiers that are no keywords
+  expected   Python identifiers that are not keywords
   declared   FILE.py:LINE
   do         rename it, so that rules can name it""",
     )
@@ -536,7 +536,7 @@ def test_hidden_that_is_no_output():
     assert_expected_inline(
         declare(pair, outputs=("out", "rstd"), hidden="rst"),
         """\
-DeclarationError: words::op: hidden= names 'rst', which is no output
+DeclarationError: words::op: hidden= names 'rst', which is not an output
   expected   'out', 'rstd'
   found      'rst'
   declared   FILE.py:LINE

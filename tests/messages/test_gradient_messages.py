@@ -174,7 +174,7 @@ def test_no_tensor():
     assert_expected_inline(
         returned(lambda x: (0.0, None)),
         """\
-GradientError: words::linear: the gradient of 'x' is no tensor
+GradientError: words::linear: the gradient of 'x' is not a tensor
   expected   a tensor, None, or a callable that returns one
   found      float: 0.0
   rule       FILE.py:LINE, backward
@@ -211,7 +211,7 @@ def test_misnamed():
     assert_expected_inline(
         returned(lambda x: {"x": x, "wieght": None}),
         """\
-GradientError: words::linear: the backward returns a gradient for 'wieght', which is no input
+GradientError: words::linear: the backward returns a gradient for 'wieght', which is not an input
   expected   gradients for 'x', 'weight'
   found      'wieght'
   rule       FILE.py:LINE, backward
@@ -250,7 +250,7 @@ def test_list_that_is_none():
     assert_expected_inline(
         returned_list(lambda grad: grad),
         """\
-GradientError: words::total: the gradient of the list 'xs' is no list
+GradientError: words::total: the gradient of the list 'xs' is not a list
   expected   a list of 2
   found      a tensor of shape (2,)
   rule       FILE.py:LINE, backward
@@ -289,7 +289,7 @@ def test_list_with_a_number():
     assert_expected_inline(
         returned_list(lambda grad: [grad, 1]),
         """\
-GradientError: words::total: the gradient of 'xs[1]' is no tensor
+GradientError: words::total: the gradient of 'xs[1]' is not a tensor
   expected   a tensor, None, or a callable that returns one
   found      int: 1
   rule       FILE.py:LINE, backward
@@ -410,7 +410,7 @@ GradientError: words::dropped_in: the backward returns the wrong number of gradi
   found      4
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one per positional argument and keyword-only tensor, None for what is no tensor""",
+  do         return one per positional argument and keyword-only tensor, None for what is not a tensor""",
     )
 
 
@@ -423,7 +423,7 @@ GradientError: words::dropped_in: the backward returns the wrong number of gradi
   found      1
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one per positional argument and keyword-only tensor, None for what is no tensor""",
+  do         return one per positional argument and keyword-only tensor, None for what is not a tensor""",
     )
 
 
@@ -444,7 +444,7 @@ def test_drop_in_no_tensor():
     assert_expected_inline(
         message(dropped_in(lambda ctx, grad: (1.5, None))),
         """\
-GradientError: words::dropped_in: the gradient of 'x' is no tensor
+GradientError: words::dropped_in: the gradient of 'x' is not a tensor
   expected   a tensor or None
   found      float: 1.5
   rule       FILE.py:LINE, backward
@@ -548,7 +548,7 @@ def test_jvp_misnamed():
     assert_expected_inline(
         pushed(lambda tangent_x: {"a": tangent_x, "bb": tangent_x}),
         """\
-GradientError: words::pushed: the jvp returns a tangent for 'bb', which is no differentiable output
+GradientError: words::pushed: the jvp returns a tangent for 'bb', which is not a differentiable output
   expected   'a', 'b'
   rule       FILE.py:LINE, jvp
   declared   FILE.py:LINE
@@ -560,7 +560,7 @@ def test_jvp_no_tensor():
     assert_expected_inline(
         pushed(lambda tangent_x: (tangent_x, 1)),
         """\
-GradientError: words::pushed: the tangent of 'b' is no tensor
+GradientError: words::pushed: the tangent of 'b' is not a tensor
   found      int
   rule       FILE.py:LINE, jvp
   declared   FILE.py:LINE""",

@@ -291,7 +291,7 @@ def test_grad_of_an_unknown_input():
     assert_expected_inline(
         message(lambda: rms_norm.register_grad("weihgt")),
         """\
-RegistrationError: words::rms_norm: register_grad names 'weihgt', which is no differentiable input
+RegistrationError: words::rms_norm: register_grad names 'weihgt', which is not a differentiable input
   expected   'x', 'weight'
   found      'weihgt'
   declared   FILE.py:LINE
@@ -303,7 +303,7 @@ def test_grad_of_an_input_without_one():
     assert_expected_inline(
         message(lambda: rms_norm.register_grad("eps")),
         """\
-RegistrationError: words::rms_norm: register_grad names 'eps', which is no differentiable input
+RegistrationError: words::rms_norm: register_grad names 'eps', which is not a differentiable input
   expected   'x', 'weight'
   found      'eps'
   declared   FILE.py:LINE""",

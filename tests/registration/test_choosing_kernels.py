@@ -123,12 +123,12 @@ def test_where_no_kernel_accepts_the_error_lists_each_with_its_reason():
 
 def test_a_condition_may_say_why():
     def on_tuesdays(x):
-        raise KernelUnavailable("today is no Tuesday")
+        raise KernelUnavailable("today is not a Tuesday")
 
     op = make(device_types="cuda")
     op.register_kernel("cpu", adding(10), when=on_tuesdays)
 
-    with pytest.raises(KernelError, match="today is no Tuesday"):
+    with pytest.raises(KernelError, match="today is not a Tuesday"):
         value(op, 1)
 
 
@@ -522,10 +522,10 @@ def test_a_copy_that_a_kernel_returns_stands_for_the_argument():
         ({"priority": 1.5}, "the priority of a kernel is an int"),
         ({"priority": True}, "the priority of a kernel is an int"),
         ({"when": 3}, "when= takes a function of some of the op's arguments"),
-        ({"when": lambda y: True}, "when= has a parameter 'y', which is no argument of the op"),
-        ({"when": lambda *args: True}, "when= has a parameter '\\*args', which is no argument of the op"),
+        ({"when": lambda y: True}, "when= has a parameter 'y', which is not an argument of the op"),
+        ({"when": lambda *args: True}, "when= has a parameter '\\*args', which is not an argument of the op"),
         ({"layouts": 3}, "layouts= takes a layout, or a dict of layouts by argument"),
-        ({"layouts": {"y": "contiguous"}}, "layouts= names 'y', which is no tensor argument"),
+        ({"layouts": {"y": "contiguous"}}, "layouts= names 'y', which is not a tensor argument"),
         ({"layouts": "contigous"}, "layouts= names a layout for 'x' that is none"),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),

@@ -80,7 +80,7 @@ REFUSED = {
     "output named as input": (identity, {"outputs": ("x",)}, "the name 'x' stands twice"),
     "outputs named alike": (two_outputs, {"outputs": ("a", "a")}, "the name 'a' stands twice"),
     "too many output names": (identity, {"outputs": ("a", "b")}, "outputs= does not have one name per output"),
-    "hidden is no output": (two_outputs, {"hidden": ("output_3",)}, "did you mean 'output_"),
+    "hidden is not an output": (two_outputs, {"hidden": ("output_3",)}, "did you mean 'output_"),
     "everything hidden": (identity, {"hidden": ("output",)}, "every output is hidden"),
     "non-differentiable is nothing": (identity, {"non_differentiable": ("z",)}, "non_differentiable= names 'z'"),
     "mutates nothing": (scalar_only, {"mutates_args": ("xx",)}, "did you mean 'x'"),

@@ -90,17 +90,20 @@ WRONG = {
     ),
     "misnamed": (
         lambda g, x, w: {"x": g @ w, "wieght": None},
-        ["'wieght', which is no input", "did you mean 'weight'?"],
+        ["'wieght', which is not an input", "did you mean 'weight'?"],
     ),
     "too few": (lambda g, x, w: (g @ w,), ["wrong number of gradients", "2: 'x', 'weight'", "1"]),
     "too many": (lambda g, x, w: (g @ w, None, None), ["wrong number of gradients", "2: 'x', 'weight'", "3"]),
     "one for two": (lambda g, x, w: g @ w, ["one value for several inputs", "a tensor of shape (5, 4)"]),
     "nothing for two": (lambda g, x, w: None, ["'x', 'weight'"]),
-    "number": (lambda g, x, w: (g @ w, 0.0), ["the gradient of 'weight' is no tensor", "float: 0.0"]),
-    "list for a tensor": (lambda g, x, w: {"x": [g @ w], "weight": None}, ["the gradient of 'x' is no tensor", "list"]),
+    "number": (lambda g, x, w: (g @ w, 0.0), ["the gradient of 'weight' is not a tensor", "float: 0.0"]),
+    "list for a tensor": (
+        lambda g, x, w: {"x": [g @ w], "weight": None},
+        ["the gradient of 'x' is not a tensor", "list"],
+    ),
     "callable of a number": (
         lambda g, x, w: {"x": lambda: 3, "weight": None},
-        ["the gradient of 'x' is no tensor", "int: 3"],
+        ["the gradient of 'x' is not a tensor", "int: 3"],
     ),
     "set": (lambda g, x, w: {g, x}, ["one value for several inputs", "set"]),
 }
@@ -118,12 +121,12 @@ def test_a_wrong_gradient_is_refused(what, parts):
 
 
 LISTS = {
-    "tensor for a list": (lambda g: g, ["the gradient of the list 'xs' is no list", "a tensor of shape (2,)"]),
+    "tensor for a list": (lambda g: g, ["the gradient of the list 'xs' is not a list", "a tensor of shape (2,)"]),
     "too short": (lambda g: [g], ["'xs' has the wrong length", "2", "1"]),
     "too long": (lambda g: [g, g, g], ["'xs' has the wrong length", "2", "3"]),
-    "number inside": (lambda g: [g, 3], ["the gradient of 'xs[1]' is no tensor", "int: 3"]),
+    "number inside": (lambda g: [g, 3], ["the gradient of 'xs[1]' is not a tensor", "int: 3"]),
     "shape inside": (lambda g: [g.sum(), g], ["the gradient of 'xs[0]' has the wrong shape", "(2,)", "()"]),
-    "in a dict, misnamed": (lambda g: {"x": [g, g]}, ["'x', which is no input", "did you mean 'xs'?"]),
+    "in a dict, misnamed": (lambda g: {"x": [g, g]}, ["'x', which is not an input", "did you mean 'xs'?"]),
 }
 
 

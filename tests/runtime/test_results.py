@@ -309,7 +309,7 @@ def test_an_unknown_output():
     assert_expected_inline(
         message(lambda: declare("a", aliases={"outptu": "x"}), DeclarationError),
         """\
-aliases::a: aliases= names 'outptu', which is no output
+aliases::a: aliases= names 'outptu', which is not an output
   expected   'output'
   found      'outptu'
   do         did you mean 'output'?""",
@@ -320,7 +320,7 @@ def test_an_unknown_input():
     assert_expected_inline(
         message(lambda: declare("b", aliases={"output": "y"}), DeclarationError),
         """\
-aliases::b: aliases= names 'y', which is no input
+aliases::b: aliases= names 'y', which is not an input
   expected   'x'
   found      'y'
   do         write aliases={'output': 'input'}""",

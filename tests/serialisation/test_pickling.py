@@ -227,7 +227,7 @@ def test_a_later_report_may_have_more_keys():
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"format": 99}'])
 def test_what_is_no_report_is_refused(text):
-    with pytest.raises(ValueError, match="this is no report of format 1"):
+    with pytest.raises(ValueError, match="this is not a report of format 1"):
         Report.from_json(text)
 
 

@@ -573,7 +573,7 @@ def test_no_tensor():
     assert_expected_inline(
         message(lambda: cube.inplace(2.0, torch.ones(3))),
         """\
-inplace::cube.inplace: 'x' is no tensor to write to
+inplace::cube.inplace: 'x' is not a tensor to write to
   expected   a tensor
   found      2.0""",
     )
@@ -581,13 +581,13 @@ inplace::cube.inplace: 'x' is no tensor to write to
 
 NONE = {
     "(Tensor x) -> (Tensor, Tensor)": "it returns 2 values, and one tensor can hold one",
-    "(int n, Tensor x) -> Tensor": "its first argument is no tensor",
-    "(*, Tensor x) -> Tensor": "its first argument is no tensor",
-    "(Tensor[] x) -> Tensor": "its first argument is no tensor",
-    "(Tensor x) -> Tensor[]": "its output 'output' is no tensor: Tensor[]",
-    "(Tensor x) -> int": "its output 'output' is no tensor: int",
+    "(int n, Tensor x) -> Tensor": "its first argument is not a tensor",
+    "(*, Tensor x) -> Tensor": "its first argument is not a tensor",
+    "(Tensor[] x) -> Tensor": "its first argument is not a tensor",
+    "(Tensor x) -> Tensor[]": "its output 'output' is not a tensor: Tensor[]",
+    "(Tensor x) -> int": "its output 'output' is not a tensor: int",
     "(Tensor(a!) x) -> ()": "it writes to 'x' itself",
-    "(Tensor(a) x) -> Tensor(a)": "it returns a view, which is no new memory",
+    "(Tensor(a) x) -> Tensor(a)": "it returns a view, which is not new memory",
 }
 
 

@@ -467,7 +467,7 @@ def test_a_place_that_is_no_tensor():
     assert_expected_inline(
         message(lambda: scaled.out(x(), out=3.0)),
         """\
-out::scaled.out: 'out' is no tensor
+out::scaled.out: 'out' is not a tensor
   expected   a tensor
   found      float""",
     )
@@ -487,11 +487,11 @@ out::unknown: a kernel of a variant runs only where the result fits, and nothing
 
 NONE = {
     "(Tensor x) -> ()": "it returns nothing",
-    "(Tensor x) -> Tensor[]": "its output 'output' is no tensor: Tensor[]",
-    "(Tensor x) -> (Tensor, int)": "its output 'output_1' is no tensor: int",
+    "(Tensor x) -> Tensor[]": "its output 'output' is not a tensor: Tensor[]",
+    "(Tensor x) -> (Tensor, int)": "its output 'output_1' is not a tensor: int",
     "(Tensor out) -> Tensor": "it has an argument 'out' already",
     "(Tensor(a!) x) -> ()": "it writes to 'x' itself",
-    "(Tensor(a) x) -> Tensor(a)": "it returns a view, which is no new memory",
+    "(Tensor(a) x) -> Tensor(a)": "it returns a view, which is not new memory",
 }
 
 

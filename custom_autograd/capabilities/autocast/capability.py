@@ -22,7 +22,7 @@ class Autocast(Capability):
     name = "autocast"
 
     def attach(self, entry: Entry) -> None:
-        """Registers a kernel at the Autocast key of each device type with a policy."""
+        """Register a kernel at the Autocast key of each device type with a policy."""
         for device_type in entry.registrations.autocast:
             implement(entry, f"Autocast{key_of_device(device_type)}", _kernel(entry, device_type))
 
@@ -39,7 +39,7 @@ class Autocast(Capability):
         return Caster(entry).around(batched)
 
     def describe(self, entry: Entry) -> str:
-        """The policies, or that autocast leaves the op alone."""
+        """Return the policies, or that autocast leaves the op alone."""
         policies = [f"{policy.device_type}: {policy.text}" for policy in policies_of(entry)]
         return f"registered: {'; '.join(policies)}" if policies else "none: inputs keep their dtype"
 

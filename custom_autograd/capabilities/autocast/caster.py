@@ -27,12 +27,12 @@ Call = Callable[..., Any]  # Any: takes and returns what the schema says
 
 
 def policies_of(entry: Entry) -> tuple[CastPolicy, ...]:
-    """What is registered, one policy for each device type."""
+    """Return what is registered, one policy for each device type."""
     return tuple(rule.policy for rule in entry.registrations.autocast.values())
 
 
 def is_cast(entry: Entry, tensor: Tensor) -> bool:
-    """Whether a policy is in effect for a tensor."""
+    """Return whether a policy is in effect for a tensor."""
     device_type = tensor.device.type
     return device_type in entry.registrations.autocast and torch.is_autocast_enabled(device_type)
 
@@ -55,7 +55,7 @@ class Caster:
         self._bind = Binder(entry.declaration.schema)
 
     def around(self, call: Call) -> Call:
-        """What runs the op under all policies for which autocast is on, and is itself above the Autocast key."""
+        """Return what runs the op under all policies for which autocast is on, and is itself above the Autocast key."""
 
         def cast(*args: Any, **kwargs: Any) -> Any:
             found = call
@@ -66,7 +66,7 @@ class Caster:
         return cast
 
     def _in_effect(self, *args: Any, **kwargs: Any) -> tuple[CastPolicy, ...]:
-        """The policies for which autocast is on, where the call has a tensor on their device type."""
+        """Return the policies for which autocast is on, where the call has a tensor on their device type."""
         enabled = [p for p in policies_of(self._entry) if torch.is_autocast_enabled(p.device_type)]
         if not enabled:
             return ()
@@ -74,7 +74,7 @@ class Caster:
         return tuple(policy for policy in enabled if policy.device_type in devices)
 
     def run(self, policy: CastPolicy, call: Call, /, *args: Any, **kwargs: Any) -> Any:
-        """A call of the op under one policy.
+        """Return a call of the op under one policy.
 
         Args:
             policy: for a device type for which autocast is on.
@@ -102,7 +102,7 @@ class Caster:
             return self._outputs(policy, arguments, result)
 
     def _outputs(self, policy: CastPolicy, arguments: Mapping[str, Any], result: Any) -> Any:
-        """The results, cast where the policy says so."""
+        """Return the results, cast where the policy says so."""
         if not policy.outputs:
             return result
         floating = [t for value in arguments.values() for t in _tensors(value) if t.is_floating_point()]
@@ -117,7 +117,7 @@ class Caster:
 
 
 def without_casts(entry: Entry, backward: Call) -> Call:
-    """The backward of an op, with autocast off where the op has a policy: as its forward ran."""
+    """Return the backward of an op, with autocast off where the op has a policy: as its forward ran."""
     for policy in policies_of(entry):
         backward = _switched_off(policy.device_type, backward)
     return backward
@@ -134,7 +134,7 @@ def _switched_off(device_type: str, backward: Call) -> Call:
 
 
 def _cast_inputs(policy: CastPolicy, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by name, cast where the policy says so."""
+    """Return the arguments by name, cast where the policy says so."""
     promoting = [arguments[name] for name, cast in policy.arguments.items() if cast == PROMOTE]
     widest = policy.promoted(t.dtype for value in promoting for t in _tensors(value) if policy.is_castable(t))
     return {
@@ -146,7 +146,7 @@ def _cast_inputs(policy: CastPolicy, arguments: Mapping[str, Any]) -> dict[str, 
 
 
 def _cast(value: Any, policy: CastPolicy, dtype: torch.dtype | None) -> Any:
-    """A tensor, or each of a list, in the dtype; whatever autocast leaves alone stays as it is."""
+    """Return a tensor, or each of a list, in the dtype; whatever autocast leaves alone stays as it is."""
     if dtype is None:
         return value
     if isinstance(value, Tensor):
@@ -157,7 +157,7 @@ def _cast(value: Any, policy: CastPolicy, dtype: torch.dtype | None) -> Any:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensor that a value is, or those of a list."""
+    """Yield the tensor that a value is, or those of a list."""
     for item in value if isinstance(value, (list, tuple)) else (value,):
         if isinstance(item, Tensor):
             yield item

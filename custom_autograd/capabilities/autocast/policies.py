@@ -14,7 +14,7 @@ from custom_autograd.registration.declaration import Declaration
 
 
 def parse_policy(declaration: Declaration, device_type: str, inputs: Any, output: Any) -> CastPolicy:
-    """Reads a policy (Any: whatever the author wrote).
+    """Read a policy (Any: whatever the author wrote).
 
     Raises:
         RegistrationError: torch has no autocast for the device type, or a cast names what there is not.
@@ -26,7 +26,7 @@ def parse_policy(declaration: Declaration, device_type: str, inputs: Any, output
 
 
 def show_casts(casts: Any) -> str:  # Any: as above
-    """What the author wrote, in one line."""
+    """Return what the author wrote, in one line."""
     if isinstance(casts, Mapping):
         return "{" + ", ".join(f"{show(name)}: {show(cast)}" for name, cast in casts.items()) + "}"
     return show(casts)
@@ -38,7 +38,7 @@ class _Reader:
         self.schema = declaration.schema
 
     def check_device(self, device_type: object) -> None:
-        """Refuses a device type without autocast."""
+        """Refuse a device type without autocast."""
         if not _has_autocast(device_type):
             raise self.declaration.origin().error(
                 RegistrationError,
@@ -49,7 +49,7 @@ class _Reader:
             )
 
     def inputs(self, casts: Any) -> dict[str, Cast]:  # Any: whatever the author wrote
-        """The cast of each argument. One for all leaves out what must stay the caller's own tensor."""
+        """Return the cast of each argument. One for all leaves out what must stay the caller's own tensor."""
         named = [argument.name for argument in self.schema.tensor_arguments]
         own = self._kept()
         if not isinstance(casts, Mapping):
@@ -69,7 +69,7 @@ class _Reader:
         return {name: cast for name, cast in casts.items() if cast != KEEP}
 
     def outputs(self, casts: Any) -> dict[str, Cast]:  # Any: whatever the author wrote
-        """The cast of each output that a call returns and that is nobody's memory."""
+        """Return the cast of each output that a call returns and that is nobody's memory."""
         if casts is None:
             return {}
         fresh = [o.name for o in self.schema.visible_outputs if o.holds_tensors and o.alias_of is None]
@@ -77,12 +77,12 @@ class _Reader:
             self._check(casts, "the output", OUTPUT_WORDS)
             return {name: casts for name in fresh if casts != KEEP}
         for name, cast in casts.items():
-            self._check_name(name, fresh, self.schema.output_names, "no tensor that the call returns anew")
+            self._check_name(name, fresh, self.schema.output_names, "no tensor that the call returns again")
             self._check(cast, f"output '{name}'", OUTPUT_WORDS)
         return {name: cast for name, cast in casts.items() if cast != KEEP}
 
     def _kept(self) -> dict[str, str]:
-        """Arguments that must stay the caller's own tensors, and why."""
+        """Return arguments that must stay the caller's own tensors, and why."""
         viewed = {output.alias_of for output in self.schema.outputs if output.is_view}
         reasons = {name: "an output is a view of: it would be a view of a copy" for name in viewed if name}
         written = {a.name: "the op writes to: it would write to a copy" for a in self.schema.mutated_arguments}
@@ -121,7 +121,7 @@ def _advice(word: str, words: Sequence[str]) -> str | None:
 
 def _has_autocast(device_type: object) -> bool:
     try:
-        if not isinstance(device_type, str) or torch.device(device_type).type != device_type:  # "cuda:0" is no type
+        if not isinstance(device_type, str) or torch.device(device_type).type != device_type:  # "cuda:0" is not a type
             return False
         return torch.amp.is_autocast_available(device_type)
     except RuntimeError:  # there is no such device type

@@ -22,7 +22,7 @@ class Subclasses(Capability):
     name = "torch_dispatch"
 
     def attach(self, entry: Entry) -> None:
-        """Registers each rule, once, and what stands for one for nested tensors."""
+        """Register each rule, once, and what stands for one for nested tensors."""
         if NestedTensor not in entry.attached:
             over_values = nested.attach(entry, lambda: NestedTensor in entry.registrations.torch_dispatch)
             _register(entry, NestedTensor, _nested_dispatch(entry, over_values))
@@ -36,7 +36,7 @@ class Subclasses(Capability):
         return False
 
     def describe(self, entry: Entry) -> str:
-        """The classes that have a rule."""
+        """Return the classes that have a rule."""
         classes = [rule.class_name for rule in entry.registrations.torch_dispatch.values()]
         if torch.Tag.pointwise in entry.declaration.tags and NestedTensor not in entry.registrations.torch_dispatch:
             classes.append("jagged tensors (pointwise: over their values)")
@@ -59,7 +59,7 @@ def _dispatch(entry: Entry, cls: type) -> Callable[..., Any]:
 
 
 def _nested_dispatch(entry: Entry, over_values: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule for jagged tensors below autograd, which inference mode goes to at once."""
+    """Return the rule for jagged tensors below autograd, which inference mode goes to at once."""
     over_all = enclosed(entry.declaration.schema, over_values)
 
     def dispatch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as above

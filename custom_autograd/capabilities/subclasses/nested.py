@@ -28,7 +28,7 @@ BACKENDS = ("NestedTensorCPU", "NestedTensorCUDA")
 
 
 def attach(entry: Entry, has_rule: Callable[[], bool]) -> Callable[..., Any]:
-    """Registers what the op does for nested tensors at their own dispatch keys, where no other call passes by.
+    """Register what the op does for nested tensors at their own dispatch keys, where no other call passes by.
 
     Args:
         entry: the op.
@@ -59,7 +59,7 @@ class OverValues:
         self.bind = Binder(entry.declaration.schema)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        """The op on nested tensors.
+        """Return the op on nested tensors.
 
         Raises:
             KernelError: the op is not pointwise, or the tensors are not ragged alike.
@@ -73,7 +73,7 @@ class OverValues:
         return self._wrap(result, raggedness, tuple(first.values().shape[: raggedness.dim]))
 
     def _first(self, arguments: Mapping[str, Any]) -> tuple[str, NestedTensor]:
-        """The first jagged tensor and its argument, once it is clear that the op can do anything with it."""
+        """Return the first jagged tensor and its argument, once it is clear that the op can do anything with it."""
         schema = self.entry.declaration.schema
         nested = [(name, one) for name, value in arguments.items() for one in tensors_in([value]) if one.is_nested]
         for name, one in nested:
@@ -88,7 +88,7 @@ class OverValues:
         return name, first
 
     def _unwrap(self, name: str, value: Any, first_name: str, first: NestedTensor) -> Any:
-        """An argument for the call on the values (Any: an argument of any type)."""
+        """Return an argument for the call on the values (Any: an argument of any type)."""
         if isinstance(value, (list, tuple)):
             return [self._unwrap(name, item, first_name, first) for item in value]
         if isinstance(value, NestedTensor):
@@ -98,7 +98,7 @@ class OverValues:
         return self._spread(name, value, first_name, first) if isinstance(value, Tensor) else value
 
     def _spread(self, name: str, dense: Tensor, first_name: str, first: NestedTensor) -> Tensor:
-        """A dense tensor as it broadcasts against the values: alike for all rows, or one row per component."""
+        """Return a dense tensor as it broadcasts against the values: alike for all rows, or one row per component."""
         raggedness = raggedness_of(first)
         is_per_component = dense.dim() == first.dim() and dense.shape[:2] == (first.shape[0], 1)
         if is_per_component and raggedness.dim == 1 and raggedness.lengths is None:
@@ -112,7 +112,7 @@ class OverValues:
         return trailing
 
     def _wrap(self, result: Any, raggedness: Raggedness, sizes: tuple[int, ...]) -> Any:
-        """What the op returned for the values, ragged again (Any: whatever the schema says).
+        """Return what the op returned for the values, ragged again (Any: whatever the schema says).
 
         Args:
             result: of the call on the values.
@@ -181,7 +181,7 @@ class OverValues:
 
 
 def _are_ragged_alike(one: NestedTensor, other: NestedTensor) -> bool:
-    """Whether two have as many dimensions, and their components in the same places of their values.
+    """Return whether two have as many dimensions, and their components in the same places of their values.
 
     A ragged size stands for offsets or, where there are holes between the components, for lengths: then offsets of the
     same lengths may still differ.

@@ -62,10 +62,10 @@ _to_nested: Callable[..., Tensor] = direct_apply(_Nested)
 
 
 def to_values(nested: NestedTensor) -> Tensor:
-    """The values of a jagged tensor."""
+    """Return the values of a jagged tensor."""
     return _to_values(nested)
 
 
 def nested_of(values: Tensor, raggedness: Raggedness) -> Tensor:
-    """The jagged tensor of some values."""
+    """Return the jagged tensor of some values."""
     return _to_nested(values, raggedness)

@@ -16,7 +16,7 @@ NOT_IMPLEMENTED = "all __torch_dispatch__ handlers returned NotImplemented"
 
 
 def explain(entry: Entry, error: Exception, values: Sequence[Any]) -> None:
-    """Adds what to do to an error by which a subclass refuses an op; leaves every other error alone.
+    """Add what to do to an error by which a subclass refuses an op; leaves every other error alone.
 
     Args:
         entry: the op.

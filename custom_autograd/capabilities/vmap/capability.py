@@ -28,12 +28,12 @@ class Vmap(Capability):
     name = "vmap"
 
     def attach(self, entry: Entry) -> None:
-        """Registers one batching kernel, which chooses when it is called."""
+        """Register one batching kernel, which chooses when it is called."""
         if KEY not in entry.attached:
             implement(entry, KEY, _kernel(entry))
 
     def describe(self, entry: Entry) -> str:
-        """Which of the three ways is taken."""
+        """Return which of the three ways is taken."""
         found = registered(entry.registrations.vmap)
         if found is not None:
             return found
@@ -81,7 +81,7 @@ def _kernel(entry: Entry) -> Callable[..., Any]:
 
 
 def _no_view(entry: Entry) -> KernelError:
-    """A loop over the batch stacks what it gets: a write to the result would not reach the argument."""
+    """Return a loop over the batch stacks what it gets: a write to the result would not reach the argument."""
     return KernelError(
         entry.name,
         "vmap met an op that returns a view, and a loop over the batch would return a copy of it",
@@ -92,7 +92,7 @@ def _no_view(entry: Entry) -> KernelError:
 
 
 def bind_converted(bind: Binder, values: dict[str, Any]) -> dict[str, Any]:  # Any: the op's arguments
-    """Plain values in the user's form."""
+    """Return plain values in the user's form."""
     positional, keywords = bind.call(values)
     return bind.arguments(*positional, **keywords)
 
@@ -109,7 +109,7 @@ def _by_reference(entry: Entry, reference: Callable[..., Any], bind: Binder, arg
 def _by_rule(
     entry: Entry, rule: Rule, bind: Binder, level: VmapLevel, values: dict[str, Any], dims: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Runs the user's rule: (info, in_dims, *args, **kwargs) -> (output, out_dims)."""
+    """Run the user's rule: (info, in_dims, *args, **kwargs) -> (output, out_dims)."""
     schema = entry.declaration.schema
     positional, keywords = bind.user_call(values)
     in_dims = bind.user_call(dims)[0]
@@ -120,7 +120,7 @@ def _by_rule(
 
 
 def _handed_back(entry: Entry, arguments: dict[str, Any], result: Any) -> Any:
-    """A mutated argument that is also a result is handed back as the caller's own tensor."""
+    """Return a mutated argument that is also a result is handed back as the caller's own tensor."""
     outputs = entry.declaration.schema.outputs
     if not outputs:
         return None

@@ -19,7 +19,7 @@ ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or lis
 
 
 def is_batched(dims: Any) -> bool:  # Any: a pytree of dimensions
-    """Whether anything is batched."""
+    """Return whether anything is batched."""
     if isinstance(dims, Mapping):
         return any(map(is_batched, dims.values()))
     if isinstance(dims, (list, tuple)):
@@ -28,7 +28,7 @@ def is_batched(dims: Any) -> bool:  # Any: a pytree of dimensions
 
 
 def loop_over_batch(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
-    """Calls the op on each sample of a batch, and stacks the results.
+    """Call the op on each sample of a batch, and stacks the results.
 
     Args:
         entry: the op.
@@ -122,7 +122,7 @@ def _one_call(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByNam
 
 
 def _draws(entry: Entry, values: ByName) -> bool:
-    """Whether a call draws random numbers: it says so by a tag, or is given a generator."""
+    """Return whether a call draws random numbers: it says so by a tag, or is given a generator."""
     is_given = any(isinstance(value, torch.Generator) for value in values.values())
     return is_given or torch.Tag.nondeterministic_seeded in entry.declaration.tags
 
@@ -132,7 +132,7 @@ def _copied(value: Any) -> Any:
 
 
 def _select(value: Any, dim: Any, index: int) -> Any:
-    """One sample of an argument; of an empty batch, a sample of zeros that shows the shapes."""
+    """Return one sample of an argument; of an empty batch, a sample of zeros that shows the shapes."""
     if isinstance(dim, (list, tuple)):
         return [_select(item, one, index) for item, one in zip(value, dim, strict=True)]
     if dim is None:
@@ -153,7 +153,7 @@ def _stack(entry: Entry, name: str, column: Sequence[Any], *, is_empty: bool) ->
     if any(value != first for value in column):
         raise entry.declaration.origin().error(
             KernelError,
-            f"the output '{name}' is no tensor and differs between the samples of a vmap",
+            f"the output '{name}' is not a tensor and differs between the samples of a vmap",
             found=", ".join(map(str, column[:4])),
             do="register_vmap a rule that says what it means",
         )

@@ -41,7 +41,7 @@ class Adjoint(Check):
     purpose = "the jvp and the backward are adjoint to each other"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per subset; an op without one of the two modes is skipped, with what it says."""
+        """Return one finding per subset; an op without one of the two modes is skipped, with what it says."""
         function = function_of(target, sample)
         precision = precision_of(function, function.inputs)
         bound = EXACT if precision == FLOAT64 else precision.absolute

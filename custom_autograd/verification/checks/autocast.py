@@ -94,14 +94,14 @@ class Results:
 
 
 def _in_single(sample: Sample) -> Sample:
-    """The sample in float32; float64, which autocast leaves alone, becomes float32 as well."""
+    """Return the sample in float32; float64, which autocast leaves alone, becomes float32 as well."""
     return sample.map(
         lambda x: x.detach().to(torch.float32 if x.is_floating_point() else x.dtype).requires_grad_(x.requires_grad)
     )
 
 
 def _run(target: Target, sample: Sample) -> Results:
-    """One call on copies, and its backward for an incoming gradient of 1.5, where one is asked."""
+    """Return one call on copies, and its backward for an incoming gradient of 1.5, where one is asked."""
     with same_randomness(), torch.autocast("cpu", enabled=False):
         sample, _ = without_refused_gradients(target, sample)
     leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
@@ -125,7 +125,7 @@ def _run(target: Target, sample: Sample) -> Results:
 def _against_fake(
     target: Target, sample: Sample, outputs: Sequence[Tensor], label: str, *, is_autocast: bool
 ) -> Finding:
-    """The dtypes of the fake's outputs against those of the kernel's."""
+    """Return the dtypes of the fake's outputs against those of the kernel's."""
     try:
         with verification.fake_mode() as to_fake, torch.no_grad(), torch.autocast("cpu", LOW, enabled=is_autocast):
             said = call_on(target.call, sample.map(lambda tensor: to_fake(tensor.detach())))
@@ -160,7 +160,7 @@ def _against_policy(target: Target, sample: Sample, plain: Results, found: Resul
 
 
 def _cast_by_hand(target: Target, entry: Entry, policy: CastPolicy) -> Function:
-    """The call without autocast, between the casts that autocast should make; written without dispatch keys."""
+    """Return the call without autocast, between the casts that autocast should make; written without dispatch keys."""
     schema, adapter = entry.declaration.schema, adapter_of(entry.declaration)
     outputs = [output.name for output in schema.visible_outputs]
     flat: Calls = (_read, _write, _take)
@@ -236,13 +236,13 @@ def _take_containers(form: Form, result: object) -> object:
 
 
 def _to(value: object, policy: CastPolicy, wanted: Cast, other: torch.dtype | None) -> object:
-    """A tensor, or all in a container, cast as one entry of a policy says."""
+    """Return a tensor, or all in a container, cast as one entry of a policy says."""
     dtype = policy.dtype_of(wanted, other)
     return Sample(value).map(lambda x: x if dtype is None or not policy.is_castable(x) else x.to(dtype)).args[0]
 
 
 def _roughly(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
-    """Fails where most numbers are off and by much, which neither rounding nor one jump at a threshold explains."""
+    """Fail where most numbers are off and by much, which neither rounding nor one jump at a threshold explains."""
     for position, (one, other) in enumerate(zip(found, expected, strict=False)):
         if one.shape != other.shape or not other.is_floating_point() or other.numel() == 0:
             continue
@@ -258,7 +258,7 @@ def _roughly(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
 
 
 def _mixed(target: Target, sample: Sample) -> Iterator[Finding]:
-    """Floating tensors in float32 and bfloat16 by turns; what the op refuses is not looked at."""
+    """Yield floating tensors in float32 and bfloat16 by turns; what the op refuses is not looked at."""
     places = [place for place, x in enumerate(sample.tensors()) if x.is_floating_point()]
     if len(places) < 2:
         return

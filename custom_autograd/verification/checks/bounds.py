@@ -31,12 +31,12 @@ class Bounds(Check):
     purpose = "no kernel writes or reads outside its memory"
 
     def applies_to(self, target: Target) -> str | None:
-        """The kernels have to be known, or the function itself has to be one."""
+        """Return whether the kernels are known, or the function is one itself."""
         is_opaque = target.overload is not None and not target.kernels
         return "its kernels are not known: a dispatcher's op shows nothing of its memory" if is_opaque else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per kernel that runs where the sample lives; none of a fallback that stands in for one."""
+        """Return one finding per kernel that runs where the sample lives; none of a fallback that stands in for one."""
         devices = {"", *(tensor.device.type for tensor in sample.tensors())}
         kernels = {key: row for key, row in target.kernels.items() if device_of_kernel(key) in devices}
         for key, kernel in kernels.items() or [("", target.full)]:
@@ -80,7 +80,7 @@ class _Guarded:
         self.memory, self.tensor, self.mark = memory, tensor, mark
 
     def find_write(self) -> str | None:
-        """Where a guard was written to: "1 element past the end of", or None."""
+        """Return where a guard was written to: "1 element past the end of", or None."""
         before = (self.memory[:GUARD] != self.mark).nonzero().flatten()
         after = (self.memory[-GUARD:] != self.mark).nonzero().flatten()
         if len(after):
@@ -89,7 +89,7 @@ class _Guarded:
 
 
 def _guarded(tensor: Tensor, mark: int, *, is_new: bool = False) -> _Guarded:
-    """A copy with the same strides between two guards."""
+    """Return a copy with the same strides between two guards."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype == torch.bool or tensor.numel() == 0:
         return _Guarded(torch.full((2 * GUARD,), mark), tensor.clone(), mark)
     dense = torch.empty_like(tensor)

@@ -41,7 +41,7 @@ class Cache(Check):
         return "the fingerprint in the key of compile caches is of ops declared with custom_op only"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per rule, and per value that a rule reads."""
+        """Return one finding per rule, and per value that a rule reads."""
         del sample
         entry = _entry_of(target)
         if entry is None or not entry.registrations.all():
@@ -63,7 +63,7 @@ def _entry_of(target: Target) -> Entry | None:
 
 
 def _with(entry: Entry, rule: AnyRegistration) -> Entry:
-    """A copy of what is known of an op with one rule replaced; nothing is registered."""
+    """Return a copy of what is known of an op with one rule replaced; nothing is registered."""
     changed = copy.copy(entry)
     changed.registrations = entry.registrations.with_(rule)
     return changed
@@ -88,7 +88,7 @@ def _changed(rule: AnyRegistration) -> Iterator[tuple[str, AnyRegistration]]:
 
 
 def _changes(function: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]]:  # Any: a user's function
-    """What a function depends on, in words, each with a function in which that is another."""
+    """Yield what a function depends on, in words, each with a function in which that is another."""
     plain = unwrap(function)
     if not isinstance(plain, types.FunctionType):  # written in C++: torch's version, which is in the key, says which
         return
@@ -129,7 +129,7 @@ def _rebuilt(
     closure: tuple[types.CellType, ...] | None = None,
     scope: dict[str, object] | None = None,
 ) -> types.FunctionType:
-    """The function with one part replaced."""
+    """Return the function with one part replaced."""
     made = types.FunctionType(
         code or function.__code__,
         function.__globals__ if scope is None else scope,

@@ -38,7 +38,7 @@ class Compile(Check):
     purpose = "compiled without a graph break, values and gradients equal eager ones"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for static shapes, one for dynamic ones."""
+        """Return one finding for static shapes, one for dynamic ones."""
         require_no_generator(sample)
         sample, refusal = without_refused_gradients(target, sample)
         if refusal is not None:

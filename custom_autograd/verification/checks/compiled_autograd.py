@@ -30,7 +30,7 @@ class CompiledAutograd(Check):
     purpose = "compiled autograd gives the gradients of eager"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding."""
+        """Return one finding."""
         sample, refusal = without_refused_gradients(target, sample)
         expected, cotangents = eager_results(target, sample)
         if not cotangents:

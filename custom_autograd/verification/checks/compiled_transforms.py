@@ -54,7 +54,10 @@ class CompiledTransforms(Check):
         return "torch.compile leaves out the rules of a torch.autograd.Function in torch.func" if is_function else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per transform; those that are refused, in eager or by the compiler, are skipped by name."""
+        """Return one finding per transform.
+
+        Those that are refused, in eager or by the compiler, are skipped by name.
+        """
         inputs = tuple(tensor.detach().clone() for tensor in sample.tensors())
         if not any(can_have_gradient(tensor) and tensor.numel() for tensor in inputs):
             raise NothingToCheckError("no tensor of the sample can have a gradient")
@@ -74,7 +77,7 @@ class CompiledTransforms(Check):
 
 
 def _transforms(call: TensorCall, inputs: Sequence[Tensor]) -> Iterator[tuple[str, Transformed, Sequence[Tensor]]]:
-    """What each is called, the target under it, and what it is called with."""
+    """Yield what each is called, the target under it, and what it is called with."""
     places = [place for place, x in enumerate(inputs) if can_have_gradient(x)]
     chosen = [inputs[place] for place in places]
 
@@ -108,6 +111,6 @@ def _compiled(
 
 
 def _results(function: Transformed, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The tensors that come back, with the same random numbers each time."""
+    """Return the tensors that come back, with the same random numbers each time."""
     torch.manual_seed(0)
     return Sample(function(*arguments)).tensors()

@@ -39,7 +39,7 @@ class Complex(Check):
     purpose = "complex gradients are conjugate Wirtinger derivatives"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per input, along real, imaginary and mixed directions."""
+        """Return one finding per input, along real, imaginary and mixed directions."""
         is_declared = any(tensor.is_complex() for tensor in sample.tensors())
         changed = _made_complex(target, sample)
         function = function_of(target, changed)
@@ -58,7 +58,7 @@ class Complex(Check):
 
 
 def _made_complex(target: Target, sample: Sample) -> Sample:
-    """The sample with complex numbers in it.
+    """Return the sample with complex numbers in it.
 
     Raises:
         NothingToCheckError: the op refuses them, or does not answer in complex numbers.

@@ -53,7 +53,7 @@ RAISES = "what is registered takes every sample of its op: correct the rule, or 
 
 
 def _variants(target: Target, sample: Sample) -> Iterator[Sample]:
-    """The sample with every gradient, with one at a time, and in float64 as far as the op takes it."""
+    """Yield the sample with every gradient, with one at a time, and in float64 as far as the op takes it."""
     places = differentiable_positions(target, sample)
     for chosen in [places, *((place,) for place in places if len(places) > 1)]:
         tensors = [x.detach().requires_grad_(place in chosen) for place, x in enumerate(sample.tensors())]

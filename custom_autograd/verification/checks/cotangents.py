@@ -38,7 +38,7 @@ class Cotangents(Check):
     purpose = "the backward takes incoming gradients of any layout, or none, and leaves them unchanged"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Each layout against a contiguous copy of the same numbers; each output left out against zeros."""
+        """Compare each layout with a contiguous copy of the same numbers, and each output left out with zeros."""
         function = function_of(target, sample)
         outputs = function(*function.inputs)
         if not any(output.requires_grad for output in outputs):
@@ -105,7 +105,7 @@ def _compare(function: TensorFunction, label: str, sent: Sequence[Tensor], plain
 
 
 def _check_undefined(function: TensorFunction, outputs: Sequence[Tensor]) -> Iterator[Finding]:
-    """One output at a time is left out of the loss, so that its gradient is undefined."""
+    """Leave one output at a time out of the loss, so that its gradient is undefined."""
     able = [i for i, output in enumerate(outputs) if output.requires_grad]
     if len(able) < 2:
         return

@@ -26,7 +26,7 @@ class Determinism(Check):
     purpose = "equal calls give equal results, in every grad mode; random numbers are declared"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for randomness, one for memory of earlier calls, one for grad modes."""
+        """Return one finding for randomness, one for memory of earlier calls, one for grad modes."""
         state = torch.get_rng_state()
         first = _call(target, sample, state)
         is_drawing = not torch.equal(state, torch.get_rng_state())
@@ -49,7 +49,7 @@ class Determinism(Check):
 
 
 def _call(target: Target, sample: Sample, state: Tensor) -> tuple[Tensor, ...]:
-    """The values, with every generator at the same place; torch's is given, Python's is reset."""
+    """Return the values, with every generator at the same place; torch's is given, Python's is reset."""
     torch.set_rng_state(state)
     random.seed(0)
     with torch.no_grad():

@@ -49,7 +49,7 @@ class Directional(Check):
     purpose = "the backward agrees with finite differences along random directions, whatever the numbers"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per input and variant."""
+        """Return one finding per input and variant."""
         yield from _check(function_of(target, sample), "")
         others = () if target.reference is not None else _for_want_of_a_reference(target, sample)
         for label, variant in itertools.chain(values(sample), others):
@@ -123,7 +123,7 @@ def _compare(
 def _judge_nan(
     function: TensorFunction, place: int, cotangents: Sequence[Tensor], estimate: Estimate, problem: str
 ) -> Finding:
-    """A gradient that is nan is wrong, but at a pole, or where the reference's is nan too."""
+    """Return a gradient that is nan is wrong, but at a pole, or where the reference's is nan too."""
     if estimate.is_steep:
         return skipped(f"{problem}, where the slope is not finite")
     if function.target.reference is not None:

@@ -1,7 +1,7 @@
 """The inputs that samples declare to be bad raise what they declare, and nothing else.
 
 Looks at the samples of `Sample(...).raises(...)` only; fake tensors have no data, so that an error about values does
-not come from them: what they do instead is reported and is no failure.
+not come from them: what they do instead is reported and is not a failure.
 """
 
 import re
@@ -34,7 +34,7 @@ class Errors(Check):
     purpose = "the inputs declared to be bad raise the error declared, and no other"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for the call, and what fake tensors do where that is something else."""
+        """Return one finding for the call, and what fake tensors do where that is something else."""
         expected = sample.error
         if expected is None:
             raise NothingToCheckError("the sample is not declared to raise")
@@ -61,7 +61,7 @@ def _raised_by(target: Target, sample: Sample) -> Exception | None:
 
 
 def _find_difference(raised: Exception | None, expected: ExpectedError) -> str | None:
-    """What was expected and what was found, or None where they agree."""
+    """Return what was expected and what was found, or None if they agree."""
     text = f" that contains '{expected.match}'" if expected.match else ""
     wanted = f"expected {expected.type.__name__}{text}, found"
     if raised is None:

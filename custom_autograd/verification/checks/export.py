@@ -43,7 +43,7 @@ class Export(Check):
         return None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for the program, one for the program after it was saved and loaded."""
+        """Return one finding for the program, one for the program after it was saved and loaded."""
         inputs = tuple(tensor.detach().clone() for tensor in sample.tensors())
         if not inputs:
             raise NothingToCheckError("the sample has no tensor")
@@ -71,7 +71,7 @@ class Program(torch.nn.Module):
         self.call = call
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """What the call returns."""
+        """Return what the call returns."""
         return self.call(*tensors)
 
 
@@ -87,7 +87,7 @@ def _loaded(call: TensorCall, inputs: tuple[Tensor, ...]) -> torch.export.Export
 
 
 def _seeded(function: "TensorCall | torch.nn.Module", inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The results of a call, with the same random numbers each time."""
+    """Return the results of a call, with the same random numbers each time."""
     torch.manual_seed(0)
     with torch.no_grad():
         results: tuple[Tensor, ...] = function(*inputs)

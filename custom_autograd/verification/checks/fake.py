@@ -53,7 +53,7 @@ class Fake(Check):
 
 
 def _check_dtypes(target: Target, sample: Sample) -> Iterator[Finding]:
-    """Every floating dtype that the op takes; then other kinds of numbers, which nobody declared.
+    """Yield every floating dtype that the op takes; then other kinds of numbers, which nobody declared.
 
     Of those a mistake is a failure where the op answers in the dtype that it is given; else it is advice.
     """
@@ -114,7 +114,7 @@ def _fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
 
 
 def _why(what: str, real: Sequence[Tensor]) -> str:
-    """What to do about a reference whose outputs are not those of the kernel."""
+    """Return what to do about a reference whose outputs are not those of the kernel."""
     if what != "stride":
         return f"the fake is derived from the reference, which returns another {what}: register_fake"
     is_contiguous = all(output.layout == torch.strided and output.is_contiguous() for output in real)

@@ -31,12 +31,12 @@ class ForwardMode(Check):
         self.only = only
 
     def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
-        """One for each subset of the inputs."""
+        """Return one for each subset of the inputs."""
         found = parts_by_inputs(target, samples)
         return {label: ForwardMode(names) for label, names in found.items()} or {"": self}
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per subset of the inputs."""
+        """Return one finding per subset of the inputs."""
         function = function_of(target, sample)
         precision = precision_of(function, function.inputs)
         for chosen in chosen_subsets(function, self.only):
@@ -147,7 +147,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def _filled(tensor: Tensor) -> Tensor | None:
-    """One element for all, with stride 0, as sum() leaves it for what is expanded."""
+    """Return one element for all, with stride 0, as sum() leaves it for what is expanded."""
     if tensor.layout != torch.strided or tensor.numel() < 2:
         return None
     return tensor.flatten()[0].clone().expand(tensor.shape)
@@ -164,7 +164,7 @@ LAYOUTS = (
 
 
 def _raised(error: Exception) -> Finding:
-    """An op may have no forward mode; a jvp rule that does not fit its op is wrong."""
+    """Return an op may have no forward mode; a jvp rule that does not fit its op is wrong."""
     refusal = find_refusal(error)
     if refusal is not None:
         return skipped(f"the op has no forward mode and says so: {refusal}")
@@ -197,7 +197,7 @@ def _compare(
 
 
 def _is_kink(function: TensorFunction, v: Sequence[Tensor], position: int, step: float, bound: float) -> bool:
-    """Whether the one-sided slopes of an output keep their distance as the step halves, or there are none."""
+    """Return whether the one-sided slopes of an output keep their distance as the step halves, or there are none."""
     inputs = function.inputs
 
     def at(factor: float) -> Tensor:

@@ -39,7 +39,7 @@ class ForwardOverReverse(Check):
     purpose = "forward mode through the backward is right, or the op says that it has none"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per input."""
+        """Return one finding per input."""
         function = function_of(target, sample)
         precision = precision_of(function, function.inputs)
         outputs = function(*function.inputs)

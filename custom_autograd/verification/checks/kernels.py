@@ -28,13 +28,16 @@ class Kernels(Check):
     purpose = "all kernels of an op compute the same"
 
     def applies_to(self, target: Target) -> str | None:
-        """Two kernels are needed."""
+        """Return whether there are two kernels."""
         if len(target.kernels) > 1:
             return None
         return "the op has no kernel besides the default one" if "" in target.kernels else "the op has no two kernels"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per kernel and layout, and one per pair of kernels; a device that is not here is skipped."""
+        """Return one finding per kernel and layout, and one per pair of kernels.
+
+        A device that is not here is skipped.
+        """
         keys = [key for key in target.kernels if device_of_kernel(key)]
         for key in keys:
             if not has_device(device_of_kernel(key)):
@@ -68,13 +71,13 @@ def _compare(target: Target, other: Function, sample: Sample, label: str, name: 
 
 
 def _with(target: Target, key: str) -> Target:
-    """The target with that kernel of several on its device; the only one is reached as callers reach it."""
+    """Return the target with that kernel of several on its device; the only one is reached as callers reach it."""
     its = [other for other in target.kernels if device_of_kernel(other) == device_of_kernel(key)]
     return target if len(its) == 1 else replace(target, full=completing(target.complete, target.kernels[key]))
 
 
 def _on(kernel: Function, *, device: str, home: str) -> Function:
-    """The kernel of one device for tensors of another; its results come home."""
+    """Return the kernel of one device for tensors of another; its results come home."""
 
     def call(*args: object, **kwargs: object) -> object:
         moved = Sample(*args, **kwargs).map(lambda tensor: tensor.to(device))
@@ -84,7 +87,7 @@ def _on(kernel: Function, *, device: str, home: str) -> Function:
 
 
 def has_device(device: str) -> bool:
-    """Whether a tensor can be made on a device of this type here."""
+    """Return whether a tensor can be made on a device of this type here."""
     if device == "cpu":
         return True
     module = getattr(torch, device, None)

@@ -34,7 +34,7 @@ class Layouts(Check):
     purpose = "values and gradients are the same in every memory layout of the inputs"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per layout; no reference is needed, since the op is compared with itself."""
+        """Return one finding per layout; no reference is needed, since the op is compared with itself."""
         for label, variant in layouts(sample, written=target.written_places(sample)):
             if label != "as given":
                 yield from _compare(target, variant, label)

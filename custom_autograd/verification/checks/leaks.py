@@ -27,7 +27,7 @@ class Leaks(Check):
     purpose = "calls leave no tensor behind, with the garbage collector off"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for a forward whose graph is dropped, one for a forward with its backward."""
+        """Return one finding for a forward whose graph is dropped, one for a forward with its backward."""
         try:
             function = function_of(target, sample)
             cotangents = cotangents_of(function, function.inputs)
@@ -54,7 +54,7 @@ def _differentiate(function: TensorFunction, cotangents: tuple[Tensor, ...]) -> 
 
 
 def _look(label: str, step: Callable[[], None]) -> Finding:
-    """Counts twice: a cache that fills once is none, what grows with every call is a leak."""
+    """Count twice: a cache that fills once is none, what grows with every call is a leak."""
     with _without_collector():
         step()
         if not _left_behind(step):
@@ -70,7 +70,7 @@ def _look(label: str, step: Callable[[], None]) -> Finding:
 
 
 def _left_behind(step: Callable[[], None]) -> list[Tensor]:
-    """The tensors that live after some calls and did not before."""
+    """Return the tensors that live after some calls and did not before."""
     before = {id(tensor) for tensor in _living()}
     for _ in range(CALLS):
         step()
@@ -78,7 +78,7 @@ def _left_behind(step: Callable[[], None]) -> list[Tensor]:
 
 
 def _living() -> list[Tensor]:
-    """The tensors of the youngest generation: with the collector off, nothing made since is in another."""
+    """Return the tensors of the youngest generation: with the collector off, nothing made since is in another."""
     return [value for value in gc.get_objects(generation=0) if issubclass(type(value), Tensor)]
 
 

@@ -65,7 +65,7 @@ class LowPrecision(Check):
     purpose = "values and gradients in float32, float16 and bfloat16 are within a budget of float64"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per dtype and size."""
+        """Return one finding per dtype and size."""
         if _is_random(target, sample):
             raise NothingToCheckError("it draws other random numbers in every dtype")
         start = time.process_time()
@@ -118,7 +118,7 @@ def _variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 
 def _is_wide(target: Target, sample: Sample) -> bool:
-    """Whether the results are larger than a long sum makes them; not where the op refuses the sample."""
+    """Return whether the results are larger than a long sum makes them; not where the op refuses the sample."""
     with torch.no_grad(), contextlib.suppress(Exception):
         return sum(tensor.numel() for tensor in values_of(target, target.call, sample)) > WIDEST
     return False
@@ -153,18 +153,18 @@ def _size(tensor: Tensor) -> float:
 
 
 def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """What sum() sends."""
+    """Return what sum() sends."""
     return [torch.ones_like(tensor) for tensor in tensors]
 
 
 def _coarse_like(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Numbers of both signs that every dtype holds exactly: multiples of 1/16 up to 2."""
+    """Return numbers of both signs that every dtype holds exactly: multiples of 1/16 up to 2."""
     steps = [torch.randint(-32, 33, tensor.shape, generator=torch.Generator().manual_seed(0)) for tensor in tensors]
     return [(step / 16).to(tensor.device, tensor.dtype) for step, tensor in zip(steps, tensors, strict=True)]
 
 
 def _truth(target: Target, sample: Sample, make_cotangents: MakeCotangents, state: Tensor) -> Sequence[Tensor] | None:
-    """Outputs and gradients in float64; None where the op does not take it."""
+    """Return outputs and gradients in float64; None if the op does not take it."""
     torch.set_rng_state(state)
     try:
         return _results(target, sample, make_cotangents, is_truth=True)[1]
@@ -173,7 +173,7 @@ def _truth(target: Target, sample: Sample, make_cotangents: MakeCotangents, stat
 
 
 def _moved(sample: Sample, amount: float) -> Sample:
-    """The sample in float64, each number moved by up to half a unit in the last place of its dtype."""
+    """Return the sample in float64, each number moved by up to half a unit in the last place of its dtype."""
 
     def move(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():

@@ -69,7 +69,7 @@ class Step:
     is_view: bool
 
     def __str__(self) -> str:
-        """The op and the shapes of its results."""
+        """Return the op and the shapes of its results."""
         return f"{self.name} of shape {', '.join(map(str, self.shapes))}"
 
 
@@ -82,7 +82,7 @@ class Backward:
     kept: list[object] = field(default_factory=list)
 
     def add(self, overload: Overload, args: Sequence[object], kwargs: Mapping[str, object], found: object) -> None:
-        """Takes down one op."""
+        """Take down one op."""
         read, made = Sample(*args, **kwargs).tensors(), Sample(found).tensors()
         self.kept += [read, made]
         written = _memory(Sample(*_written(overload, args, kwargs)).tensors())
@@ -92,7 +92,7 @@ class Backward:
         self.steps.append(Step(name_of_overload(overload), reads, results | written, shapes, is_view))
 
     def wasted(self) -> list[Step]:
-        """The ops on which no gradient depends."""
+        """Return the ops on which no gradient depends."""
         live, wasted = set(_memory(self.grads)), []
         for step in reversed(self.steps):
             if step.writes & live:
@@ -102,7 +102,7 @@ class Backward:
         return wasted[::-1]
 
     def last_for(self, position: int) -> Step | None:
-        """The op that gave a gradient its values."""
+        """Return the op that gave a gradient its values."""
         memory = _memory(self.grads[position : position + 1])
         makers = [step for step in self.steps if step.writes & memory and not step.is_view]
         return makers[-1] if makers else None
@@ -129,14 +129,14 @@ def _compare_with_graph(part: TensorFunction, cotangents: Sequence[Tensor], alon
 
 
 def _written(overload: Overload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
-    """The arguments that the op writes to."""
+    """Return the arguments that the op writes to."""
     rows = arguments_of_overload(overload)
     values = {**{row.name: value for row, value in zip(rows, args, strict=False)}, **kwargs}
     return [values[row.name] for row in rows if row.is_mutated and row.name in values]
 
 
 def _memory(tensors: Sequence[Tensor]) -> frozenset[int]:
-    """The addresses of the memory of tensors; 0 is that of empty ones, and stands for none."""
+    """Return the addresses of the memory of tensors; 0 is that of empty ones, and stands for none."""
     return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors) - {0}
 
 
@@ -156,7 +156,7 @@ def _waste(target: Target, function: TensorFunction, position: int, everything: 
 
 
 def _is_promised(target: Target, name: str) -> bool:
-    """Whether a rule of the op says that it knows what is needed."""
+    """Return whether a rule of the op says that it knows what is needed."""
     entry = entry_of(target)
     rules = () if entry is None else entry.registrations.named_gradient_rules()
     return any(rule.wants_needs or (isinstance(rule, Gradient) and rule.named == (name,)) for rule in rules)

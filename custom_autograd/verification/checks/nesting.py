@@ -57,7 +57,7 @@ class Nesting(Check):
     purpose = "nested torch.func transforms equal loops of torch.autograd.grad"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per nesting; those that the op refuses are skipped by name."""
+        """Return one finding per nesting; those that the op refuses are skipped by name."""
         function = function_of(target, _small(target, sample))
         if any(output.dtype not in (torch.float64, torch.complex128) for output in function(*function.inputs)):
             raise NothingToCheckError("its results are not float64, whatever its inputs are")
@@ -124,7 +124,7 @@ class Point:
 
     @classmethod
     def of(cls, function: TensorFunction) -> "Point":
-        """The functions at the inputs of the sample, and at inputs a little smaller."""
+        """Return the functions at the inputs of the sample, and at inputs a little smaller."""
         inputs = function.inputs
         outputs = function(*inputs)
         if any(tensor.is_complex() for tensor in (*inputs, *outputs)):
@@ -138,11 +138,11 @@ class Point:
 
     @property
     def x(self) -> Tensor:
-        """The first of the points."""
+        """Return the first of the points."""
         return self.xs[0]
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The f of the file's docstring."""
+        """Return the f of the file's docstring."""
         tensors = self.function.sample.tensors()
         shapes = [tensors[place].shape for place in self.function.positions]
         parts = x.split([shape.numel() for shape in shapes])
@@ -155,15 +155,15 @@ class Point:
         return (self.weights * y).sum() + (y * y).sum() / 2
 
     def along(self, x: Tensor) -> Tensor:
-        """The derivative of the number along v, in forward mode."""
+        """Return the derivative of the number along v, in forward mode."""
         return cast(Tensor, jvp(self.number, (x,), (self.v,))[1])
 
     def product(self, x: Tensor) -> Tensor:
-        """The derivative of the gradient along v, in forward mode over reverse mode: H v."""
+        """Return the derivative of the gradient along v, in forward mode over reverse mode: H v."""
         return cast(Tensor, jvp(grad(self.number), (x,), (self.v,))[1])
 
     def label(self, place: int) -> str:
-        """What a message calls an element of the vector."""
+        """Return what a message calls an element of the vector."""
         for name, value in zip(self.function.names, self.function.inputs, strict=True):
             if place < value.numel():
                 return f"{name}[{place}]"
@@ -176,7 +176,7 @@ Truth: TypeAlias = Mapping[str, Tensor]
 
 
 def _small(target: Target, sample: Sample) -> Sample:
-    """The sample with sizes cut until it is small; as it is if it has integers, which may index what is cut."""
+    """Return the sample with sizes cut until it is small; as it is if it has integers, which may index what is cut."""
     if _is_small(sample) or not all(can_have_gradient(tensor) for tensor in sample.tensors()):
         return sample
     for divisor in (2, 4, 8):
@@ -199,7 +199,7 @@ def _truth(point: Point) -> Truth:
 
 
 def _truth_at(point: Point, at: Tensor) -> dict[str, Tensor]:
-    """The g, J, H and H v of one point; without the last two if the op says that it has no second derivative."""
+    """Return the g, J, H and H v of one point; without the last two if the op says that it has no second derivative."""
     x = at.detach().clone().requires_grad_()
     y = point.outputs(x)
     if not y.requires_grad:
@@ -229,7 +229,7 @@ def _rows(y: Tensor, x: Tensor) -> Tensor:
 
 
 def _is_kink(point: Point, nest: "Nest", result: str) -> bool:
-    """Whether the two agree a little aside: a kink has several derivatives, and each mode may take its own."""
+    """Return whether the two agree a little aside: a kink has several derivatives, and each mode may take its own."""
     step = 1e-4 * torch.randn_like(point.xs)
     aside = Point(point.function, point.xs * (1 + step) + step, point.weights, point.v)
     truth = _truth(aside)
@@ -237,7 +237,7 @@ def _is_kink(point: Point, nest: "Nest", result: str) -> bool:
 
 
 def _find_entry(point: Point, found: Tensor, expected: Tensor) -> Difference | None:
-    """The worst entry that differs, with the input that it is a derivative by."""
+    """Return the worst entry that differs, with the input that it is a derivative by."""
     difference = find_difference([found], [expected], names=["the result"], factor=FACTOR)
     if difference is None or found.shape != expected.shape:
         return difference
@@ -247,7 +247,7 @@ def _find_entry(point: Point, found: Tensor, expected: Tensor) -> Difference | N
 
 
 def _own(blocks: Tensor) -> Tensor:
-    """The Jacobian of each output of a batch by its own input, out of those by all inputs."""
+    """Return the Jacobian of each output of a batch by its own input, out of those by all inputs."""
     return torch.stack([blocks[place, :, place] for place in range(len(blocks))])
 
 

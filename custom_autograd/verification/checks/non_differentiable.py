@@ -22,7 +22,7 @@ class NonDifferentiable(Check):
     purpose = "no output that depends on an input is without a gradient"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per floating output."""
+        """Return one finding per floating output."""
         function = function_of(target, sample)
         outputs = function(*function.inputs)
         moved = call_nearby(function, torch.randn_like)

@@ -32,7 +32,7 @@ class Opcheck(Check):
         return "opcheck needs an op of the dispatcher" if target.overload is None else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Each test by itself, so that one failure does not hide the next."""
+        """Run each test by itself, so that one failure does not hide the next."""
         assert target.overload is not None
         if not sample.tensors():
             raise NothingToCheckError("opcheck needs a tensor among the arguments")
@@ -51,7 +51,7 @@ class Opcheck(Check):
 
 
 def _copied(target: Target, sample: Sample) -> Sample:
-    """Copies of the tensors; what is written to does not require grad, because opcheck cannot write to such leaves."""
+    """Copy of the tensors; what is written to does not require grad, because opcheck cannot write to such leaves."""
     copies = sample.map(lambda x: x.detach().clone().requires_grad_(x.requires_grad))
     for leaf in copies.leaves():
         if target.argument_of(leaf).is_mutated:
@@ -69,7 +69,7 @@ def _finding(test: str, outcome: object) -> Finding:
 
 
 def _cut(text: str) -> str:
-    """The first lines; opcheck repeats its advice at length."""
+    """Return the first lines; opcheck repeats its advice at length."""
     lines = [line for line in text.splitlines() if line.strip()]
     return "\n".join(lines[:6])
 

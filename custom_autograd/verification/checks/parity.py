@@ -27,11 +27,11 @@ class Parity(Check):
     purpose = "kernels of op.inplace and op.out write what the op returns, and leave its gradients as they are"
 
     def applies_to(self, target: Target) -> str | None:
-        """A variant with a kernel is needed; the others are the op and a copy."""
+        """Return whether a variant has a kernel; the others are the op and a copy."""
         return None if _variants(target) else "no variant of the op has a kernel of its own"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per variant and layout, and one for the gradient through op.inplace."""
+        """Return one finding per variant and layout, and one for the gradient through op.inplace."""
         plain = sample.map(lambda tensor: tensor.detach())
         with torch.no_grad():
             expected = call_on(target.call, plain.map(Tensor.clone))
@@ -92,7 +92,7 @@ def _compare(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], label: str
 
 
 def _gradient(target: Target, sample: Sample, entry: Entry) -> Finding:
-    """The gradients through the write, which are derived, against those of the op."""
+    """Return the gradients through the write, which are derived, against those of the op."""
     try:
         function = function_of(target, sample)
     except NothingToCheckError as reason:
@@ -119,13 +119,13 @@ def _can_hold(sample: Sample, expected: tuple[Tensor, ...]) -> bool:
 
 
 def _marked(tensor: Tensor) -> Tensor:
-    """A tensor to write to, with what no op returns everywhere: NaN, or the largest number."""
+    """Return a tensor to write to, with what no op returns everywhere: NaN, or the largest number."""
     is_wide = tensor.is_floating_point() or tensor.is_complex()
     return torch.full_like(tensor, float("nan") if is_wide else 1)
 
 
 def _with_gaps(tensor: Tensor) -> Tensor:
-    """The tensor in every second place of its last dimension."""
+    """Return the tensor in every second place of its last dimension."""
     if tensor.dim() == 0:
         return tensor.clone()
     wide = tensor.repeat_interleave(2, dim=-1)

@@ -31,7 +31,7 @@ class Profiler(Check):
         return why_not_own_op(target)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for the call, one for the backward."""
+        """Return one finding for the call, one for the backward."""
         name = target.name.rsplit(".", 1)[0] if "." in target.name.split("::")[-1] else target.name
         recorded = _names_of_call(target, sample)
         if name in recorded:

@@ -48,10 +48,10 @@ class Recompilation(Check):
     group = "compiler"
     most_samples = 1
     needs = ("compile", "symbolic")
-    purpose = "torch.compile compiles nothing anew for another size, nor for a call that it has seen"
+    purpose = "torch.compile compiles nothing again for another size, nor for a call that it has seen"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for sizes, and one for each number among the arguments."""
+        """Return one finding for sizes, and one for each number among the arguments."""
         require_no_generator(sample)
         sample, _ = without_refused_gradients(target, sample)
         eager_results(target, sample)
@@ -81,11 +81,11 @@ class Trial:
 
     @property
     def graphs(self) -> int:
-        """How many graphs were compiled."""
+        """Return how many graphs were compiled."""
         return self._counter.graphs
 
     def run(self, call: Sample) -> Difference | None:
-        """The first difference from eager, or None."""
+        """Return the first difference from eager, or None."""
         expected, cotangents = run(self._target, call, self._target.call)
         found, _ = run(self._target, call, self._function, cotangents)
         difference = find_change(found, expected)
@@ -95,7 +95,7 @@ class Trial:
         return difference if find_change(moved, expected) is None else None
 
     def find_guard(self, call: Sample) -> str | None:
-        """The condition that fails for a call, if it needs another graph."""
+        """Return the condition that fails for a call, if it needs another graph."""
         with torch.compiler.set_stance("fail_on_recompile"):
             try:
                 self.run(call)
@@ -114,7 +114,7 @@ def _rounded_otherwise(tensor: Tensor) -> Tensor:
 
 
 def _guard_in(text: str, names: Sequence[str]) -> str:
-    """The guard in what torch says, such as "x.size()[0] == 4"."""
+    """Return the guard in what torch says, such as "x.size()[0] == 4"."""
     rows = [line.strip().removeprefix("- ") for line in text.splitlines() if line.strip().startswith("- ")]
     guard = rows[0].split("  #")[0].partition(": ")[2].strip() if rows else "one that torch does not name"
     for place, name in enumerate(names):
@@ -143,7 +143,7 @@ def _check_sizes(target: Target, sample: Sample) -> Finding:
 
 
 def _guard_for(trial: Trial, target: Target, sample: Sample) -> str:
-    """The condition that fails for a size that has not been seen."""
+    """Return the condition that fails for a size that has not been seen."""
     unseen = _larger(target, sample, (7,))
     return (trial.find_guard(unseen[0]) if unseen else None) or "one that torch does not name"
 
@@ -156,7 +156,7 @@ def _every_size(target: Target, count: int, guard: str) -> Finding:
 
 
 def _larger(target: Target, sample: Sample, factors: Sequence[int]) -> list[Sample]:
-    """The sample grown by each factor, in all its sizes or else in one; none if the op takes them in no way."""
+    """Return the sample grown by each factor, in all its sizes or else in one; none if the op takes them in no way."""
     ways = zip(*(growths(sample, factor) for factor in factors), strict=True)
     for way in ways:
         calls = [resized(sample, sizes) for sizes in way]
@@ -166,7 +166,7 @@ def _larger(target: Target, sample: Sample, factors: Sequence[int]) -> list[Samp
 
 
 def _varied_numbers(target: Target, sample: Sample) -> Iterator[tuple[str, object, list[Sample]]]:
-    """The first numbers among the arguments by name, each with three calls that differ in it."""
+    """Yield the first numbers among the arguments by name, each with three calls that differ in it."""
     names = [row.name for row in target.arguments]
     rows: list[tuple[str, int | str, object]] = [
         (names[i] if i < len(names) else f"args[{i}]", i, value) for i, value in enumerate(sample.args)
@@ -182,7 +182,7 @@ def _varied_numbers(target: Target, sample: Sample) -> Iterator[tuple[str, objec
 
 
 def _values(value: object) -> list[int | float]:
-    """Three values of a number: 0 and 1, which torch.compile never varies, come at most once."""
+    """Return three values of a number: 0 and 1, which torch.compile never varies, come at most once."""
     if isinstance(value, float):
         return [value, 0.75 * value, 0.5 * value] if value else []
     if isinstance(value, int) and not isinstance(value, bool):
@@ -222,7 +222,7 @@ def _due(target: Target, calls: Sequence[Sample]) -> int | None:
 
 
 def _check_again(trial: Trial, calls: Sequence[Sample]) -> Finding:
-    """Calls that were compiled before are not compiled again."""
+    """Call that were compiled before are not compiled again."""
     for call in calls:
         guard = trial.find_guard(call)
         if guard is not None:

@@ -24,11 +24,11 @@ class Reference(Check):
     purpose = "values equal those of the reference, whatever the numbers"
 
     def applies_to(self, target: Target) -> str | None:
-        """A reference is needed, and something other than it."""
+        """Return whether there is a reference, and something other than it."""
         return why_no_reference(target)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per variant; those that the reference refuses are left out."""
+        """Return one finding per variant; those that the reference refuses are left out."""
         assert target.reference is not None
         yield compare_values(target, target.reference, copy(sample), "as given", "the reference")
         others = (row for row in scalars(sample, target.arguments) if _is_finite(target, row[1]))

@@ -22,7 +22,7 @@ class ReferenceGradients(Check):
     purpose = "gradients equal those of autograd through the reference, for other scalars and small numbers too"
 
     def applies_to(self, target: Target) -> str | None:
-        """A reference is needed."""
+        """Return whether there is a reference."""
         if target.reference is None:
             return "no reference is registered (register_reference)"
         return None
@@ -44,7 +44,7 @@ class ReferenceGradients(Check):
 
 
 def _compare_variant(target: Target, sample: Sample, label: str, *, is_scaled: bool) -> Iterator[Finding]:
-    """Nothing where the reference or the op refuses the call, or the reference has no finite gradient there."""
+    """Yield nothing where the reference or the op refuses the call, or the reference has no finite gradient there."""
     try:
         function = function_of(target, sample)
         reference = reference_of(function)

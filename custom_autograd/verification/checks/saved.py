@@ -47,7 +47,7 @@ class Saved(Check):
     purpose = "what is saved goes through save_for_backward, is read, and is safe from edits in place"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Numbers for what is fine, one finding for each thing that is not."""
+        """Return numbers for what is fine, one finding for each thing that is not."""
         function = function_of(target, sample)
         kept = _keep(function)
         yield from _on_ctx(kept.node)
@@ -94,12 +94,12 @@ def _label(tensor: Tensor, function: TensorFunction, called: Forward) -> str:
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
-    """The bytes of the memory that tensors keep alive, shared memory counted once."""
+    """Return the bytes of the memory that tensors keep alive, shared memory counted once."""
     return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values())
 
 
 def _on_ctx(node: BackwardCFunction) -> Iterator[Finding]:
-    """Tensors that hang on ctx as attributes, or in containers there."""
+    """Yield tensors that hang on ctx as attributes, or in containers there."""
     for name, value in vars(node).items():
         tensors = Sample(value).tensors()
         if tensors:
@@ -152,7 +152,7 @@ def _edited(function: TensorFunction) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Which of the saved tensors each order reads, and of which the shape or dtype; None where nothing can be told."""
+    """Which of the saved tensors each order reads, and of which the shape or dtype; None if nothing can be told."""
 
     tensors: tuple[Tensor, ...]
     labels: tuple[str, ...]
@@ -161,7 +161,7 @@ class Reading:
     shape: tuple[bool, ...]
 
     def is_named_with_what_is_read(self, place: int) -> bool:
-        """Whether it stands in a list or a dict of which another tensor is read: a rule names the whole."""
+        """Return whether it stands in a list or a dict of which another tensor is read: a rule names the whole."""
         names = [label.partition("[") for label in self.labels]
         others = (i for i, (name, _, _) in enumerate(names) if i != place and name == names[place][0])
         return bool(names[place][1]) and any(self.first[i] is not False or self.second[i] for i in others)
@@ -190,7 +190,7 @@ def _unread(target: Target, function: TensorFunction) -> Iterator[Finding]:
 
 
 def _is_read_elsewhere(target: Target, place: int, count: int) -> bool:
-    """Whether another registered sample reads it: an argument decides what a backward needs."""
+    """Return whether another registered sample reads it: an argument decides what a backward needs."""
     for sample in () if target.samples is None else target.samples(TensorFactory()):
         if sample.error is not None:
             continue
@@ -221,7 +221,7 @@ def _read(function: TensorFunction) -> Reading:
 
 
 def _misshapen(tensor: Tensor) -> Tensor:
-    """Zeros of other sizes and another dtype, which a backward does not notice if it reads neither."""
+    """Return zeros of other sizes and another dtype, which a backward does not notice if it reads neither."""
     dtype = torch.float64 if tensor.dtype == torch.float32 else torch.float32
     sizes = (*(size + 3 for size in tensor.shape), tensor.numel() + 7)
     return torch.zeros(sizes, dtype=dtype, device=tensor.device)
@@ -229,14 +229,14 @@ def _misshapen(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """Gradients of a function, with one saved tensor replaced when it is unpacked; None where they raise."""
+    """Gradients of a function, with one saved tensor replaced when it is unpacked; None if they raise."""
 
     function: TensorFunction
     cotangents: Sequence[Tensor]
     directions: Sequence[Tensor]
 
     def first(self, place: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
-        """The gradients."""
+        """Return the gradients."""
         try:
             return self._forward(place, other).backward(self.cotangents)
         except Exception:
@@ -245,7 +245,7 @@ class _Replay:
             return None
 
     def second(self, place: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
-        """The gradients of <gradients, directions>, for inputs and incoming gradients."""
+        """Return the gradients of <gradients, directions>, for inputs and incoming gradients."""
         try:
             called = self._forward(place, other)
             incoming = tuple(u.clone().requires_grad_() for u in self.cotangents)

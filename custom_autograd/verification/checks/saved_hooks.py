@@ -29,7 +29,7 @@ class SavedHooks(Check):
     purpose = "gradients stay the same under saved-tensor hooks, offloading and checkpointing"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per way."""
+        """Return one finding per way."""
         function = function_of(target, sample)
         cotangents = cotangents_of(function, function.inputs)
         expected = repeatable_gradients(function, function.inputs, cotangents)
@@ -79,7 +79,7 @@ def _of_checkpoint(function: TensorFunction, *, use_reentrant: bool) -> TensorsF
 
 
 def _backward_of(call: TensorsFunction, function: TensorFunction, cotangents: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The gradients that `backward` accumulates: reentrant checkpointing knows no torch.autograd.grad.
+    """Return the gradients that `backward` accumulates: reentrant checkpointing knows no torch.autograd.grad.
 
     The generator is moved on between forward and backward, so that what is computed again must be given its state.
     """

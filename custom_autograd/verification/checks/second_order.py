@@ -40,12 +40,12 @@ class SecondOrder(Check):
         self.only = only
 
     def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
-        """One for each subset of the inputs."""
+        """Return one for each subset of the inputs."""
         found = parts_by_inputs(target, samples)
         return {label: SecondOrder(names) for label, names in found.items()} or {"": self}
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per subset; a backward that says it cannot be differentiated is honest, and skipped."""
+        """Return one finding per subset; a backward that says it cannot be differentiated is honest, and skipped."""
         function = function_of(target, sample)
         if not any(output.requires_grad for output in function(*function.inputs)):
             raise NothingToCheckError("no output carries a gradient")
@@ -94,7 +94,7 @@ def _check(function: TensorFunction, precision: Precision) -> Finding:
 
 
 def _refusal(outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> str | None:
-    """What a second backward raises.
+    """Return what a second backward raises.
 
     gradgradcheck asks for the gradients of chosen tensors, and then the engine never reaches the node by which
     torch.autograd.function.once_differentiable refuses: it sees zeros. A whole backward reaches it.

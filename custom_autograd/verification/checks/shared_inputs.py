@@ -51,7 +51,7 @@ class SharedInputs(Check):
 
 
 def _with_gradients(target: Target, sample: Sample) -> Sample:
-    """The call with what can have a gradient requiring one, as far as the op has gradients.
+    """Return the call with what can have a gradient requiring one, as far as the op has gradients.
 
     Raises:
         NothingToCheckError: a plain forward and backward raise, which is for other checks to tell.
@@ -101,7 +101,7 @@ def _check(target: Target, sample: Sample, first: int, second: int, names: str) 
 def _run(
     target: Target, sample: Sample, leaves: Sequence[Tensor], one: Tensor, other: Tensor, cotangents: list[Tensor]
 ) -> tuple[Tensor, ...]:
-    """The results, and the gradient of what the two arguments have in common."""
+    """Return the results, and the gradient of what the two arguments have in common."""
     written = target.written_places(sample)
     values = [x.clone() if place in written else x for place, x in enumerate(leaves)]
     with same_randomness():

@@ -1,4 +1,4 @@
-"""Sizes 0 and 1, sizes that are no multiple of a block, and equal ones: values and gradients equal the reference's."""
+"""Sizes 0 and 1, sizes beside multiples of a block, and equal ones: values and gradients equal the reference's."""
 
 from collections.abc import Iterable
 
@@ -41,11 +41,11 @@ class Sizes(Check):
     purpose = "values and gradients equal the reference's for sizes 0, 1, odd, of whole vectors and blocks, and larger"
 
     def applies_to(self, target: Target) -> str | None:
-        """A reference is needed: without it nobody knows which sizes are allowed."""
+        """Return a reference is needed: without it nobody knows which sizes are allowed."""
         return "no reference is registered (register_reference)" if target.reference is None else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Two findings per variant; those that are refused are left out, but for advice."""
+        """Return two findings per variant; those that are refused are left out, but for advice."""
         assert target.reference is not None
         for label, variant in (*accepted_sizes(target, sample), *accepted_tile_sizes(target, sample)):
             finding = compare_values(target, target.reference, copy(variant), label, "the reference")

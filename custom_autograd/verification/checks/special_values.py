@@ -23,11 +23,11 @@ class SpecialValues(Check):
     purpose = "nan and inf propagate as in the reference"
 
     def applies_to(self, target: Target) -> str | None:
-        """A reference is needed, and something other than it."""
+        """Return whether there is a reference, and something other than it."""
         return why_no_reference(target)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per input and value."""
+        """Return one finding per input and value."""
         for place, leaf in enumerate(sample.leaves()):
             if leaf.tensor.is_floating_point() and leaf.tensor.numel() and leaf.tensor.layout == torch.strided:
                 for value in SPECIAL:
@@ -35,7 +35,7 @@ class SpecialValues(Check):
 
 
 def _with(sample: Sample, place: int, value: float) -> Sample:
-    """The sample with one element in the middle of one tensor replaced."""
+    """Return the sample with one element in the middle of one tensor replaced."""
     tensors = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in sample.tensors()]
     tensors[place].view(-1)[tensors[place].numel() // 2] = value
     return sample.with_tensors(tensors)
@@ -59,7 +59,7 @@ def _check(target: Target, sample: Sample, name: str, value: float) -> Finding:
 
 
 def _find_difference(found: Tensor, expected: Tensor, *, is_nan: bool) -> str | None:
-    """Where nan went in, nan has to come out of the same places; where inf did, anything that is not finite."""
+    """Require nan where nan went in, and anything that is not finite where inf went in."""
     if not (found.is_floating_point() and expected.is_floating_point()) or found.shape != expected.shape:
         return None
     one, other = (found.isnan(), expected.isnan()) if is_nan else (~found.isfinite(), ~expected.isfinite())

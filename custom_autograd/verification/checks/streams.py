@@ -32,7 +32,7 @@ class Streams(Check):
         return None if torch.cuda.is_available() else "there is no CUDA device"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for each."""
+        """Return one finding for each."""
         yield from _on_side_stream(_function_on(target, sample, "cuda"))
         yield _without_synchronisation(_function_on(target, sample, "cuda"))
         if torch.cuda.device_count() < 2:
@@ -75,7 +75,7 @@ def _on_side_stream(function: TensorFunction) -> Iterator[Finding]:
 
 
 def _without_synchronisation(function: TensorFunction) -> Finding:
-    """A forward and a backward, while torch raises where the host would wait for the device."""
+    """Return a forward and a backward, while torch raises where the host would wait for the device."""
     inputs = function.inputs
     cotangents = cotangents_of(function, inputs)
     leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
@@ -95,7 +95,7 @@ def _without_synchronisation(function: TensorFunction) -> Finding:
 
 
 def _on_other_device(function: TensorFunction) -> Finding:
-    """Tensors on the second device, while the first is the current one, against the second being current."""
+    """Return tensors on the second device, while the first is the current one, against the second being current."""
     inputs = function.inputs
     cotangents = cotangents_of(function, inputs)
     with torch.cuda.device(1):

@@ -17,7 +17,7 @@ from custom_autograd.verification.harness.passes import cotangents_of, entry_of,
 from custom_autograd.verification.harness.targets import Target
 
 Way = Callable[[TensorFunction, Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[str] | None]]
-"""Outputs and gradients, and the names of the ops that were seen; None where it does not look."""
+"""Outputs and gradients, and the names of the ops that were seen; None if it does not look."""
 
 
 class Subclasses(Check):
@@ -31,7 +31,7 @@ class Subclasses(Check):
     purpose = "tensor subclasses and modes see the op as one op, and values and gradients stay"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per kind."""
+        """Return one finding per kind."""
         function = function_of(target, sample)
         cotangents = cotangents_of(function, function.inputs)
         expected, _ = _plain(function, cotangents)
@@ -50,7 +50,7 @@ class Subclasses(Check):
 
 
 def _refused(function: TensorFunction, cotangents: Sequence[Tensor], way: Way, label: str, error: Exception) -> Finding:
-    """What was registered with the dispatcher takes every tensor; other code may want plain ones."""
+    """Return what was registered with the dispatcher takes every tensor; other code may want plain ones."""
     target = function.target
     refusal = find_refusal(error, is_optional=True)
     if refusal is not None:
@@ -66,7 +66,7 @@ def _refused(function: TensorFunction, cotangents: Sequence[Tensor], way: Way, l
 
 
 def _seen(target: Target, label: str, seen: Sequence[str] | None) -> Iterator[Finding]:
-    """Whether an op came by under its own name, once; what is taken apart by design never does."""
+    """Yield whether an op came by under its own name, once; what is taken apart by design never does."""
     overload, entry = target.overload, entry_of(target)
     is_made_of_others = entry is not None and find_composition(entry) is not None
     if seen is None or overload is None or why_not_own_op(target) is not None:
@@ -95,7 +95,7 @@ def _run(
     unwrap: Callable[[Tensor], Tensor],
     seen: list[str] | None = None,
 ) -> tuple[Sequence[Tensor], Sequence[str] | None]:
-    """Outputs and gradients, unwrapped, with the names of the ops that the forward was made of."""
+    """Return outputs and gradients, unwrapped, with the names of the ops that the forward was made of."""
     leaves = [wrap(value.detach().clone()).requires_grad_() for value in function.inputs]
     if seen is not None:
         seen.clear()  # making the leaves has been seen as well

@@ -46,9 +46,9 @@ class Symbolic(Check):
         return "only an op of the dispatcher has a fake kernel" if target.overload is None else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per set of other sizes that the op takes."""
+        """Return one finding per set of other sizes that the op takes."""
         if any(tensor.layout != torch.strided for tensor in sample.tensors()):
-            raise NothingToCheckError("the sizes of a sparse tensor are no symbols")
+            raise NothingToCheckError("the sizes of a sparse tensor are not symbols")
         base, free = resized(sample, {}), free_sizes(sample)
         if not free:
             raise NothingToCheckError(FIXED)
@@ -72,7 +72,7 @@ FIXED = "no size can vary: each is 0 or 1, equals a number among the arguments, 
 
 
 def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symbols) -> Iterator[Finding]:
-    """Each growth of the sizes that the op takes, against what was said."""
+    """Yield each growth of the sizes that the op takes, against what was said."""
     count = 0
     for sizes in growths(base):
         done = _find_real(target, resized(base, sizes))
@@ -88,11 +88,11 @@ def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symb
 
 
 def _check_edges(target: Target, base: Sample, symbols: Symbols) -> Iterator[Finding]:
-    """Where the fake kernel compares a size with a number, sizes beyond it; that it does so is advice."""
+    """Yield where the fake kernel compares a size with a number, sizes beyond it; that it does so is advice."""
     names = {size: _place(target, base, size) for size in free_sizes(base)}
     for condition, beyond in itertools.islice(symbols.edges(names), MOST_EDGES):
         text = f"the fake kernel asks whether {condition}"
-        advice = f"{text}: the compiler compiles anew on the other side"
+        advice = f"{text}: the compiler compiles again on the other side"
         for sizes in beyond:
             if elements_of(base, sizes) > MOST_ELEMENTS:
                 yield skipped(f"{text}, and a size on the other side is too large to run", advice=advice)
@@ -114,7 +114,7 @@ def _check_edge(target: Target, sample: Sample, text: str, advice: str) -> Itera
 
 
 def _find_real(target: Target, sample: Sample) -> tuple[Tensor, ...] | None:
-    """What the op returns at other sizes; None where its fake or real kernel refuses them."""
+    """Return what the op returns at other sizes; None if its fake or real kernel refuses them."""
     with torch.no_grad():
         try:
             with fake_mode() as to_fake:
@@ -130,7 +130,7 @@ def _fixed(target: Target, sample: Sample, size: int, sizes: Mapping[int, int]) 
 
 
 def _why(target: Target, cause: str) -> str:
-    """What makes a number of a size: in a reference a loop, as a rule, which is no mistake there."""
+    """Return what makes a number of a size: in a reference a loop, as a rule, which is no mistake there."""
     return DERIVED if has_derived_fake(target) else cause
 
 
@@ -163,7 +163,7 @@ CONSTANT = "the fake kernel always says the same shape"
 
 
 def _place(target: Target, sample: Sample, size: int) -> str:
-    """The first dimension of a size, in words."""
+    """Return the first dimension of a size, in words."""
     places = [
         f"dimension {list(leaf.tensor.shape).index(size)} of '{target.name_of(leaf)}'"
         for leaf in sample.leaves()

@@ -36,7 +36,7 @@ class Threads(Check):
     purpose = "eight threads at once, forward and backward, get the values of one"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per round; the first that fails ends it."""
+        """Return one finding per round; the first that fails ends it."""
         function = function_of(target, sample)
         if function.is_random():
             raise NothingToCheckError("it draws random numbers, whose order among threads is not fixed")
@@ -86,7 +86,7 @@ def _elsewhere(
     expected: Sequence[Sequence[Tensor]],
     names: Sequence[str],
 ) -> Finding:
-    """The backward, in a thread that has called nothing, of what each of the threads called."""
+    """Return the backward, in a thread that has called nothing, of what each of the threads called."""
     count = len(cotangents)
     for called, wanted in zip(left, expected, strict=True):
         try:
@@ -118,7 +118,7 @@ class _Worker(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Keeps what it finds, or what it raises."""
+        """Keep what it finds, or what it raises."""
         try:
             self.found = _run(*self._work, self._barrier)
             function, inputs, _ = self._work
@@ -134,7 +134,7 @@ def _run(
     cotangents: Sequence[Tensor],
     barrier: threading.Barrier | None = None,
 ) -> Sequence[Tensor]:
-    """The outputs and the gradients."""
+    """Return the outputs and the gradients."""
     if barrier is not None:
         barrier.wait(PATIENCE)
     called = forward(function, inputs, keeps_randomness=barrier is None)

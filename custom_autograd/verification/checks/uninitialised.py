@@ -27,7 +27,7 @@ class Uninitialised(Check):
     purpose = "no element of a result or a gradient is left unwritten"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding for the values, one for the gradients."""
+        """Return one finding for the values, one for the gradients."""
         state = torch.get_rng_state()
         with torch.no_grad():
             plain = values_of(target, target.full, sample)
@@ -75,7 +75,7 @@ def _compare(names: Sequence[str], filled: Sequence[Tensor], plain: Sequence[Ten
 
 
 def _unwritten(filled: Tensor, plain: Tensor) -> Tensor:
-    """Where memory that was filled shows through; what is nan anyway is not told apart."""
+    """Return where filled memory shows through; what is nan anyway is not told apart."""
     if filled.shape != plain.shape or filled.layout != torch.strided:
         return torch.zeros((), dtype=torch.bool)
     if filled.is_floating_point() or filled.is_complex():

@@ -45,14 +45,14 @@ class Vmap(Check):
     purpose = "vmap equals a loop over the batch, whichever arguments are batched, and nested"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """One finding per case; an op that says it has no batching rule is honest, and skipped."""
+        """Return one finding per case; an op that says it has no batching rule is honest, and skipped."""
         leaves = sample.leaves()
         if not leaves:
             raise NothingToCheckError("the sample has no tensor to batch")
         if any(leaf.tensor.layout != torch.strided for leaf in leaves):
             raise NothingToCheckError("a tensor of the sample is not strided, and cannot be batched")
         if has_generator(sample):
-            raise NothingToCheckError("it draws from a generator that every call of a loop is given anew")
+            raise NothingToCheckError("it draws from a generator that every call of a loop is given again")
         written = target.written_places(sample)
         names = tuple(target.name_of(leaf) for leaf in leaves)
         loop = Loop(_function(target, copy(sample), written), copy(sample).tensors(), names)
@@ -106,7 +106,7 @@ class Loop:
 
 
 def _function(target: Target, sample: Sample, written: frozenset[int]) -> TensorsFunction:
-    """The target on tensors, which it leaves as they are; the values of those that it writes to are outputs."""
+    """Return the target on tensors, which it leaves as they are; the values of those that it writes to are outputs."""
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
         values = [tensor.clone() for tensor in tensors]
@@ -116,7 +116,7 @@ def _function(target: Target, sample: Sample, written: frozenset[int]) -> Tensor
 
 
 def _cases(tensors: Sequence[Tensor], written: frozenset[int]) -> Iterator[Batching]:
-    """One level in every combination, and with a larger batch, then two levels."""
+    """Yield one level in every combination, and with a larger batch, then two levels."""
     size = len(tensors)
     along_first = [_along(chosen, 0, size) for chosen in subsets(size)]
     mixed = itertools.product(*((None, 0, -1) if tensor.dim() else (None, 0) for tensor in tensors))
@@ -172,7 +172,7 @@ def _check(loop: Loop, batching: Batching, *, is_composed: bool) -> Finding:
 
 
 def _check_scalars(target: Target, sample: Sample) -> Iterator[Finding]:
-    """The first other float among the arguments that the op takes, with everything batched."""
+    """Yield the first other float among the arguments that the op takes, with everything batched."""
     written, names = target.written_places(sample), tuple(target.name_of(leaf) for leaf in sample.leaves())
     batching = Batching((_along(range(len(names)), 0, len(names)),))
     for label, variant in scalars(sample, target.arguments):
@@ -195,7 +195,7 @@ def _floats(sample: Sample) -> list[float]:
 
 
 def _batched(tensors: Sequence[Tensor], batching: Batching) -> list[Tensor]:
-    """The tensors with a dimension for each level, in which they vary; that of the outer level is made last."""
+    """Return the tensors with a dimension for each level, in which they vary; that of the outer level is made last."""
     values = list(tensors)
     for dims in reversed(batching.levels):
         values = [
@@ -206,7 +206,7 @@ def _batched(tensors: Sequence[Tensor], batching: Batching) -> list[Tensor]:
 
 
 def _looped(call: TensorsFunction, values: Sequence[Tensor], batching: Batching) -> tuple[Tensor, ...]:
-    """What loops give, one inside the other.
+    """Return what loops give, one inside the other.
 
     Raises:
         NothingToCheckError: results of equal inputs differ, or cannot be stacked.

@@ -23,7 +23,7 @@ TABLE = "tool.custom_autograd.xfail"
 
 
 def find_accepted(folder: Path, checks: Collection[str]) -> Accepted:
-    """What the pyproject.toml of a folder accepts, or the nearest one above it.
+    """Return what the pyproject.toml of a folder accepts, or the nearest one above it.
 
     Args:
         folder: where the search begins.
@@ -46,7 +46,7 @@ def find_accepted(folder: Path, checks: Collection[str]) -> Accepted:
 
 
 def require_known(accepted: Accepted, ops: Collection[str]) -> None:
-    """Checks the names of ops, where all of a project's ops are at hand.
+    """Check the names of ops, where all of a project's ops are at hand.
 
     Raises:
         CheckError: no op has the name.
@@ -57,7 +57,7 @@ def require_known(accepted: Accepted, ops: Collection[str]) -> None:
 
 
 def accept(report: Report, accepted: Accepted) -> Report:
-    """The report with accepted failures skipped, and a failure for each that passes on every sample."""
+    """Return the report with accepted failures skipped, and a failure for each that passes on every sample."""
     if not accepted:
         return report
     results = list(report.results)
@@ -68,7 +68,7 @@ def accept(report: Report, accepted: Accepted) -> Report:
 
 
 def _accept(results: list[Result], places: Iterable[int], reason: str) -> None:
-    """Changes the results of one check on one op."""
+    """Change the results of one check on one op."""
     own = list(places)
     if not any(results[i].is_finding or results[i].accepted for i in own):
         passed = [i for i in own if results[i].status == "passed"]

@@ -35,7 +35,7 @@ TO_SAY = (
 
 
 def why_no_reference(target: Target) -> str | None:
-    """Why a target has no reference to be compared with, or None if it has one that is not its only kernel."""
+    """Return why a target has no reference to be compared with, or None if it has one that is not its only kernel."""
     if target.reference is None:
         return "no reference is registered (register_reference)"
     if set(target.kernels.values()) <= {target.reference}:
@@ -46,7 +46,7 @@ def why_no_reference(target: Target) -> str | None:
 def compare_values(
     target: Target, other: Function, sample: Sample, label: str, name: str, *, is_scaled: bool = False
 ) -> Finding:
-    """The target's values on one variant of a sample against those of another function.
+    """Return the target's values on one variant of a sample against those of another function.
 
     Args:
         target: what is checked.
@@ -70,7 +70,7 @@ def compare_values(
         torch.set_rng_state(state)
         try:
             found = values_of(target, target.full, sample)
-        except Exception as error:  # noqa: BLE001  # told apart there, and raised again where it is no variant
+        except Exception as error:  # noqa: BLE001  # told apart there, and raised again where it is not a variant
             count = len(expected) - len(target.written_places(sample))
             return _raised(error, target, sample, label, name, count)
         difference = find_difference(found, expected, is_scaled=is_scaled)
@@ -81,7 +81,7 @@ def compare_values(
 
 
 def values_of(target: Target, function: Function, sample: Sample) -> tuple[Tensor, ...]:
-    """What a function returns, then the inputs the target writes to; only those are copied, the others stay."""
+    """Return what a function returns, then the inputs the target writes to; only those are copied, the others stay."""
     written = target.written_places(sample)
     tensors = [_copied(x) if place in written else x.detach() for place, x in enumerate(sample.tensors())]
     outputs = call_on(function, sample.with_tensors(tensors))
@@ -89,7 +89,7 @@ def values_of(target: Target, function: Function, sample: Sample) -> tuple[Tenso
 
 
 def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """The variants of a sample with other sizes that the reference takes; without one, none where integers point.
+    """Yield the variants of a sample with other sizes that the reference takes; without one, none where integers point.
 
     A kernel that is given an index beyond its tensor may write anywhere, so nobody but a reference is asked first.
     """
@@ -129,7 +129,7 @@ def accepted_long_sizes(target: Target, sample: Sample, length: int) -> Iterator
 
 
 def _find_shapes(target: Target, reference: Function, sample: Sample) -> set[tuple[int, ...]] | None:
-    """The shapes of what a function returns; None if it refuses the sample."""
+    """Return the shapes of what a function returns; None if it refuses the sample."""
     with torch.no_grad(), contextlib.suppress(Exception):
         return {tuple(tensor.shape) for tensor in values_of(target, reference, sample)}
     return None
@@ -138,7 +138,7 @@ def _find_shapes(target: Target, reference: Function, sample: Sample) -> set[tup
 def find_gradient_difference(
     function: TensorFunction, other: TensorFunction, *, is_scaled: bool = False
 ) -> Difference | None:
-    """Where the gradients of two functions of the same tensors differ, for cotangents of both signs, or None."""
+    """Return where the gradients of two functions of the same tensors differ, for cotangents of both signs, or None."""
     cotangents = signed_like(function(*function.inputs))
     expected = vector_jacobian(other, other.inputs, copies(cotangents))
     found = vector_jacobian(function, function.inputs, copies(cotangents))
@@ -147,21 +147,24 @@ def find_gradient_difference(
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """A copy with the same strides, gaps included: the layout is part of what is looked at."""
+    """Return a copy with the same strides, gaps included: the layout is part of what is looked at."""
     if tensor.layout != torch.strided or 0 in tensor.stride():
         return tensor.detach().clone()
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def to_double(tensor: Tensor) -> Tensor:
-    """The tensor with its numbers in float64 or complex128; integers and bools stay."""
+    """Return the tensor with its numbers in float64 or complex128; integers and bools stay."""
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def refused(error: Exception, target: Target, sample: Sample, label: str) -> Finding:
-    """A variant that the op does not take; with advice where only a kernel that is not the default refuses it."""
+    """Return a variant that the op does not take.
+
+    With advice where only a kernel that is not the default refuses it.
+    """
     reason = f"{label}: the op refuses it ({first_line(error)})"
     if not only_a_kernel_refuses(target, sample):
         return skipped(reason)
@@ -169,7 +172,7 @@ def refused(error: Exception, target: Target, sample: Sample, label: str) -> Fin
 
 
 def only_a_kernel_refuses(target: Target, sample: Sample) -> bool:
-    """Whether the op raises where the default kernel, which is not its only one, gives a result."""
+    """Return whether the op raises where the default kernel, which is not its only one, gives a result."""
     if "" not in target.kernels or len(target.kernels) < 2:
         return False
     default = completing(target.complete, target.kernels[""])
@@ -177,7 +180,7 @@ def only_a_kernel_refuses(target: Target, sample: Sample) -> bool:
 
 
 def _raised(error: Exception, target: Target, sample: Sample, label: str, name: str, count: int) -> Finding:
-    """A variant that only the op refuses: a decision, but for empty tensors, which every op of PyTorch takes."""
+    """Return a variant that only the op refuses: a decision, but for empty tensors, which every op of PyTorch takes."""
     if label == "as given":
         raise error
     if isinstance(error, KernelUnavailable):
@@ -209,7 +212,7 @@ def _beyond_rounding(
     expected: tuple[Tensor, ...],
     difference: Difference,
 ) -> Difference | None:
-    """The difference, unless the other function itself is as far from its answer in float64."""
+    """Return the difference, unless the other function itself is as far from its answer in float64."""
     try:
         wide = values_of(target, other, sample.map(to_double))
     except Exception:  # noqa: BLE001  # a function that does not take float64 has no wider answer

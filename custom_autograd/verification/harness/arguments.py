@@ -20,13 +20,13 @@ class TargetArgument:
 
 
 def argument_of_schema(row: Argument) -> TargetArgument:
-    """What a schema says of an argument."""
+    """Return what a schema says of an argument."""
     default = row.default if row.has_default else inspect.Parameter.empty
     return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default, row.kind)
 
 
 def arguments_with_containers(form: Form, schema: Schema) -> tuple[TargetArgument, ...]:
-    """The arguments as the author of the op sees them; of a container, what holds for anything in it."""
+    """Return the arguments as the author of the op sees them; of a container, what holds for anything in it."""
     found = []
     for node in form.inputs:
         flat = [argument for argument in schema.arguments if argument.name in node.flat()]

@@ -47,17 +47,17 @@ PASSED = Finding("passed")
 
 
 def failed(message: str, *, cause: str = "") -> Finding:
-    """Something is wrong; the message says what was expected and what was found, the cause why, probably."""
+    """Return a failure: its message says what was expected and what was found, its cause the probable reason."""
     return Finding("failed", message, cause)
 
 
 def measured(**measures: float) -> Finding:
-    """Nothing is wrong, and these numbers are worth keeping."""
+    """Return a pass with numbers that are worth keeping."""
     return Finding("passed", measures=measures)
 
 
 def skipped(reason: str, *, advice: str = "") -> Finding:
-    """Nothing was looked at, for this reason; the advice is shown even where everything else passed."""
+    """Return a skip with its reason; the advice is shown even if everything else passed."""
     return Finding("skipped", reason, advice=advice)
 
 
@@ -92,7 +92,7 @@ class Check(ABC):
     is_for_errors: ClassVar[bool] = False
 
     def applies_to(self, target: Target) -> str | None:
-        """Why the check has nothing to look at in this target, or None if it has."""
+        """Return why the check has nothing to look at in this target, or None if it has."""
         del target
         return None
 
@@ -103,7 +103,7 @@ class Check(ABC):
 
     @abstractmethod
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Looks at one sample and yields what it finds; whatever it raises is reported as an error.
+        """Look at one sample and yield what it finds; whatever it raises is reported as an error.
 
         Raises:
             NothingToCheckError: there is nothing to look at on this sample.
@@ -133,14 +133,14 @@ def find_refusal(error: BaseException, *, is_optional: bool = False) -> str | No
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The error at the beginning of a chain: the compiler wraps what an op raises, more than once."""
+    """Return the error at the beginning of a chain: the compiler wraps what an op raises, more than once."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def first_line(error: BaseException) -> str:
-    """The class and the first line of an error, and the next one where the first only announces it."""
+    """Return the class and the first line of an error, and the next one where the first only announces it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

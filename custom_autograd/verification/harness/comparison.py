@@ -28,7 +28,7 @@ class Difference:
         return self.message
 
     def failed(self, message: str) -> Finding:
-        """The failure that the message tells of, with this cause."""
+        """Return the failure that the message tells of, with this cause."""
         return failed(message, cause=self.cause)
 
 
@@ -40,7 +40,7 @@ def find_difference(
     factor: float = 1.0,
     is_scaled: bool = False,
 ) -> Difference | None:
-    """The first difference between two lists of tensors, or None.
+    """Return the first difference between two lists of tensors, or None.
 
     Args:
         actual: what is checked.
@@ -83,7 +83,7 @@ def _metadata(name: str, actual: Tensor, expected: Tensor) -> Difference | None:
 
 
 def _value(name: str, actual: Tensor, expected: Tensor, factor: float, *, is_scaled: bool) -> Difference | None:
-    """The worst element outside the tolerance; nan equals nan."""
+    """Return the worst element outside the tolerance; nan equals nan."""
     tolerance = tolerance_of(expected.dtype)
     one, other = widened(actual), widened(expected)
     same = (one == other) | (one.isnan() & other.isnan())

@@ -35,7 +35,7 @@ class TensorCall:
     sample: Sample
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The outputs, then the values of the inputs that were written to."""
+        """Return the outputs, then the values of the inputs that were written to."""
         leaves = self.sample.leaves()
         written = [self.target.argument_of(leaf).is_mutated for leaf in leaves]
         values = [x.clone() if is_written else x for x, is_written in zip(tensors, written, strict=True)]
@@ -50,7 +50,7 @@ def require_no_generator(sample: Sample) -> None:
 
 
 def eager_results(target: Target, sample: Sample) -> tuple[NamedResults, Sequence[Tensor]]:
-    """The results of the plain call, and the cotangents of its gradients.
+    """Return the results of the plain call, and the cotangents of its gradients.
 
     Raises:
         NothingToCheckError: the same call gives other results the second time, so that nothing compares with it.
@@ -65,7 +65,10 @@ def eager_results(target: Target, sample: Sample) -> tuple[NamedResults, Sequenc
 def run(
     target: Target, sample: Sample, function: Function, cotangents: Sequence[Tensor] = ()
 ) -> tuple[NamedResults, Sequence[Tensor]]:
-    """The results of a call, and the cotangents, made where none are given; random numbers are the same each time."""
+    """Return the results of a call, and the cotangents, made where none are given.
+
+    Random numbers are the same each time.
+    """
     leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
     is_written = [target.argument_of(leaf).is_mutated for leaf in sample.leaves()]
     values = [x.clone() if written else x for x, written in zip(leaves, is_written, strict=True)]
@@ -85,13 +88,13 @@ def run(
 
 
 def find_change(found: NamedResults, expected: NamedResults) -> Difference | None:
-    """The first difference between the results of two calls, or None."""
+    """Return the first difference between the results of two calls, or None."""
     names = [name for name, _ in expected]
     return find_difference([x for _, x in found], [x for _, x in expected], names=names)
 
 
 def fresh(call: Function) -> Function:
-    """A function with a code object of its own: torch.compile keeps its results, and limits, per code object."""
+    """Return a function with a code object of its own: torch.compile keeps its results, and limits, per code object."""
 
     def run(args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         return call(*args, **kwargs)
@@ -100,12 +103,12 @@ def fresh(call: Function) -> Function:
 
 
 def is_declared_here(target: Target) -> bool:
-    """Whether the target is an op of this package, whose every rule is to work in every transform."""
+    """Return whether the target is an op of this package, whose every rule is to work in every transform."""
     return isinstance(getattr(target.subject, "_entry", target.subject), Entry)
 
 
 def refusal_of(target: Target, error: Exception) -> str | None:
-    """Why an op may raise here without a fault: it says so, or torch does; None where it is a fault.
+    """Return why an op may raise here without a fault: it says so, or torch does; None if it is a fault.
 
     Torch does of what was not declared here, and of what writes to an input, which few transforms allow.
     """
@@ -116,7 +119,7 @@ def refusal_of(target: Target, error: Exception) -> str | None:
 
 
 def has_data_dependent_size(target: Target, sample: Sample) -> bool:
-    """Whether the fake kernel answers with a size that nobody knows before the op runs."""
+    """Return whether the fake kernel answers with a size that nobody knows before the op runs."""
     with torch.no_grad(), contextlib.suppress(Exception), fake_mode() as to_fake:
         outputs = call_on(target.call, sample.map(lambda tensor: to_fake(tensor.detach())))
         return any(not isinstance(size, int) for output in outputs for size in output.shape)
@@ -144,7 +147,7 @@ LIMITS_OF_TORCH = (
 
 
 def takes(target: Target, call: Sample, like: Sample) -> bool:
-    """Whether an op takes a call, its fake kernel too, and returns as many tensors as for another."""
+    """Return whether an op takes a call, its fake kernel too, and returns as many tensors as for another."""
     with torch.no_grad():
         try:
             if target.overload is not None:

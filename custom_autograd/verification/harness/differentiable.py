@@ -43,7 +43,7 @@ class TensorFunction:
     state: Tensor | None = field(default_factory=lambda: _own_state())
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The floating and complex results, then the values of the inputs that were written to."""
+        """Return the floating and complex results, then the values of the inputs that were written to."""
         if self.state is None:
             return self._call(*tensors)
         before = torch.get_rng_state()
@@ -54,7 +54,7 @@ class TensorFunction:
             torch.set_rng_state(before)
 
     def is_random(self) -> bool:
-        """Whether a call draws from torch's default generator, or from one that it is given."""
+        """Return whether a call draws from torch's default generator, or from one that it is given."""
         if has_generator(self.sample):
             return True
         before = torch.get_rng_state()
@@ -78,18 +78,18 @@ class TensorFunction:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The values of the arguments, each a leaf that requires grad."""
+        """Return the values of the arguments, each a leaf that requires grad."""
         tensors = self.sample.tensors()
         return tuple(tensors[position].detach().clone().requires_grad_() for position in self.positions)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a message calls the arguments."""
+        """Return what a message calls the arguments."""
         leaves = self.sample.leaves()
         return tuple(self.target.name_of(leaves[position]) for position in self.positions)
 
     def restricted_to(self, chosen: Sequence[int]) -> "TensorFunction":
-        """The function of only some of its arguments; the others keep their value and need no gradient."""
+        """Return the function of only some of its arguments; the others keep their value and need no gradient."""
         return replace(self, positions=tuple(self.positions[i] for i in chosen))
 
 
@@ -99,7 +99,7 @@ def _own_state() -> Tensor:
 
 
 def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> TensorFunction:
-    """The target as a function of every tensor of the sample that can have a gradient, in float64.
+    """Return the target as a function of every tensor of the sample that can have a gradient, in float64.
 
     Where tensors of the sample require grad, only those count; where none does, all floating and complex ones do.
 
@@ -114,7 +114,7 @@ def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> Ten
 
 
 def gradients_of(target: Target, sample: Sample) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-    """The gradients of the tensors of a sample as they are: dtype and memory layout stay, nothing is copied.
+    """Return the gradients of the tensors of a sample as they are: dtype and memory layout stay, nothing is copied.
 
     Returns:
         Names and gradients, for a cotangent of both signs from the global generator; zero where nothing connects.
@@ -130,7 +130,7 @@ def gradients_of(target: Target, sample: Sample) -> tuple[tuple[str, ...], tuple
 def gradients_for(
     target: Target, sample: Sample, make_cotangents: Callable[[Sequence[Tensor]], Sequence[Tensor]]
 ) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-    """Outputs and gradients of the tensors of a sample as they are, each with its name.
+    """Return outputs and gradients of the tensors of a sample as they are, each with its name.
 
     Args:
         target: what is called.
@@ -158,7 +158,7 @@ def gradients_for(
 
 
 def reference_of(function: TensorFunction) -> TensorFunction:
-    """The reference of a target as a function of the same tensors, with the outputs of a call of the target."""
+    """Return the reference of a target as a function of the same tensors, with the outputs of a call of the target."""
     reference = function.target.visible_reference
     assert reference is not None, "the check applies to targets with a reference only"
     return replace(function, call=reference)
@@ -185,7 +185,7 @@ def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, s
 def vector_jacobian(
     function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """The gradient of <outputs, cotangents> for each input; zero where there is no connection."""
+    """Return the gradient of <outputs, cotangents> for each input; zero where there is no connection."""
     leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
     outputs = function(*leaves)
     pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if y.requires_grad]
@@ -239,13 +239,13 @@ def signed_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def cotangents_like(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """A cotangent of both signs for each output; zero for one that carries no gradient."""
+    """Return a cotangent of both signs for each output; zero for one that carries no gradient."""
     pairs = zip(signed_like(outputs), outputs, strict=True)
     return [u if output.requires_grad else u * 0 for u, output in pairs]
 
 
 def can_have_gradient(tensor: Tensor) -> bool:
-    """Whether the dtype is floating or complex."""
+    """Return whether the dtype is floating or complex."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -277,7 +277,7 @@ def _to_double(tensor: Tensor) -> Tensor:
 
 
 def _call_once(function: TensorFunction, original: Sample) -> None:
-    """Raises NothingToCheckError if the target takes the sample as it is, but not in float64."""
+    """Raise NothingToCheckError if the target takes the sample as it is, but not in float64."""
     with torch.no_grad():
         try:
             outputs = function(*function.inputs)

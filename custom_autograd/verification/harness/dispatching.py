@@ -58,7 +58,7 @@ def takes_instances(overload: Overload) -> bool:
 
 
 def repeatable(schema: Schema, function: Function) -> Function:
-    """The same function, which leaves the generators that it is given as they were: each call draws the same."""
+    """Return the same function, which leaves the generators that it is given as they were: each call draws the same."""
     if not schema.has_generator:
         return function
 
@@ -76,7 +76,7 @@ def _copied(value: object) -> object:
 
 
 def completing(complete: Callable[[Sample], Sample], function: Callable[..., object]) -> Callable[..., object]:
-    """A function without defaults of its own, called with every argument that a call leaves out."""
+    """Return a function without defaults of its own, called with every argument that a call leaves out."""
 
     def call(*args: object, **kwargs: object) -> object:
         completed = complete(Sample(*args, **kwargs))

@@ -39,7 +39,7 @@ def integers(sample: Sample) -> Iterator[tuple[torch.dtype, Sample]]:
 
 
 def _with(sample: Sample, dtype: torch.dtype, given: Collection[torch.dtype]) -> Sample:
-    """The call with the tensors of some dtypes in another one, and copies of all others."""
+    """Return the call with the tensors of some dtypes in another one, and copies of all others."""
     return sample.map(lambda x: _cast(x, dtype) if x.dtype in given else x.detach().clone())
 
 

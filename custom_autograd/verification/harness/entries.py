@@ -7,19 +7,22 @@ from custom_autograd.verification.harness.targets import Target
 
 
 def entry_of(target: Target) -> Entry | None:
-    """What the registry knows of a target; None for what `custom_op` did not declare."""
+    """Return what the registry knows of a target; None for what `custom_op` did not declare."""
     found = getattr(target.subject, "_entry", target.subject)
     return found if isinstance(found, Entry) else None
 
 
 def has_derived_fake(target: Target) -> bool:
-    """Whether the reference stands in for a fake kernel that nobody registered."""
+    """Return whether the reference stands in for a fake kernel that nobody registered."""
     entry = entry_of(target)
     return entry is not None and entry.registrations.fake is None and entry.reference() is not None
 
 
 def unless_replaced(finding: Finding, target: Target, key: str) -> Finding:
-    """What was found of a kernel that was called; where its fallback ran, that this one is right says nothing."""
+    """Return what was found of a kernel that was called.
+
+    Where its fallback ran, that this one is right says nothing.
+    """
     entry = entry_of(target)
     kernels = () if entry is None else tuple(entry.kernels.all())
     given = [kernel.given for kernel in kernels if key_of_kernel(kernel) == key]

@@ -45,7 +45,7 @@ class Seen:
 
 
 def find_growth(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Growth:
-    """Looks at every element of every input, for one cotangent of both signs.
+    """Look at every element of every input, for one cotangent of both signs.
 
     Args:
         function: real tensors in, real tensors out.
@@ -110,7 +110,7 @@ def _growth(
     precision: Precision,
     cause: str,
 ) -> Growth:
-    """How the error along the gradient's own direction changes from a large step to a small one."""
+    """Return how the error along the gradient's own direction changes from a large step to a small one."""
     direction = torch.randn_like(grad)
     directions = [direction if i == place else None for i in range(len(inputs))]
     errors = []
@@ -127,6 +127,6 @@ def _growth(
 
 
 def _shown(name: str, point: Tensor, index: Tensor) -> str:
-    """One element and its value: "'x'[2, 0] = 0"."""
+    """Return one element and its value: "'x'[2, 0] = 0"."""
     place = f"[{', '.join(str(int(i)) for i in index)}]" if len(index) else ""
     return f"'{name}'{place} = {point[tuple(index)].item():.6g}"

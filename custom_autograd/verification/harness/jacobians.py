@@ -18,7 +18,7 @@ class NamedFunction(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the arguments."""
+        """Return the names of the arguments."""
         ...
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -127,7 +127,7 @@ def _column(function: NamedFunction, inputs: Sequence[Tensor], position: int, in
 def _analytic_rows(
     function: NamedFunction, inputs: Sequence[Tensor], position: int, output: int, like: Tensor
 ) -> Tensor:
-    """The same matrix by the backward, one unit cotangent per row."""
+    """Return the same matrix by the backward, one unit cotangent per row."""
     rows = torch.zeros_like(like)
     shapes = [torch.zeros_like(value) for value in function(*inputs)]
     for row in range(like.shape[0]):

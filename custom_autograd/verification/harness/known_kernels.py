@@ -7,24 +7,24 @@ from custom_autograd.registration.kernel import Kernel
 
 
 def key_of_kernel(kernel: Kernel) -> str:
-    """The default kernel as "", others as "cpu" or "cpu 'name'"."""
+    """Return the default kernel as "", others as "cpu" or "cpu 'name'"."""
     return "" if kernel.title == "default" else kernel.title
 
 
 def device_of_kernel(key: str) -> str:
-    """The device type in the key of a kernel, "" for any."""
+    """Return the device type in the key of a kernel, "" for any."""
     device = key.partition(" ")[0]
     return "" if device == "default" else device
 
 
 def label_of_kernel(key: str) -> str:
-    """What a message calls the kernel of a key: "the cpu kernel 'name'"."""
+    """Return what a message calls the kernel of a key: "the cpu kernel 'name'"."""
     device, _, name = (key or "default").partition(" ")
     return f"the {device} kernel {name}".rstrip()
 
 
 def conditional(kernel: Kernel) -> Callable[..., object]:
-    """The kernel, which raises KernelUnavailable for what its condition does not accept."""
+    """Return the kernel, which raises KernelUnavailable for what its condition does not accept."""
     when = kernel.when
     if when is None:
         return kernel.function

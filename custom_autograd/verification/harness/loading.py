@@ -64,7 +64,7 @@ def _alone(place: str, module: ModuleType, value: object) -> str | None:
 
 
 def ops_of(module: ModuleType) -> list[object]:
-    """The ops among the attributes of a module, then those it declared without keeping."""
+    """Return the ops among the attributes of a module, then those it declared without keeping."""
     found: list[object] = []
     for value in vars(module).values():
         if is_op(value) and not any(value is other for other in found):
@@ -75,23 +75,23 @@ def ops_of(module: ModuleType) -> list[object]:
 
 
 def is_whole(text: str) -> bool:
-    """Whether a TARGET is a folder or a module, and not one file or one attribute among others."""
+    """Return whether a TARGET is a folder or a module, and not one file or one attribute among others."""
     return ":" not in text and not text.endswith(".py")
 
 
 def names_of_all() -> frozenset[str]:
-    """The names of all ops that this process has declared."""
+    """Return the names of all ops that this process has declared."""
     return frozenset(entry.name for entry in registry.all_entries()) | definitions.names_of_definitions()
 
 
 def is_op(value: object) -> bool:
-    """Whether a value is the handle of a declared op."""
+    """Return whether a value is the handle of a declared op."""
     is_handle = not isinstance(value, type) and isinstance(getattr(value, "_entry", None), registry.Entry)
     return is_handle or isinstance(value, verification.Definition)
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files directly in a folder that mention a declaration; tests and hidden files are left alone."""
+    """Yield the files directly in a folder that mention a declaration; tests and hidden files are left alone."""
     for file in sorted(folder.glob("*.py")):
         is_left_alone = file.name.startswith(("_", ".", "test_")) or file.name in ("conftest.py", "setup.py")
         if not is_left_alone and DECLARATION.search(file.read_text(encoding="utf-8", errors="replace")):
@@ -142,7 +142,7 @@ def _why_missing(name: str) -> str:
 
 
 def _on_path(folder: Path) -> None:
-    """Lets a target import what lies beside it, as running it would."""
+    """Let a target import what lies beside it, as running it would."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
@@ -167,7 +167,7 @@ def _raised(place: str, error: BaseException) -> str:
 
 
 def _is_internal(file: str) -> bool:
-    """Whether a file belongs to this package, or to what imports modules."""
+    """Return whether a file belongs to this package, or to what imports modules."""
     return file.startswith("<frozen importlib") or file == importlib.__file__ or PACKAGE in Path(file).parents
 
 

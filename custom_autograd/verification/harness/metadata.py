@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def find_untruth(fake: Sequence[Tensor], real: Sequence[Tensor]) -> tuple[str, str] | None:
-    """Return what differs first, and how; None where nothing does."""
+    """Return what differs first, and how; None if nothing does."""
     if len(fake) != len(real):
         return "number", f"the fake kernel returns {len(fake)} tensors, the real one {len(real)}"
     for position, (said, done) in enumerate(zip(fake, real, strict=True)):
@@ -18,7 +18,10 @@ def find_untruth(fake: Sequence[Tensor], real: Sequence[Tensor]) -> tuple[str, s
 
 
 def _rows(said: Tensor, done: Tensor) -> list[tuple[str, object, object]]:
-    """What is compared; sizes that depend on data are symbols, which stand for any size, and have no known strides."""
+    """Return what is compared.
+
+    Sizes that depend on data are symbols, which stand for any size, and have no known strides.
+    """
     rows: list[tuple[str, object, object]] = [("dtype", said.dtype, done.dtype), ("device", said.device, done.device)]
     rows.append(("layout", said.layout, done.layout))
     if any(not isinstance(size, int) for size in said.shape):
@@ -30,7 +33,7 @@ def _rows(said: Tensor, done: Tensor) -> list[tuple[str, object, object]]:
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """The strides that matter: a dimension of size 1 may have any, and so may a tensor without elements."""
+    """Return the strides that matter: a dimension of size 1 may have any, and so may a tensor without elements."""
     if tensor.numel() == 0:
         return ()
     return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)

@@ -64,7 +64,7 @@ def along(
     Args:
         function: tensors in, tensors out.
         inputs: the point.
-        directions: one per input; None where it does not move.
+        directions: one per input; None if it does not move.
         cotangents: one per output.
         precision: how finely the function answers.
     """
@@ -115,7 +115,7 @@ def gradient(
     *,
     elements: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of Re <cotangents, function> for one real input, element by element, and where it has a kink.
+    """Return the gradient of Re <cotangents, function> for one real input, element by element, and where it has a kink.
 
     Args:
         function: tensors in, tensors out.
@@ -178,5 +178,5 @@ def call_nearby(function: TensorFunction, move: Callable[[Tensor], Tensor]) -> t
 
 
 def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """The real inner product over all tensors."""
+    """Return the real inner product over all tensors."""
     return sum(float((a.conj() * b.detach()).real.sum()) for a, b in zip(left, right, strict=True))

@@ -77,5 +77,5 @@ def _is_assertion(code: types.CodeType) -> bool:
 
 
 def _is_raising(place: types.TracebackType) -> bool:
-    """Whether a frame stopped at a raise or an assert of its own, not at a call."""
+    """Return whether a frame stopped at a raise or an assert of its own, not at a call."""
     return place.tb_frame.f_code.co_code[place.tb_lasti] == RAISE

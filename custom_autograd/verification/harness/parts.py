@@ -22,7 +22,7 @@ def parts_by_inputs(target: Target, samples: Sequence[Sample]) -> dict[str, tupl
 
 
 def chosen_subsets(function: TensorFunction, only: tuple[str, ...] | None) -> Iterator[tuple[int, ...]]:
-    """Every subset of a function's arguments, or the one with these names.
+    """Yield every subset of a function's arguments, or the one with these names.
 
     Raises:
         NothingToCheckError: there is none with these names.

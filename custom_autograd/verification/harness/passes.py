@@ -37,7 +37,7 @@ class Forward:
     def backward(
         self, cotangents: Sequence[Tensor], *, retain_graph: bool = False, create_graph: bool = False
     ) -> tuple[Tensor, ...]:
-        """The gradient of each input; zeros where there is no connection."""
+        """Return the gradient of each input; zeros where there is no connection."""
         with same_randomness(is_enabled=self.keeps_randomness):
             grads = torch.autograd.grad(
                 self.outputs,
@@ -51,7 +51,7 @@ class Forward:
 
 
 def forward(function: TensorsFunction, inputs: Sequence[Tensor], *, keeps_randomness: bool = True) -> Forward:
-    """Calls once, on copies of the inputs.
+    """Call once, on copies of the inputs.
 
     Args:
         function: what is called.
@@ -70,12 +70,12 @@ def forward(function: TensorsFunction, inputs: Sequence[Tensor], *, keeps_random
 
 
 def gradients(function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """One forward and one backward."""
+    """Return one forward and one backward."""
     return forward(function, inputs).backward(cotangents)
 
 
 def cotangents_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """An incoming gradient of both signs for each output that carries one."""
+    """Return an incoming gradient of both signs for each output that carries one."""
     return signed_like(forward(function, inputs).outputs)
 
 
@@ -94,7 +94,10 @@ def repeatable_gradients(
 
 
 def varied(function: TensorsFunction, inputs: Sequence[Tensor], step: int) -> tuple[Tensor, ...]:
-    """The inputs a little smaller, so that signs, order and bounds of 1 stay; as they are if the op refuses those."""
+    """Return the inputs a little smaller, so that signs, order and bounds of 1 stay.
+
+    As they are if the op refuses those.
+    """
     smaller = tuple(value.detach() * (1 - 0.03 * step) for value in inputs)
     try:
         forward(function, smaller)
@@ -117,7 +120,7 @@ def same_randomness(*, is_enabled: bool = True) -> Iterator[None]:
 
 
 def is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same values to the last bit; nan equals nan."""
+    """Return whether two tensors have the same values to the last bit; nan equals nan."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     one, other = one.detach(), other.detach()
@@ -125,7 +128,10 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 
 
 def own_node(outputs: Sequence[Tensor]) -> BackwardCFunction | None:
-    """The node of the target, if the outputs come from one Function; None for a composition, and for a node in C++."""
+    """Return the node of the target, if the outputs come from one Function.
+
+    None for a composition, and for a node in C++.
+    """
     nodes = {id(output.grad_fn): output.grad_fn for output in outputs}
     node, *others = nodes.values()
     if others or node is None:
@@ -137,7 +143,7 @@ def own_node(outputs: Sequence[Tensor]) -> BackwardCFunction | None:
 
 
 def entry_of(target: Target) -> Entry | None:
-    """What is registered for the target, if it was declared with `custom_op`."""
+    """Return what is registered for the target, if it was declared with `custom_op`."""
     if isinstance(target.subject, Entry):
         return target.subject
     entry = getattr(target.subject, "_entry", None)
@@ -145,7 +151,7 @@ def entry_of(target: Target) -> Entry | None:
 
 
 def why_not_own_op(target: Target) -> str | None:
-    """Why a target is no op that somebody registered with the dispatcher, or None if it is one."""
+    """Return why a target is not an op that somebody registered with the dispatcher, or None if it is one."""
     if target.overload is None:
         return "it is not an op of the dispatcher"
     if target.overload.namespace in BUILT_IN:

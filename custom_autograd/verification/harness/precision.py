@@ -32,7 +32,7 @@ class Precision:
 
 
 def precision_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> Precision:
-    """The step and the tolerances for a function at a point.
+    """Return the step and the tolerances for a function at a point.
 
     Raises:
         NothingToCheckError: the function computes in half precision, where a difference says nothing.
@@ -68,12 +68,12 @@ def hidden_noise(function: TensorsFunction, inputs: Sequence[Tensor]) -> float:
 
 
 def _rounding(output: Tensor) -> float:
-    """What one rounding in the output's dtype makes, relative to its size; 0 for the widest."""
+    """Return what one rounding in the output's dtype makes, relative to its size; 0 for the widest."""
     return 0.0 if output.dtype in (torch.float64, torch.complex128) else torch.finfo(output.dtype).eps / 2
 
 
 def _noise(function: TensorsFunction, inputs: Sequence[Tensor], directions: Sequence[Tensor], size: float) -> float:
-    """The second difference of each output over a small step, relative to the output's size; the largest."""
+    """Return the second difference of each output over a small step, relative to the output's size; the largest."""
     steps = [size * direction for direction in directions]
     with torch.no_grad():
         above = function(*(value.detach() + step for value, step in zip(inputs, steps, strict=True)))

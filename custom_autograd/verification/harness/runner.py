@@ -44,7 +44,7 @@ def run(
     on_start: Callable[[Check, str], None] | None = None,
     is_explained: bool = True,
 ) -> Report:
-    """Runs every check on every sample of every target.
+    """Run every check on every sample of every target.
 
     Args:
         cases: targets with their samples.
@@ -115,7 +115,7 @@ def _ignore(check: Check, label: str) -> None:
 
 
 def label_of(sample: Sample, position: int) -> str:
-    """What reports call a sample: its name, else its place and its shapes."""
+    """Return what reports call a sample: its name, else its place and its shapes."""
     return sample.name or f"sample {position}: {str(sample).removeprefix('Sample')}"
 
 
@@ -153,7 +153,7 @@ def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: i
 
 
 def _accepted(result: Result, reason: str | None) -> Result:
-    """A failure that a sample says is known is skipped, and a pass that it says would fail is a failure."""
+    """Return a failure that a sample says is known is skipped, and a pass that it says would fail is a failure."""
     if reason is None or result.status == "skipped":
         return result
     if result.is_finding:
@@ -164,7 +164,7 @@ def _accepted(result: Result, reason: str | None) -> Result:
 
 
 def _explained(target: Target, check: Check, sample: Sample, seed: int, result: Result) -> Result:
-    """The result with a script that shows it on the smallest sample that shows it."""
+    """Return the result with a script that shows it on the smallest sample that shows it."""
 
     def fails(candidate: Sample) -> bool:
         again = _run_at(target, check, candidate, 0, seed)
@@ -202,7 +202,7 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[list[warnings.WarningMessage]]:
-    """Silences warnings and logging: torch warns of its own deprecations, and logs what it also raises.
+    """Silence warnings and logging: torch warns of its own deprecations, and logs what it also raises.
 
     Yields:
         What is kept: warnings that a kernel could not be built, and another one stands in.
@@ -219,7 +219,10 @@ def _quiet() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def _finding_of(error: Exception) -> Finding | None:
-    """A refusal is a skip, unless a rule raised it; what this package says of a rule or a kernel is a failure."""
+    """Return a skip for a refusal, unless a rule raised it.
+
+    What this package says of a rule or a kernel is a failure.
+    """
     refusal = None if is_authors(error) else find_refusal(error)
     if refusal is not None:
         return skipped(refusal)
@@ -237,12 +240,12 @@ def _summarise(findings: Sequence[Finding]) -> tuple[Status, str]:
 
 
 def _partial(findings: Sequence[Finding]) -> list[str]:
-    """What was left out although the rest passed: it stays visible."""
+    """Return what was left out although the rest passed: it stays visible."""
     return [f"not checked: {m}" for m in dict.fromkeys(f.message for f in findings if f.status == "skipped")]
 
 
 def _describe(error: Exception) -> str:
-    """The error, and its last frames."""
+    """Return the error, and its last frames."""
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     lines = [f"{type(error).__name__}: {error}".rstrip(), "last frames:"]
     lines += [f"  {frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames]

@@ -18,7 +18,7 @@ LARGEST_LITERAL = 4096  # elements
 
 
 def script_of(target: Target, sample: Sample, check: str, seed: int) -> str:
-    """The program's text; it raises CheckError with the finding.
+    """Return the program's text; it raises CheckError with the finding.
 
     Args:
         target: what fails.
@@ -44,7 +44,7 @@ def script_of(target: Target, sample: Sample, check: str, seed: int) -> str:
 
 
 def _expected(sample: Sample) -> str:
-    """What the sample is declared to raise."""
+    """Return what the sample is declared to raise."""
     if sample.error is None:
         return ""
     home, name = sample.error.type.__module__, sample.error.type.__qualname__
@@ -53,7 +53,7 @@ def _expected(sample: Sample) -> str:
 
 
 def _loading(target: Target) -> list[str]:
-    """The lines that give the target the name `op`."""
+    """Return the lines that give the target the name `op`."""
     module = _module_of(target.subject)
     attribute = None if module is None else _attribute_of(module, target.subject)
     if target.overload is not None and (module is None or attribute is None):
@@ -85,7 +85,7 @@ def _module_of(value: object) -> ModuleType | None:
 
 
 def _attribute_of(module: ModuleType, value: object) -> str | None:
-    """The name under which a module, or a class in it, holds a value."""
+    """Return the name under which a module, or a class in it, holds a value."""
     qualified = getattr(value, "__qualname__", None)
     names = [name for name, row in vars(module).items() if row is value]
     if names or not isinstance(qualified, str) or "<" in qualified:
@@ -97,7 +97,7 @@ def _attribute_of(module: ModuleType, value: object) -> str | None:
 
 
 def _classes(target: Target, sample: Sample) -> list[str]:
-    """The lines that give the classes of containers in a sample their names."""
+    """Return the lines that give the classes of containers in a sample their names."""
     module = _module_of(target.subject)
     lines = []
     for cls in dict.fromkeys(_classes_in([*sample.args, *sample.kwargs.values()])):
@@ -113,7 +113,7 @@ def _import_of(cls: type) -> str:
 
 
 def _classes_in(value: object) -> list[type]:
-    """The NamedTuples, dataclasses and Enums in a value."""
+    """Return the NamedTuples, dataclasses and Enums in a value."""
     if isinstance(value, dict):
         return [cls for item in value.values() for cls in _classes_in(item)]
     if isinstance(value, enum.Enum):
@@ -125,7 +125,7 @@ def _classes_in(value: object) -> list[type]:
 
 
 def _fields_of(value: object) -> dict[str, object] | None:
-    """What a NamedTuple or a dataclass is made of."""
+    """Return what a NamedTuple or a dataclass is made of."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return dict(zip(getattr(value, "_fields", ()), value, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -158,7 +158,7 @@ def _literal(value: object) -> str:
 
 
 def _imported(value: type | FunctionType) -> str:
-    """Source that imports a class or a function where it is used."""
+    """Return source that imports a class or a function where it is used."""
     return f"__import__({value.__module__!r}, fromlist=['']).{value.__qualname__}"
 
 

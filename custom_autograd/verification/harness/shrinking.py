@@ -15,7 +15,7 @@ MOST_ATTEMPTS = 60
 
 
 def shrink(sample: Sample, fails: Callable[[Sample], bool]) -> Sample | None:
-    """The smallest sample found that fails as the given one does.
+    """Return the smallest sample found that fails as the given one does.
 
     Args:
         sample: a call that fails.
@@ -41,7 +41,7 @@ def shrink(sample: Sample, fails: Callable[[Sample], bool]) -> Sample | None:
 
 
 def _candidates(sample: Sample) -> Iterator[Sample]:
-    """What is simpler than a sample by one step, the largest steps first."""
+    """Yield what is simpler than a sample by one step, the largest steps first."""
     for name, value in sample.kwargs.items():
         if not isinstance(value, Tensor):
             yield sample.with_arguments(sample.args, {key: row for key, row in sample.kwargs.items() if key != name})

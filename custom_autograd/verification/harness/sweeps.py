@@ -11,7 +11,7 @@ from custom_autograd.core.samples import Sample
 
 
 def layouts(sample: Sample, *, written: Collection[int] = ()) -> Iterator[tuple[str, Sample]]:
-    """The sample as it is, then with its tensors in each of `LAYOUTS`.
+    """Yield the sample as it is, then with its tensors in each of `LAYOUTS`.
 
     Args:
         sample: what to vary.
@@ -33,7 +33,10 @@ def layouts(sample: Sample, *, written: Collection[int] = ()) -> Iterator[tuple[
 
 
 def subsets(size: int) -> Iterator[tuple[int, ...]]:
-    """Every non-empty subset of `size` positions, the full one first; beyond 4 only all, all but one, and each."""
+    """Yield every non-empty subset of `size` positions, the full one first.
+
+    Beyond 4 only all, all but one, and each.
+    """
     everything = tuple(range(size))
     if size <= 4:
         for length in range(size, 0, -1):
@@ -56,7 +59,7 @@ def representatives(samples: Sequence[tuple[int, Sample]], most: int | None) -> 
 
 
 def _kind(sample: Sample) -> object:
-    """What two calls have in common that differ in sizes and numbers only."""
+    """Return what two calls have in common that differ in sizes and numbers only."""
     leaves = tuple((leaf.argument, leaf.path, leaf.tensor.dim(), leaf.tensor.dtype) for leaf in sample.leaves())
     return leaves, tuple(sorted(sample.kwargs)), tuple(type(value) for value in sample.args)
 
@@ -67,7 +70,7 @@ def sizes_of(sample: Sample) -> frozenset[int]:
 
 
 def elements_of(sample: Sample, sizes: Mapping[int, int]) -> int:
-    """How many elements the largest tensor would have with other sizes."""
+    """Return how many elements the largest tensor would have with other sizes."""
     return max((math.prod(sizes.get(size, size) for size in x.shape) for x in sample.tensors()), default=0)
 
 
@@ -96,7 +99,7 @@ def is_index(tensor: Tensor) -> bool:
 
 
 def _numbers(value: object) -> frozenset[int]:
-    """Every integer in a value, containers entered."""
+    """Return every integer in a value, containers entered."""
     if isinstance(value, (list, tuple, dict)):
         items = value.values() if isinstance(value, dict) else value
         return frozenset[int]().union(*(_numbers(item) for item in items))
@@ -143,19 +146,22 @@ def resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = Fa
 
 
 def copy(sample: Sample) -> Sample:
-    """The sample with copies of its tensors, strides kept, which do not require grad."""
+    """Return the sample with copies of its tensors, strides kept, which do not require grad."""
     return sample.map(_copy)
 
 
 def transposed(tensor: Tensor) -> Tensor | None:
-    """The same values with the last two dimensions swapped in memory; None below two dimensions."""
+    """Return the same values with the last two dimensions swapped in memory; None below two dimensions."""
     if tensor.layout != torch.strided or tensor.dim() < 2:
         return None
     return tensor.detach().mT.clone(memory_format=torch.contiguous_format).mT
 
 
 def sliced(tensor: Tensor) -> Tensor | None:
-    """The same values, every second element of larger memory, which begins before them; None without dimensions."""
+    """Return the same values, every second element of larger memory, which begins before them.
+
+    None without dimensions.
+    """
     if tensor.layout != torch.strided or tensor.dim() == 0:
         return None
     memory = tensor.new_zeros((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1))
@@ -164,21 +170,21 @@ def sliced(tensor: Tensor) -> Tensor | None:
 
 
 def expanded(tensor: Tensor) -> Tensor | None:
-    """The first row for every row, with stride 0; None where there is one row or none."""
+    """Return the first row for every row, with stride 0; None if there is one row or none."""
     if tensor.layout != torch.strided or tensor.dim() == 0 or tensor.shape[0] < 2:
         return None
     return tensor.detach()[:1].clone().expand(tensor.shape)
 
 
 def offset(tensor: Tensor) -> Tensor | None:
-    """The same values one element into larger memory: no address is a multiple of 16 bytes any more."""
+    """Return the same values one element into larger memory: no address is a multiple of 16 bytes any more."""
     if tensor.layout != torch.strided or tensor.numel() == 0:
         return None
     return tensor.new_zeros(tensor.numel() + 1)[1:].view(tensor.shape).copy_(tensor.detach())
 
 
 def channels_last(tensor: Tensor) -> Tensor | None:
-    """The same values with the channels innermost in memory; None for other than four or five dimensions."""
+    """Return the same values with the channels innermost in memory; None for other than four or five dimensions."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     if tensor.layout != torch.strided or tensor.dim() not in formats:
         return None
@@ -186,21 +192,21 @@ def channels_last(tensor: Tensor) -> Tensor | None:
 
 
 def conjugated(tensor: Tensor) -> Tensor | None:
-    """The same values as a lazily conjugated view; None for real ones."""
+    """Return the same values as a lazily conjugated view; None for real ones."""
     if tensor.layout != torch.strided or not tensor.is_complex():
         return None
     return tensor.detach().conj().clone().resolve_conj().conj()
 
 
 def negated(tensor: Tensor) -> Tensor | None:
-    """The same values as a view that is lazily negated; None for what complex numbers cannot hold."""
+    """Return the same values as a view that is lazily negated; None for what complex numbers cannot hold."""
     if tensor.layout != torch.strided or tensor.dtype not in (torch.float32, torch.float64):
         return None
     return torch.complex(torch.zeros_like(tensor), -tensor.detach()).conj().imag
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A copy with the same strides; overlapping memory (stride 0) becomes memory of its own."""
+    """Return a copy with the same strides; overlapping memory (stride 0) becomes memory of its own."""
     return tensor.detach().clone()
 
 

@@ -82,7 +82,7 @@ class Target:
     places: Mapping[str, TargetArgument] = field(default_factory=dict)
 
     def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
-        """The argument a tensor of a sample belongs to."""
+        """Return the argument a tensor of a sample belongs to."""
         argument = self._argument_of(leaf)
         return self.places.get(f"{argument.name}{leaf.path}", argument)
 
@@ -96,24 +96,24 @@ class Target:
         return matching[0] if matching else TargetArgument(leaf.argument)
 
     def name_of(self, leaf: TensorLeaf) -> str:
-        """What a message calls a tensor of a sample: 'weight', or 'tensors[1]'."""
+        """Return what a message calls a tensor of a sample: 'weight', or 'tensors[1]'."""
         index = leaf.argument - self._star if isinstance(leaf.argument, int) else -1
         return f"{self.argument_of(leaf).name}{f'[{index}]' if index >= 0 else ''}{leaf.path}"
 
     @property
     def _star(self) -> int:
-        """The place of the argument that takes all further ones; beyond any where there is none."""
+        """Return the place of the argument that takes all further ones; beyond any where there is none."""
         kinds = [argument.kind for argument in self.arguments]
         return (
             kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else sys.maxsize
         )
 
     def written_places(self, sample: Sample) -> frozenset[int]:
-        """Which tensors of a sample the target writes to, by their place among its leaves."""
+        """Return which tensors of a sample the target writes to, by their place among its leaves."""
         return frozenset(place for place, leaf in enumerate(sample.leaves()) if self.argument_of(leaf).is_mutated)
 
     def complete(self, sample: Sample) -> Sample:
-        """The call with every default that it leaves out written down, as a kernel is called."""
+        """Return the call with every default that it leaves out written down, as a kernel is called."""
         given = {argument.name for argument in self.arguments[: len(sample.args)]} | set(sample.kwargs)
         missing = [
             row for row in self.arguments if row.name not in given and row.default is not inspect.Parameter.empty
@@ -124,7 +124,7 @@ class Target:
 
     @property
     def visible_reference(self) -> Function | None:
-        """The reference without the outputs that a call of the target does not return."""
+        """Return the reference without the outputs that a call of the target does not return."""
         reference, hidden = self.reference, self.hidden
         if reference is None or not hidden:
             return reference
@@ -137,23 +137,23 @@ class Target:
 
     @property
     def is_composed(self) -> bool:
-        """Whether it is a plain function, made of ops of others, which answer for themselves."""
+        """Return whether it is a plain function, made of ops of others, which answer for themselves."""
         is_function = isinstance(self.subject, type) and issubclass(self.subject, torch.autograd.Function)
         return self.overload is None and not is_function
 
     @property
     def is_mutating(self) -> bool:
-        """Whether an argument is declared to be written to."""
+        """Return whether an argument is declared to be written to."""
         return any(argument.is_mutated for argument in self.arguments)
 
 
 def call_on(function: Function, sample: Sample) -> tuple[Tensor, ...]:
-    """The tensors a function returns for a sample, containers flattened."""
+    """Return the tensors a function returns for a sample, containers flattened."""
     return Sample(function(*sample.args, **sample.kwargs)).tensors()
 
 
 def target_of(value: object) -> Target:
-    """The target behind anything that can be checked.
+    """Return the target behind anything that can be checked.
 
     Raises:
         CheckError: it cannot be called.
@@ -187,7 +187,7 @@ def _from_entry(call: Function, entry: Entry) -> Target:
 
 
 def _with_containers(schema: Schema, form: Form, flat: Target) -> Target:
-    """The target as its author sees it: what is flat inside is called with containers."""
+    """Return the target as its author sees it: what is flat inside is called with containers."""
 
     def flattened(sample: Sample) -> Sample:
         try:
@@ -280,7 +280,7 @@ def _from_callable(function: Function) -> Target:
 
 
 def location_of(function: object) -> str:
-    """file:line of a function or class; empty where it has no source."""
+    """Return file:line of a function or class; empty where it has no source."""
     try:
         file = inspect.getsourcefile(cast(Function, function))
         _, line = inspect.getsourcelines(cast(Function, function))

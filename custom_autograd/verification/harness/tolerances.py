@@ -15,7 +15,7 @@ class Tolerance:
 
 
 def tolerance_of(dtype: torch.dtype) -> Tolerance:
-    """The tolerance between two ways to compute the same thing in a dtype; exact for integers and bools."""
+    """Return the tolerance between two ways to compute the same thing in a dtype; exact for integers and bools."""
     return TOLERANCES.get(dtype, EXACT)
 
 

@@ -24,7 +24,7 @@ MOST_ELEMENTS = 2**20
 
 
 def values(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """The call with other floating numbers in it; a rule that is right in one place only shows in another.
+    """Yield the call with other floating numbers in it; a rule that is right in one place only shows in another.
 
     Yields:
         What to call the variant, and the variant. Signs stay, so that what must be positive stays so, or becomes 0.
@@ -40,7 +40,7 @@ def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def scalars(sample: Sample, arguments: Sequence[TargetArgument]) -> Iterator[tuple[str, Sample]]:
-    """The call with one float, bool or dimension changed, whether it is given or left to its default.
+    """Yield the call with one float, bool or dimension changed, whether it is given or left to its default.
 
     A forgotten factor shows only where it is not 1.
 
@@ -76,7 +76,7 @@ and one of 250 is clamped."""
 
 
 def sizes(sample: Sample, arguments: Sequence[TargetArgument] = ()) -> Iterator[tuple[str, Sample]]:
-    """The call with one size at a time changed to 0, 1, one more, and more than a block; then all equal.
+    """Yield the call with one size at a time changed to 0, 1, one more, and more than a block; then all equal.
 
     Integers among the arguments stay; where one equals a size, another variant changes it too, and its label says so.
     Sizes that a tensor of integers has or fixes stay, as do the tensors of integers.
@@ -104,7 +104,7 @@ def sizes(sample: Sample, arguments: Sequence[TargetArgument] = ()) -> Iterator[
 
 
 def _followed(sample: Sample, change: Mapping[int, int], arguments: Sequence[TargetArgument]) -> str:
-    """The integers that follow a size, such as "step=0"; empty if there is none."""
+    """Return the integers that follow a size, such as "step=0"; empty if there is none."""
     names = [argument.name for argument in arguments]
     rows = [(names[i] if i < len(names) else f"args[{i}]", value) for i, value in enumerate(sample.args)]
     rows += list(sample.kwargs.items())
@@ -124,7 +124,7 @@ def tile_sizes(sample: Sample, tiles: Sequence[int] = TILES) -> Iterator[tuple[s
 
 
 def without_dimensions(sample: Sample) -> Sample:
-    """The call with the first element of each tensor, as tensors without dimensions."""
+    """Return the call with the first element of each tensor, as tensors without dimensions."""
     return sample.map(_first)
 
 
@@ -133,7 +133,7 @@ def _first(tensor: Tensor) -> Tensor:
 
 
 def long_sizes(sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:
-    """The call with one size at a time made so long; others stay, or become small where that keeps them apart."""
+    """Yield the call with one size at a time made so long; others stay, or become small where that keeps them apart."""
     found = sorted(sizes_of(sample))
     for size in sorted(free_sizes(sample)):
         change = {**_small(found, size), size: length}
@@ -142,7 +142,7 @@ def long_sizes(sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:
 
 
 def _small(found: Sequence[int], kept: int) -> dict[int, int]:
-    """The other sizes cut to 3 at most, if they stay different from each other."""
+    """Return the other sizes cut to 3 at most, if they stay different from each other."""
     small = {other: min(other, 3) for other in found if other != kept}
     return small if len(set(small.values())) == len(small) else {}
 

@@ -18,7 +18,7 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 def map_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], is_meant: Callable[[int | str], bool], change: Change
 ) -> Arguments:
-    """The same arguments with the tensors among those that are meant changed, in lists too."""
+    """Return the same arguments with the tensors among those that are meant changed, in lists too."""
     changed = tuple(_map(value, change) if is_meant(place) else value for place, value in enumerate(args))
     return changed, {name: _map(value, change) if is_meant(name) else value for name, value in kwargs.items()}
 
@@ -33,41 +33,41 @@ def _map(value: Any, change: Change) -> Any:  # Any: a user's argument
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], is_meant: Callable[[int | str], bool]) -> Tensor | None:
-    """The first tensor among the arguments that are meant; None where there is none."""
+    """Return the first tensor among the arguments that are meant; None if there is none."""
     meant = [value for place, value in enumerate(args) if is_meant(place)]
     meant += [value for name, value in kwargs.items() if is_meant(name)]
     return next((value for value in meant if isinstance(value, Tensor)), None)
 
 
 def negated(tensor: Tensor) -> Tensor:
-    """The negative."""
+    """Return the negative."""
     return -tensor
 
 
 def doubled(tensor: Tensor) -> Tensor:
-    """Twice the tensor; flags stay as they are."""
+    """Return twice the tensor; flags stay as they are."""
     return tensor if tensor.dtype == torch.bool else 2 * tensor
 
 
 def zero(tensor: Tensor) -> Tensor:
-    """Zeros."""
+    """Return zeros."""
     return torch.zeros_like(tensor)
 
 
 def detached(tensor: Tensor) -> Tensor:
-    """The same numbers without a derivative."""
+    """Return the same numbers without a derivative."""
     return tensor.detach()
 
 
 def magnitude(tensor: Tensor) -> Tensor:
-    """The absolute values; of a complex number, those of its parts."""
+    """Return the absolute values; of a complex number, those of its parts."""
     if tensor.is_complex():
         return torch.complex(tensor.real.abs(), tensor.imag.abs())
     return tensor.abs()
 
 
 def averaged(tensor: Tensor, incoming: Tensor | None) -> Tensor:
-    """The tensor over the number of elements that were summed for each of its own, else over its first size."""
+    """Return the tensor over the number of elements that were summed for each of its own, else over its first size."""
     size = max(tensor.numel(), 1)
     count = 1 if incoming is None else incoming.numel() // size
     if count <= 1 and tensor.dim():
@@ -76,19 +76,19 @@ def averaged(tensor: Tensor, incoming: Tensor | None) -> Tensor:
 
 
 def rounded(tensor: Tensor) -> Tensor:
-    """The tensor, rounded to bfloat16."""
+    """Return the tensor, rounded to bfloat16."""
     if tensor.is_complex():
         return torch.complex(rounded(tensor.real), rounded(tensor.imag))
     return tensor.to(torch.bfloat16).to(tensor.dtype) if tensor.is_floating_point() else tensor
 
 
 def transposed(tensor: Tensor) -> Tensor:
-    """The elements of each matrix in the order of its transpose; anything below a matrix stays as it is."""
+    """Return the elements of each matrix in the order of its transpose; anything below a matrix stays as it is."""
     return tensor if tensor.dim() < 2 else tensor.mT.reshape(tensor.shape)
 
 
 def cut(tensor: Tensor) -> Tensor:
-    """The tensor with zero as its last element; flags and empty tensors stay as they are."""
+    """Return the tensor with zero as its last element; flags and empty tensors stay as they are."""
     if tensor.dtype == torch.bool or tensor.numel() == 0:
         return tensor
     place = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
@@ -96,7 +96,7 @@ def cut(tensor: Tensor) -> Tensor:
 
 
 def noisy(tensor: Tensor) -> Tensor:
-    """The tensor with a relative error of at most one in a thousand, the same at every call."""
+    """Return the tensor with a relative error of at most one in a thousand, the same at every call."""
     place = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
     return (tensor * (1 + 1e-3 * torch.cos(place.to(torch.float64)))).to(tensor.dtype)
 

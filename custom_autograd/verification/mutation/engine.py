@@ -52,7 +52,7 @@ def mutate(
     seed: int = 0,
     needs_samples: bool = True,
 ) -> Iterator[Outcome]:
-    """Changes every rule and kernel of every op in every way.
+    """Change every rule and kernel of every op in every way.
 
     Args:
         ops: those of custom_op and torch.library.custom_op, and torch.autograd.Function subclasses.
@@ -90,7 +90,7 @@ def mutate(
 
 
 def _fate_on_samples(op: object, mutant: Mutant, seed: int) -> Fate:
-    """What is known before any test runs; "survived" stands for nothing yet."""
+    """Return what is known before any test runs; "survived" stands for nothing yet."""
     case = case_of(op, seed=seed)
     samples = [sample for sample in case.samples if sample.error is None]
     with runner.isolated_randomness(seed), torch.enable_grad():
@@ -98,7 +98,7 @@ def _fate_on_samples(op: object, mutant: Mutant, seed: int) -> Fate:
 
 
 def by_checks(checks: Sequence[Check], *, seed: int = 0) -> Judge:
-    """The judge that runs our own checks, until the first one fails."""
+    """Return the judge that runs our own checks, until the first one fails."""
 
     def judge(op: object, mutant: Mutant) -> Verdict:
         with mutant.site.exchange(mutant.function()):
@@ -109,7 +109,7 @@ def by_checks(checks: Sequence[Check], *, seed: int = 0) -> Judge:
 
 
 def first_finding(op: object, checks: Sequence[Check], *, seed: int = 0) -> Result | None:
-    """The first thing that the checks find, on samples made anew; None if they find nothing."""
+    """Return the first thing that the checks find, on samples made again; None if they find nothing."""
     case, accepted = case_of(op, seed=seed), accepted_failures()
     for check in checks:
         report = acceptance.accept(runner.run([case], [check], seed=seed, is_explained=False), accepted)
@@ -120,7 +120,7 @@ def first_finding(op: object, checks: Sequence[Check], *, seed: int = 0) -> Resu
 
 
 def require_passing(ops: Iterable[object], checks: Sequence[Check], *, seed: int = 0) -> None:
-    """Checks the unchanged ops.
+    """Check the unchanged ops.
 
     Raises:
         CheckError: a check fails.

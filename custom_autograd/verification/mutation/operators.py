@@ -45,27 +45,27 @@ class Mutant:
 
     @property
     def label(self) -> str:
-        """The operator's name, with the part it changes: "drop[x]"."""
+        """Return the operator's name, with the part it changes: "drop[x]"."""
         return f"{self.operator.name}[{self.part}]" if self.part else self.operator.name
 
     @property
     def path(self) -> str:
-        """What finds it in another process: "ns::op/backward/drop[x]"."""
+        """Return what finds it in another process: "ns::op/backward/drop[x]"."""
         return f"{self.site.op}/{self.site.rule}/{self.label}"
 
     def function(self) -> Function:
-        """The wrong function, with a state of its own where it has one."""
+        """Return the wrong function, with a state of its own where it has one."""
         return self.operator.change(self.site, self.site.function, self.part)
 
 
 def mutants_of(site: Site, names: tuple[str, ...] | None = None) -> tuple[Mutant, ...]:
-    """Every mutant of a site, by all operators or those of these names."""
+    """Return every mutant of a site, by all operators or those of these names."""
     chosen = [row for row in OPERATORS if site.kind in row.kinds and (names is None or row.name in names)]
     return tuple(Mutant(site, operator, part) for operator in chosen for part in operator.parts(site))
 
 
 def _results(change: changes.Change) -> Callable[[Site, Function, str], Function]:
-    """What the function returns, changed tensor by tensor."""
+    """Return what the function returns, changed tensor by tensor."""
 
     def wrong(site: Site, function: Function, part: str) -> Function:
         del part
@@ -89,7 +89,7 @@ def _swap(site: Site, function: Function, part: str) -> Function:
 
 
 def _incoming(change: changes.Change) -> Callable[[Site, Function, str], Function]:
-    """What comes in, changed tensor by tensor before the function sees it."""
+    """Return what comes in, changed tensor by tensor before the function sees it."""
 
     def wrong(site: Site, function: Function, part: str) -> Function:
         del part
@@ -104,7 +104,7 @@ def _incoming(change: changes.Change) -> Callable[[Site, Function, str], Functio
 
 
 def _inputs(change: changes.Change) -> Callable[[Site, Function, str], Function]:
-    """The arguments of a kernel, changed tensor by tensor before it sees them."""
+    """Return the arguments of a kernel, changed tensor by tensor before it sees them."""
 
     def wrong(site: Site, function: Function, part: str) -> Function:
         del site, part
@@ -130,12 +130,12 @@ def _mean(site: Site, function: Function, part: str) -> Function:
 
 
 def _names_of_several(site: Site) -> tuple[str, ...]:
-    """A mutant for the whole, where there is something to exchange."""
+    """Return a mutant for the whole, where there is something to exchange."""
     return ("",) if len(site.results) > 1 else ()
 
 
 def _saved(site: Site) -> tuple[str, ...]:
-    """A mutant for the whole, where what was saved is an argument."""
+    """Return a mutant for the whole, where what was saved is an argument."""
     return ("",) if site.saved else ()
 
 

@@ -38,12 +38,12 @@ class Outcome:
 
 
 def is_clean(outcomes: Sequence[Outcome]) -> bool:
-    """Whether every mutant that could be noticed was."""
+    """Return whether every mutant that could be noticed was."""
     return not any(outcome.fate == "survived" for outcome in outcomes)
 
 
 def rows_of(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """A table: its titles, then a line for each mutant that changes something."""
+    """Return a table: its titles, then a line for each mutant that changes something."""
     rows: list[tuple[str, ...]] = [("op", "rule", "operator", "noticed by")]
     for outcome in outcomes:
         if outcome.fate in ("noticed", "survived"):
@@ -58,7 +58,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def remarks_of(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the table does not say: mutants without effect, what survivors do, and the counts."""
+    """Return what the table does not say: mutants without effect, what survivors do, and the counts."""
     lines = []
     for fate, reason in REASONS.items():
         found: dict[str, list[str]] = {}
@@ -75,7 +75,7 @@ def remarks_of(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def format_json(outcomes: Sequence[Outcome]) -> str:
-    """An object with `format`, `ok`, `counts` and `mutants`."""
+    """Return an object with `format`, `ok`, `counts` and `mutants`."""
     counts = {fate: sum(outcome.fate == fate for outcome in outcomes) for fate in FATES}
     document = {
         "format": 1,

@@ -31,7 +31,7 @@ class Activation:
         self.witnesses: list[Witness] = []
 
     def attempt(self) -> None:
-        """Changes the op, if it is declared by now and has not been changed."""
+        """Change the op, if it is declared by now and has not been changed."""
         if self.witnesses:
             return
         mutants = [row for site in find_sites(self.op) if site.rule == self.rule for row in mutants_of(site)]
@@ -46,14 +46,14 @@ class Activation:
         self.stack.enter_context(mutant.site.exchange(watched))
 
     def finish(self) -> None:
-        """Puts the right functions back, and notes what became of the wrong ones."""
+        """Put the right functions back, and note what became of the wrong ones."""
         self.stack.close()
         for witness in self.witnesses:
             _log(fate=witness.fate if self.is_watched else "survived")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Waits for the op, where a mutant is named."""
+    """Wait for the op, where a mutant is named."""
     path = os.environ.get(MUTANT)
     if path:
         activation = Activation(path, is_watched=WATCH in os.environ)
@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _after_each_import(look: Callable[[], None]) -> None:
-    """Looks after each module of source, in the rest of this process, which lasts as long as its tests."""
+    """Look after each module of source, in the rest of this process, which lasts as long as its tests."""
     execute = SourceFileLoader.exec_module
 
     def exec_module(loader: SourceFileLoader, module: ModuleType) -> None:

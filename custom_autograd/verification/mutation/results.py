@@ -12,7 +12,7 @@ Result: TypeAlias = Any
 
 
 def map_results(result: Result, names: Sequence[str], change: Callable[[str, Tensor], Tensor]) -> Result:
-    """The same result with `change` applied to every tensor, given its name; a callable stays one.
+    """Return the same result with `change` applied to every tensor, given its name; a callable stays one.
 
     Args:
         result: what was returned.
@@ -45,7 +45,10 @@ def _name(names: Sequence[str], place: int) -> str:
 
 
 def swap_results(result: Result) -> Result:
-    """The same result with the first two tensors of one shape and dtype exchanged; as it is where there are none."""
+    """Return the same result with the first two tensors of one shape and dtype exchanged.
+
+    As it is where there are none.
+    """
     if isinstance(result, dict):
         swapped = _swapped(list(result.values()))
         return dict(zip(result, swapped, strict=True))
@@ -67,7 +70,7 @@ def _swapped(values: list[Result]) -> list[Result]:
 
 
 def tensor_of(value: Result) -> Tensor | None:
-    """The tensor itself, or the one that a callable returns; None for anything else.
+    """Return the tensor itself, or the one that a callable returns; None for anything else.
 
     A callable stands for a gradient that may not be wanted, and then may not find what it needs: that is None too.
     """
@@ -80,7 +83,7 @@ def tensor_of(value: Result) -> Tensor | None:
 
 
 def tensors_of(result: Result) -> Iterator[Tensor]:
-    """Every tensor of a result, callables called."""
+    """Yield every tensor of a result, callables called."""
     if isinstance(result, dict):
         result = list(result.values())
     for value in result if isinstance(result, (list, tuple)) else [result]:

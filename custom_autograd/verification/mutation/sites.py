@@ -61,17 +61,17 @@ class Site:
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """The names of what was saved for it, where it is called by name."""
+        """Return the names of what was saved for it, where it is called by name."""
         return tuple(name for name in self.names if name not in self.incoming and name not in (NEEDS, META))
 
     def is_incoming(self, key: int | str) -> bool:
-        """Whether an argument, by its place or its keyword, is an incoming gradient or tangent."""
+        """Return whether an argument, by its place or its keyword, is an incoming gradient or tangent."""
         if self.style == "after ctx":
             return key != 0
         return self.style == "by name" and self._name(key) in self.incoming
 
     def is_saved(self, key: int | str) -> bool:
-        """Whether an argument, by its place or its keyword, is what was saved."""
+        """Return whether an argument, by its place or its keyword, is what was saved."""
         return self.style == "by name" and self._name(key) in self.saved
 
     def _name(self, key: int | str) -> str:
@@ -81,7 +81,7 @@ class Site:
 
 
 def sites_of(value: object) -> tuple[Site, ...]:
-    """Every function of an op that can be changed; none where a target is a plain callable or an overload.
+    """Return every function of an op that can be changed; none where a target is a plain callable or an overload.
 
     Args:
         value: an op of custom_op or torch.library.custom_op, or a torch.autograd.Function subclass.
@@ -97,7 +97,7 @@ def sites_of(value: object) -> tuple[Site, ...]:
 
 
 def find_sites(op: str) -> tuple[Site, ...]:
-    """The sites of the op of that name in this process; none where it is not declared, or not declared yet.
+    """Return the sites of the op of that name in this process; none where it is not declared, or not declared yet.
 
     Args:
         op: "namespace::name", or the qualified name of a torch.autograd.Function subclass.

@@ -19,7 +19,7 @@ from custom_autograd.verification.mutation.sites import Function, Site
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is an ordinary one, outside every transform."""
+    """Return whether a tensor is an ordinary one, outside every transform."""
     return type(tensor) is Tensor and not is_transforming()
 
 
@@ -73,13 +73,13 @@ def cached(site: Site, function: Function, part: str) -> Function:
 
 
 def stale_incoming(site: Site, function: Function, part: str) -> Function:
-    """The incoming gradients of the first call, for all calls of the same sizes."""
+    """Return the incoming gradients of the first call, for all calls of the same sizes."""
     del part
     return _stale(function, site.is_incoming)
 
 
 def stale_saved(site: Site, function: Function, part: str) -> Function:
-    """The saved tensors of the first call, for all calls of the same sizes."""
+    """Return the saved tensors of the first call, for all calls of the same sizes."""
     del part
     return _stale(function, site.is_saved)
 

@@ -44,12 +44,12 @@ class Run:
 
 
 def command_for(paths: Sequence[str]) -> list[str]:
-    """Runs pytest on paths, until the first failure."""
+    """Run pytest on paths, until the first failure."""
     return [sys.executable, "-m", "pytest", "-x", "-q", *paths]
 
 
 def by_tests(command: Sequence[str]) -> Judge:
-    """The judge that runs a command.
+    """Return the judge that runs a command.
 
     The tests run once as they are, before anything else; a mutant may take ten times as long.
 
@@ -70,7 +70,7 @@ def by_tests(command: Sequence[str]) -> Judge:
 
 
 def run_tests(command: Sequence[str], path: str | None, *, limit: float | None, is_watched: bool = False) -> Run:
-    """Runs a command with a mutant, or with none.
+    """Run a command with a mutant, or with none.
 
     Args:
         command: the program and its arguments.
@@ -124,7 +124,7 @@ def _verdict(command: Sequence[str], mutant: Mutant, run: Run) -> Verdict:
 
 
 def _worst(fates: Sequence[Fate]) -> Fate:
-    """A process that workers of xdist do not ask sees nothing: what one of them saw counts."""
+    """Return a process that workers of xdist do not ask sees nothing: what one of them saw counts."""
     for fate in WORST_FIRST:
         if fate in fates:
             return fate

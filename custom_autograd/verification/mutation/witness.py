@@ -1,4 +1,4 @@
-"""Whether a mutant changes anything on the samples: one that does not cannot be noticed, and is no survivor."""
+"""Whether a mutant changes anything on the samples: one that does not cannot be noticed, and is not a survivor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Witness:
         self._returned: list[tuple[Tensor, Tensor]] = []
 
     def beside(self, right: Function, wrong: Function) -> Function:
-        """The wrong function, watched."""
+        """Return the wrong function, watched."""
 
         def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's function
             self.calls += 1
@@ -56,7 +56,7 @@ class Witness:
 
     @property
     def fate(self) -> Fate:
-        """What is known of the function before any test says something; "survived" stands for nothing.
+        """Return what is known of the function before any test says something; "survived" stands for nothing.
 
         It looks again at everything that was returned: later calls must not have changed it.
         """
@@ -79,7 +79,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 
 def fate_on(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Fate:
-    """What is known of a mutant from samples alone; "survived" stands for nothing."""
+    """Return what is known of a mutant from samples alone; "survived" stands for nothing."""
     if mutant.site.kind == "backward" and mutant.part and not _is_wanted(mutant.part, target, samples):
         return "no change"
     return watch(mutant, target, samples).fate
@@ -92,7 +92,7 @@ def _is_wanted(name: str, target: Target, samples: Sequence[Sample]) -> bool:
 
 
 def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Witness:
-    """What a mutant does on samples and on their other layouts: forward, backward, backward again, and tangents.
+    """Return what a mutant does on samples and on their other layouts: forward, backward, backward again, and tangents.
 
     Args:
         mutant: which is put in its place here; the target is to be that of its op.

@@ -26,7 +26,7 @@ def format_json(results: Sequence[Result], sources: Mapping[str, str]) -> str:
 
 
 def parse_json(text: str) -> tuple[list[Result], dict[str, str]]:
-    """The results and the sources of what `format_json` wrote; keys that are not known here are left out.
+    """Return the results and the sources of what `format_json` wrote; keys that are not known here are left out.
 
     Raises:
         ValueError: it is no such document, or of a format that is not known here.
@@ -34,12 +34,12 @@ def parse_json(text: str) -> tuple[list[Result], dict[str, str]]:
     document = json.loads(text)
     found = document.get("format") if isinstance(document, dict) else None
     if found != JSON_FORMAT:
-        raise ValueError(f"this is no report of format {JSON_FORMAT}: its format is {found!r}")
+        raise ValueError(f"this is not a report of format {JSON_FORMAT}: its format is {found!r}")
     return [_result(fields) for fields in document["results"]], dict(document["sources"])
 
 
 def _result(fields: dict[str, Any]) -> Result:  # Any: values of a JSON document
-    """The inverse of `_fields`."""
+    """Return the inverse of `_fields`."""
     names = {field.name for field in dataclasses.fields(Result)}
     known = {name: value for name, value in fields.items() if name in names}
     known["measures"] = {name: float(value) for name, value in fields["measures"].items()}
@@ -68,7 +68,7 @@ def format_markdown(results: Sequence[Result]) -> str:
 
 
 def _fields(result: Result) -> dict[str, object]:
-    """The fields of a result; JSON has no infinities and no NaN, so they are strings there."""
+    """Return the fields of a result; JSON has no infinities and no NaN, so they are strings there."""
     measures = {name: value if math.isfinite(value) else str(value) for name, value in result.measures.items()}
     return {**dataclasses.asdict(result), "measures": measures}
 
@@ -100,5 +100,5 @@ def _cell(text: str) -> str:
 
 
 def _block(message: str) -> list[str]:
-    """The message as an indented block, which no text in it can end."""
+    """Return the message as an indented block, which no text in it can end."""
     return [f"    {line}" for line in message.splitlines()]

@@ -17,7 +17,7 @@ from custom_autograd.verification.report.results import STATUSES, Result, count,
 
 
 def format_page(results: Sequence[Result], sources: Mapping[str, str]) -> str:
-    """The whole page; every text in it is escaped."""
+    """Return the whole page; every text in it is escaped."""
     return _render(
         "page.html",
         **_parts(results, ""),
@@ -31,14 +31,14 @@ def format_page(results: Sequence[Result], sources: Mapping[str, str]) -> str:
 
 
 def format_fragment(results: Sequence[Result]) -> str:
-    """The matrix and the findings without a page around them; the ids in it are its own."""
+    """Return the matrix and the findings without a page around them; the ids in it are its own."""
     return _render("fragment.html", **_parts(results, f"ca{zlib.crc32(repr(results).encode()):08x}-"))
 
 
 def format_op(
     name: str, schema: str, location: str, coverage: Mapping[str, str], kernels: Mapping[str, str], source: str
 ) -> str:
-    """What is known of an op, as a fragment."""
+    """Return what is known of an op, as a fragment."""
     tables = {"capability": coverage, "kernel": kernels}
     return _render("op.html", name=name, schema=schema, location=location, tables=tables, source=source)
 

@@ -8,7 +8,7 @@ from custom_autograd.verification.report.results import Result, count
 
 
 def format_junit(results: Sequence[Result]) -> str:
-    """The document, with its declaration; what XML cannot hold is written as an escape of Python."""
+    """Return the document, with its declaration; what XML cannot hold is written as an escape of Python."""
     root = ElementTree.Element("testsuites", {"name": "custom_autograd", **_counts(results)})
     for op in dict.fromkeys(result.op for result in results):
         own = [result for result in results if result.op == op]

@@ -47,7 +47,7 @@ class Matrix:
 
 
 def make_matrix(results: Sequence[Result]) -> Matrix:
-    """The matrix of results; an op that was not checked at all says so in every cell."""
+    """Return the matrix of results; an op that was not checked at all says so in every cell."""
     columns = _columns(results)
     groups = {column.group: sum(row.group == column.group for row in columns) for column in columns}
     ops = tuple(dict.fromkeys(result.op for result in results))
@@ -61,14 +61,14 @@ def make_matrix(results: Sequence[Result]) -> Matrix:
 
 
 def anchors_of(results: Sequence[Result]) -> Mapping[tuple[str, str], str]:
-    """The name of the place where the details of a check on an op begin."""
+    """Return the name of the place where the details of a check on an op begin."""
     ops = list(dict.fromkeys(result.op for result in results))
     checks = list(dict.fromkeys(result.check for result in results))
     return {(row.op, row.check): f"op{ops.index(row.op)}-check{checks.index(row.check)}" for row in summarise(results)}
 
 
 def _columns(results: Sequence[Result]) -> tuple[Column, ...]:
-    """One per check, by group; groups, and checks within a group, stand in the order of the run."""
+    """Return one per check, by group; groups, and checks within a group, stand in the order of the run."""
     found: dict[str, Column] = {}
     for result in results:
         found.setdefault(result.check, Column(result.check, result.code, result.group or OTHER))

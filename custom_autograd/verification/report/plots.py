@@ -46,7 +46,7 @@ class Series:
 
     @property
     def line(self) -> str:
-        """The points as the attribute `points` of a polyline."""
+        """Return the points as the attribute `points` of a polyline."""
         return " ".join(f"{point.x:.1f},{point.y:.1f}" for point in self.points)
 
 
@@ -103,7 +103,10 @@ def _keep(errors: Errors, series: str, label: str, value: float) -> None:
 
 
 def _places_of_dtypes(errors: Errors) -> dict[str, float]:
-    """Where each label stands along the x axis, as a part of its length; those known to torch by their precision."""
+    """Return where each label stands along the x axis, as a part of its length.
+
+    Those known to torch by their precision.
+    """
     names = list(dict.fromkeys(name for own in errors.values() for name in own))
     names.sort(key=lambda name: DTYPES.index(name) if name in DTYPES else len(DTYPES))
     return {name: (place + 0.5) / len(names) for place, name in enumerate(names)}
@@ -163,7 +166,7 @@ def _x(place: float) -> float:
 
 
 def _y(value: float, lowest: int, highest: int) -> float:
-    """The height of an error; 0 at the foot of the axis, an infinity at its head."""
+    """Return the height of an error; 0 at the foot of the axis, an infinity at its head."""
     if value == 0 or value == math.inf:
         return float(TOP if value else HEIGHT - BOTTOM)
     return _height(math.log10(value), lowest, highest)
@@ -174,7 +177,7 @@ def _height(logarithm: float, lowest: int, highest: int) -> float:
 
 
 def _thinned(ticks: Sequence[Tick]) -> Iterable[Tick]:
-    """The ticks whose labels do not stand on each other."""
+    """Return the ticks whose labels do not stand on each other."""
     end = -math.inf
     for tick in ticks:
         half = len(tick.label) * CHARACTER / 2

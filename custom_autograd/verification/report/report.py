@@ -22,11 +22,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed and nothing raised. What was skipped is in `results`, with its reason."""
+        """Return whether nothing failed and nothing raised. What was skipped is in `results`, with its reason."""
         return not any(result.is_finding for result in self.results)
 
     def raise_for_failures(self) -> None:
-        """Raises if something failed or raised.
+        """Raise if something failed or raised.
 
         Raises:
             CheckError: with the findings, and the counts of everything.
@@ -35,12 +35,12 @@ class Report:
             raise CheckError(text.format_failures(self.results))
 
     def to_json(self) -> str:
-        """The results as JSON: an object with `format`, `ok`, `counts`, `results` and `sources`."""
+        """Return the results as JSON: an object with `format`, `ok`, `counts`, `results` and `sources`."""
         return documents.format_json(self.results, self.sources)
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
-        """The report that `to_json` wrote.
+        """Return the report that `to_json` wrote.
 
         Raises:
             ValueError: it is no such document, or of a format that is not known here.
@@ -49,7 +49,7 @@ class Report:
         return cls(tuple(results), sources)
 
     def to_markdown(self) -> str:
-        """A table of ops and checks, then each finding, what is accepted, and each reason for a skip."""
+        """Return a table of ops and checks, then each finding, what is accepted, and each reason for a skip."""
         return documents.format_markdown(self.results)
 
     def to_junit(self) -> str:
@@ -57,13 +57,13 @@ class Report:
         return junit.format_junit(self.results)
 
     def to_html(self) -> str:
-        """One page that needs nothing else: matrix, findings, plots and generated source, in light and dark."""
+        """Return one page that needs nothing else: matrix, findings, plots and generated source, in light and dark."""
         return html.format_page(self.results, self.sources)
 
     def _repr_html_(self) -> str:
-        """The matrix and the findings, as a notebook shows them."""
+        """Return the matrix and the findings, as a notebook shows them."""
         return html.format_fragment(self.results)
 
     def __str__(self) -> str:
-        """The table a terminal shows."""
+        """Return the table a terminal shows."""
         return text.format_report(self.results)

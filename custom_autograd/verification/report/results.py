@@ -27,7 +27,7 @@ class Result:
         accepted: why a failure is accepted (`Sample.xfail`); the status is then "skipped".
         measures: numbers worth keeping by name; those called "error, <dtype>" or "error, size <n>" are drawn.
         group: the check's group.
-        advice: what to change although this is no failure; empty where nothing is.
+        advice: what to change although this is not a failure; empty where nothing is.
     """
 
     op: str
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def is_finding(self) -> bool:
-        """Whether somebody has to act on it."""
+        """Return whether somebody has to act on it."""
         return self.status in ("failed", "error")
 
 
@@ -74,7 +74,7 @@ class Summary:
 
     @property
     def status(self) -> Status:
-        """The worst status that occurs."""
+        """Return the worst status that occurs."""
         if self.error:
             return "error"
         if self.failed:
@@ -83,7 +83,7 @@ class Summary:
 
 
 def summarise(results: Iterable[Result]) -> tuple[Summary, ...]:
-    """One summary per op and check, in the order in which they first occur."""
+    """Return one summary per op and check, in the order in which they first occur."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result.op, result.check), []).append(result)
@@ -91,7 +91,7 @@ def summarise(results: Iterable[Result]) -> tuple[Summary, ...]:
 
 
 def count(results: Sequence[Result], status: Status) -> int:
-    """How many results have the status."""
+    """Return how many results have the status."""
     return sum(result.status == status for result in results)
 
 

@@ -8,18 +8,18 @@ from custom_autograd.verification.report.results import STATUSES, Result, Summar
 
 
 def format_report(results: Sequence[Result]) -> str:
-    """The table, every finding, what is accepted, the reasons of what was skipped, and the counts."""
+    """Return the table, every finding, what is accepted, the reasons of what was skipped, and the counts."""
     return "\n\n".join([format_table(results), format_details(results)]) if results else "nothing was checked"
 
 
 def format_details(results: Sequence[Result]) -> str:
-    """What follows the table: every finding, advice, what is accepted, the reasons of skips, and the counts."""
+    """Return what follows the table: every finding, advice, what is accepted, the reasons of skips, and the counts."""
     parts = [*_findings(results), _advice(results), _accepted(results), _skips(results), format_headline(results)]
     return "\n\n".join(part for part in parts if part)
 
 
 def format_failures(results: Sequence[Result]) -> str:
-    """Every finding, then the counts: the text of the error that is raised."""
+    """Return every finding, then the counts: the text of the error that is raised."""
     return "\n\n".join([*_findings(results), format_headline(results)])
 
 
@@ -29,18 +29,18 @@ def format_headline(results: Sequence[Result]) -> str:
 
 
 def format_table(results: Sequence[Result]) -> str:
-    """One line per op and check: its status, and how many samples passed, failed, were skipped or raised."""
+    """Return one line per op and check: its status, and how many samples passed, failed, were skipped or raised."""
     return align(table_rows(results))
 
 
 def table_rows(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
-    """The rows of that table, the first with the titles of the columns."""
+    """Return the rows of that table, the first with the titles of the columns."""
     rows = [("op", "check", "status", "samples")]
     return rows + [(summary.op, summary.check, summary.status, _samples(summary)) for summary in summarise(results)]
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, two blanks apart, the first row underlined."""
+    """Return columns as wide as their widest cell, two blanks apart, the first row underlined."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
@@ -66,7 +66,7 @@ def _finding(result: Result) -> str:
 
 
 def _advice(results: Sequence[Result]) -> str:
-    """The first advice of each check on each op, with the number of samples; a skip gives it as its reason."""
+    """Return the first advice of each check on each op, with the number of samples; a skip gives it as its reason."""
     given: dict[tuple[str, str], list[str]] = {}
     for result in results:
         if result.advice and result.status != "skipped":
@@ -79,7 +79,7 @@ def _advice(results: Sequence[Result]) -> str:
 
 
 def _accepted(results: Sequence[Result]) -> str:
-    """Each failure that a sample declares to be known, with the reason for it and what was found."""
+    """Return each failure that a sample declares to be known, with the reason for it and what was found."""
     lines = []
     for result in results:
         if result.accepted:
@@ -89,7 +89,7 @@ def _accepted(results: Sequence[Result]) -> str:
 
 
 def _skips(results: Sequence[Result]) -> str:
-    """Each reason once, with the checks that it was given for: what was not checked is never hidden."""
+    """Return each reason once, with the checks that it was given for: what was not checked is never hidden."""
     lines = [
         f"  {row.op}: {', '.join(row.checks)}: {row.reason}" + (f" ({row.samples} samples)" if row.samples > 1 else "")
         for row in skips_of(results)
