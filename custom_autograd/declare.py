@@ -1,4 +1,4 @@
-"""Declares ops: from a function and its author's wishes to an entry that the dispatcher knows."""
+"""Declares ops: from a function and its declaration options to an op record that the dispatcher knows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, TypedDict
 
 import torch
 
-from custom_autograd.calls.kernel_options import Terms, make_kernel
+from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
 from custom_autograd.core.annotations import read_function
+from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.inference import schema_of
 from custom_autograd.core.locations import (
@@ -22,14 +23,13 @@ from custom_autograd.core.locations import (
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.pytrees.adapters import flat_kernel_function
-from custom_autograd.pytrees.argument_tree import find_form, flat_wish
+from custom_autograd.pytrees.argument_tree import find_argument_tree, flat_options
 from custom_autograd.register import attach_capabilities
 from custom_autograd.registration import library, registry
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import is_defined
 
 
@@ -48,7 +48,7 @@ class Options(TypedDict, total=False):
     replace: bool
 
 
-def wish_of(
+def options_of(
     name: str,
     declared: object,
     mutates_args: str | Iterable[str],
@@ -59,13 +59,13 @@ def wish_of(
     tags: Sequence[torch.Tag] | None,
     aliases: Mapping[str, str] | None,
     static: Sequence[str],
-) -> Wish:
+) -> DeclarationOptions:
     """Return the arguments of `custom_op`, normalised; `declared` is what it decorates."""
     refuse = Refusal(name, location_of_declaration(declared))
     mutates: str | tuple[str, ...] = (
         "unknown" if mutates_args == "unknown" else _listed(refuse, "mutates_args", mutates_args)
     )
-    return Wish(
+    return DeclarationOptions(
         op=name,
         mutates=mutates,
         schema=schema,
@@ -102,32 +102,32 @@ def _tags(refuse: Refusal, tags: torch.Tag | Sequence[torch.Tag] | None) -> tupl
 
 def declare(
     function: Callable[..., Any],
-    wish: Wish,
+    options: DeclarationOptions,
     device_types: str | Sequence[str] | None,
     *,
     is_reference: bool,
     replace: bool,
-) -> Entry:
+) -> OpRecord:
     """Declare an op: schema, registry, dispatcher, capabilities.
 
     Raises:
         DeclarationError: it cannot be an op, or the name is taken.
     """
-    refuse = Refusal(wish.op, location_of_declaration(function))
-    name = parse_name(wish.op, refuse.location, is_torchs=is_declared_by_torch())
+    refuse = Refusal(options.op, location_of_declaration(function))
+    name = parse_name(options.op, refuse.location, is_torchs=is_declared_by_torch())
     if not callable(function):
         raise _not_callable(refuse, function)
     devices = None if device_types is None else _listed(refuse, "device_types", device_types)
-    written = read_function(function, wish, refuse)
-    form = find_form(written, wish, refuse)
-    if form is None:
-        schema = schema_of(function, written, wish, refuse)
+    written = read_function(function, options, refuse)
+    tree = find_argument_tree(written, options, refuse)
+    if tree is None:
+        schema = schema_of(function, written, options, refuse)
     else:
-        wish = flat_wish(wish, form)
-        schema = schema_of(function, form.flat, wish, refuse)
-        function = flat_kernel_function(form, schema, function, wish.op)
+        options = flat_options(options, tree)
+        schema = schema_of(function, tree.flat, options, refuse)
+        function = flat_kernel_function(tree, schema, function, options.op)
     declaration = Declaration(
-        name, schema, function, refuse.location, devices, wish.tags, is_reference, written.signature, form
+        name, schema, function, refuse.location, devices, options.tags, is_reference, written.signature, tree
     )
     with registry.one_declaration_at_a_time():
         return define(declaration, replace=replace)
@@ -138,25 +138,25 @@ def _not_callable(refuse: Refusal, found: object) -> DeclarationError:
     return refuse("the declared object is not callable", found=show(found), do=do)
 
 
-def define(declaration: Declaration, *, replace: bool) -> Entry:
+def define(declaration: Declaration, *, replace: bool) -> OpRecord:
     """Make an op known to the registry and the dispatcher, or leave both as they were."""
     name, devices, function = declaration.name, declaration.device_types, declaration.function
-    entry, replaced = registry.claim(declaration, replace=replace)
-    entry.modules = modules_of(function)
+    record, replaced = registry.claim(declaration, replace=replace)
+    record.modules = modules_of(function)
     for device_type in devices or (None,):
         kernel = (
             declared_kernel(declaration)
             if device_type is None
-            else make_kernel(declaration, device_type, function, declaration.location, Terms())
+            else make_kernel(declaration, device_type, function, declaration.location, KernelOptions())
         )
-        entry.kernels.add(kernel, replace=False)
+        record.kernels.add(kernel, replace=False)
     try:
         if replaced is not None:
             _move(replaced)
-        _attach(entry, name)
+        _attach(record, name)
     except Exception as error:
         registry.restore(str(name), replaced)
-        library.undefine(entry)
+        library.undefine(record)
         if replaced is not None:
             library.undefine(replaced)
             _attach(replaced, name)
@@ -166,35 +166,35 @@ def define(declaration: Declaration, *, replace: bool) -> Entry:
             found=declaration.schema.text,
             declared=declaration.location,
         ) from error
-    return entry
+    return record
 
 
-def _attach(entry: Entry, home: Name) -> None:
-    library.define(entry, home)
-    attach_capabilities(entry)
-    library.publish(entry)
+def _attach(record: OpRecord, home: Name) -> None:
+    library.define(record, home)
+    attach_capabilities(record)
+    library.publish(record)
 
 
-def _move(entry: Entry) -> None:
+def _move(record: OpRecord) -> None:
     """Move a replaced op to a name of its own, where old handles find it as it was."""
-    numbered = (entry.declaration.name.suffixed(f"__replaced_{number}") for number in itertools.count(1))
+    numbered = (record.declaration.name.suffixed(f"__replaced_{number}") for number in itertools.count(1))
     home = next(name for name in numbered if not is_defined(name.namespace, name.name, name.overload))
-    library.undefine(entry)
-    _attach(entry, home)
+    library.undefine(record)
+    _attach(record, home)
 
 
-def capabilities(entry: Entry) -> dict[str, str]:
+def capabilities(record: OpRecord) -> dict[str, str]:
     """Return where each capability of the op comes from, by name."""
-    return {capability.name: capability.describe(entry) for capability in entry.capabilities}
+    return {capability.name: capability.describe(record) for capability in record.capabilities}
 
 
-def signature_of(entry: Entry) -> inspect.Signature:
+def signature_of(record: OpRecord) -> inspect.Signature:
     """Return the signature of a call: the function's own, or for a manual schema the schema's names."""
-    signature = entry.declaration.signature or _signature_of_schema(entry.declaration.schema)
-    visible = entry.declaration.schema.visible_outputs
-    if entry.declaration.schema.hidden_outputs and len(visible) == 1:
+    signature = record.declaration.signature or _signature_of_schema(record.declaration.schema)
+    visible = record.declaration.schema.visible_outputs
+    if record.declaration.schema.hidden_outputs and len(visible) == 1:
         return signature.replace(return_annotation=torch.Tensor)
-    if entry.declaration.schema.hidden_outputs:
+    if record.declaration.schema.hidden_outputs:
         return signature.replace(return_annotation=inspect.Signature.empty)
     return signature
 
@@ -213,23 +213,23 @@ def _signature_of_schema(schema: Schema) -> inspect.Signature:
     )
 
 
-def pickled(entry: Entry) -> tuple[str, tuple[str, ...]]:
+def pickled(record: OpRecord) -> tuple[str, tuple[str, ...]]:
     """Return what an op is pickled as: its name, and the modules one of which declares it.
 
     Raises:
         DeclarationError: the op was replaced, so that its name would bring another one.
     """
-    if registry.find_entry(entry.name) is not entry:
+    if registry.find_record(record.name) is not record:
         raise DeclarationError(
-            entry.name,
+            record.name,
             "the op was replaced by another one of its name, and so it cannot be pickled: ops pickle by name",
-            declared=entry.declaration.location,
+            declared=record.declaration.location,
             do="pickle the op that has the name now, or declare this one under another",
         )
-    return entry.name, entry.modules
+    return record.name, record.modules
 
 
-def find_or_import(name: str, modules: str | tuple[str, ...]) -> Entry:
+def find_or_import(name: str, modules: str | tuple[str, ...]) -> OpRecord:
     """Return the op of that name, after importing the modules one of which declares it (or the only one).
 
     Raises:
@@ -237,17 +237,17 @@ def find_or_import(name: str, modules: str | tuple[str, ...]) -> Entry:
     """
     candidates, problems = names_of(modules), []
     for module in candidates:
-        entry = registry.find_entry(name)
-        if entry is not None:
-            return entry
+        record = registry.find_record(name)
+        if record is not None:
+            return record
         try:
             importlib.import_module(module)
         except ImportError as error:
             problems.append(f"{module}: {error}")
-    entry = registry.find_entry(name)
-    if entry is None:
+    record = registry.find_record(name)
+    if record is None:
         raise _nowhere(name, candidates, problems)
-    return entry
+    return record
 
 
 def _nowhere(name: str, modules: tuple[str, ...], problems: list[str]) -> DeclarationError:

@@ -12,7 +12,7 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch.generated import program_of, source_of
 from custom_autograd.opdef import OpDef
 from custom_autograd.registration import library
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.variants import InplaceVariant, OutVariant
 
@@ -22,36 +22,36 @@ H = TypeVar("H", bound="Handle")
 class Handle(OpDef):
     """An op as an object; `CustomOp` adds what its author and its users call."""
 
-    def __new__(cls: type[H], entry: Entry) -> H:
+    def __new__(cls: type[H], record: OpRecord) -> H:
         """Return an instance of a new subclass, which gets the `__call__` that is generated for the op."""
         own = type(cls.__name__, (cls,), {"__module__": cls.__module__})
         return cast(H, object.__new__(own))
 
-    def __init__(self, entry: Entry) -> None:
-        self._entry = entry
-        function = entry.declaration.function
+    def __init__(self, record: OpRecord) -> None:
+        self._record = record
+        function = record.declaration.function
         functools.update_wrapper(self, function, updated=())
-        self.__name__ = getattr(function, "__name__", entry.declaration.name.name)
-        self.__signature__ = declare.signature_of(entry)
-        entry.uncalled.add(self)
-        if entry.handle is None:
-            entry.handle = self
-            library.publish(entry)
-        self._inplace = InplaceVariant(entry)
-        self._out = OutVariant(entry)
+        self.__name__ = getattr(function, "__name__", record.declaration.name.name)
+        self.__signature__ = declare.signature_of(record)
+        record.uncalled.add(self)
+        if record.handle is None:
+            record.handle = self
+            library.publish(record)
+        self._inplace = InplaceVariant(record)
+        self._out = OutVariant(record)
 
     def __repr__(self) -> str:
-        return f"<CustomOp {self._entry.name}{self._entry.declaration.schema.text}>"
+        return f"<CustomOp {self._record.name}{self._record.declaration.schema.text}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: name, schema, capabilities, kernels and generated source."""
         from custom_autograd.verification.report import html  # only a notebook asks for it
 
-        entry = self._entry
-        capabilities, kernels = declare.capabilities(entry), entry.kernels.listed()
-        location = entry.declaration.location
+        record = self._record
+        capabilities, kernels = declare.capabilities(record), record.kernels.listed()
+        location = record.declaration.location
         return html.format_op(
-            entry.name, entry.declaration.schema.text, location, capabilities, kernels, source_of(entry)
+            record.name, record.declaration.schema.text, location, capabilities, kernels, source_of(record)
         )
 
     def __deepcopy__(self: H, memo: dict[int, Any]) -> H:
@@ -63,18 +63,18 @@ class Handle(OpDef):
     @property
     def name(self) -> str:
         """Return the qualified name, "namespace::name"."""
-        return self._entry.name
+        return self._record.name
 
     @property
     def schema(self) -> Schema:
         """Return arguments and outputs, with names, types, mutability and differentiability."""
-        return self._entry.declaration.schema
+        return self._record.declaration.schema
 
     @property
     def overload(self) -> OpOverload:
         """Return the dispatcher's op, `torch.ops.namespace.name.default`; it returns hidden outputs too."""
-        assert self._entry.overload is not None
-        return self._entry.overload
+        assert self._record.overload is not None
+        return self._record.overload
 
     @property
     def inplace(self) -> InplaceVariant:
@@ -99,12 +99,12 @@ class Handle(OpDef):
     @property
     def function(self) -> type[torch.autograd.Function]:
         """Return the generated `torch.autograd.Function`, with `setup_context`."""
-        return program_of(self._entry).function
+        return program_of(self._record).function
 
     @property
     def source(self) -> str:
         """Return the generated Python source of the wrapper, the Function and the kernels' frame."""
-        return source_of(self._entry)
+        return source_of(self._record)
 
     @property
     def kernels(self) -> dict[str, str]:
@@ -112,4 +112,4 @@ class Handle(OpDef):
 
         Where there are several for a device type, they stand in the order in which they are tried, by name.
         """
-        return self._entry.kernels.listed()
+        return self._record.kernels.listed()

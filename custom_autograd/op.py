@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import torch
 
 from custom_autograd import declare, register
-from custom_autograd.calls.kernel_options import Terms
+from custom_autograd.calls.kernel_options import KernelOptions
 from custom_autograd.core.casting import Cast
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.dispatch.call import publish
@@ -100,10 +100,10 @@ def custom_op(
     """
 
     def decorate(function: Callable[..., Any]) -> CustomOp[..., Any]:
-        wish = declare.wish_of(
+        declared = declare.options_of(
             name, function, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases, static
         )
-        return CustomOp(declare.declare(function, wish, device_types, is_reference=reference, replace=replace))
+        return CustomOp(declare.declare(function, declared, device_types, is_reference=reference, replace=replace))
 
     return decorate if fn is None else decorate(fn)
 
@@ -114,14 +114,14 @@ class CustomOp(Handle, Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():
-            return self._entry.traced(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
-        if self._entry.call_behind is not None:
-            return self._entry.call_behind(self, *args, **kwargs)  # type: ignore[no-any-return]  # what the schema says
-        publish(self._entry)
+            return self._record.traced(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
+        if self._record.call_behind is not None:
+            return self._record.call_behind(self, *args, **kwargs)  # type: ignore[no-any-return]  # what the schema says
+        publish(self._record)
         return self(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, declare.pickled(self._entry)
+        return _restore, declare.pickled(self._record)
 
     @property
     def validation(self) -> str:
@@ -129,16 +129,16 @@ class CustomOp(Handle, Generic[P, R]):
 
         Set it to change that for this op; None takes back what was set.
         """
-        return level_of(self._entry.validation)
+        return level_of(self._record.validation)
 
     @validation.setter
     def validation(self, level: str | None) -> None:
-        self._entry.validation = None if level is None else parse_level(level, f"{self.name}, validation")
-        self._entry.forget()
+        self._record.validation = None if level is None else parse_level(level, f"{self.name}, validation")
+        self._record.forget()
 
     def capabilities(self) -> dict[str, str]:
         """Return where each capability comes from: registered, derived (from what), or missing."""
-        return declare.capabilities(self._entry)
+        return declare.capabilities(self._record)
 
     coverage = capabilities  # its name in the first release
 
@@ -180,8 +180,8 @@ class CustomOp(Handle, Generic[P, R]):
             RegistrationError: the parameters do not fit the schema, the device type is unknown, the name is taken, or
                 a term cannot be kept.
         """
-        terms = Terms(name, when, priority, layouts)
-        return register.add_kernel(self._entry, device_types, fn, terms, replace=replace)
+        kernel_options = KernelOptions(name, when, priority, layouts)
+        return register.add_kernel(self._record, device_types, fn, kernel_options, replace=replace)
 
     def use_kernel(self, name: str) -> AbstractContextManager[None]:
         """Run only kernels of that name while the context is open, in this thread and in backward passes it starts.
@@ -196,7 +196,7 @@ class CustomOp(Handle, Generic[P, R]):
             KernelError: there is no such kernel, here or, in a call, for the device type; or its condition says no.
             KernelUnavailable: in a call, it cannot be built or loaded.
         """
-        return self._entry.kernels.insist(name)
+        return self._record.kernels.insist(name)
 
     @or_decorator
     def register_fake(  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
@@ -207,7 +207,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a fake is registered.
         """
-        return register.add_fake(self._entry, fn, replace=replace)
+        return register.add_fake(self._record, fn, replace=replace)
 
     @or_decorator
     def register_reference(self, fn: F, /, *, replace: bool = False) -> F:
@@ -218,7 +218,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a reference is registered.
         """
-        return register.add_reference(self._entry, fn, replace=replace)
+        return register.add_reference(self._record, fn, replace=replace)
 
     @or_decorator
     def register_backward(
@@ -245,7 +245,7 @@ class CustomOp(Handle, Generic[P, R]):
             RegistrationError: a parameter names nothing, or a backward is registered.
         """
         return register.add_backward(
-            self._entry,
+            self._record,
             fn,
             once_differentiable=once_differentiable,
             materialize_grads=materialize_grads,
@@ -268,9 +268,9 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: a name is not a differentiable input, a parameter names nothing, or the place is taken.
         """
-        register.check_inputs(self._entry, inputs)
+        register.check_inputs(self._record, inputs)
         return lambda fn: register.add_gradient(
-            self._entry,
+            self._record,
             inputs,
             fn,
             once_differentiable=once_differentiable,
@@ -291,7 +291,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a jvp is registered.
         """
-        return register.add_jvp(self._entry, fn, replace=replace)
+        return register.add_jvp(self._record, fn, replace=replace)
 
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, replace: bool = False
@@ -306,7 +306,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, the op mutates, or a backward is registered.
         """
-        register.add_drop_in(self._entry, backward, setup_context, replace=replace)
+        register.add_drop_in(self._record, backward, setup_context, replace=replace)
 
     @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
     def register_vmap(self, func: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
@@ -322,8 +322,8 @@ class CustomOp(Handle, Generic[P, R]):
             RegistrationError: the parameters do not fit the schema, or a rule is registered.
         """
         if func is None:
-            return lambda function: register.add_vmap(self._entry, function, replace=replace)
-        return register.add_vmap(self._entry, func, replace=replace)
+            return lambda function: register.add_vmap(self._record, function, replace=replace)
+        return register.add_vmap(self._record, func, replace=replace)
 
     def register_autocast(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch returns its own kernel
         self,
@@ -362,7 +362,7 @@ class CustomOp(Handle, Generic[P, R]):
             ...     scaled_product(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2)).dtype
             torch.float32
         """
-        register.add_autocast(self._entry, device_type, cast_inputs, output, replace=replace)
+        register.add_autocast(self._record, device_type, cast_inputs, output, replace=replace)
 
     def register_effect(self, effect: Any) -> None:  # Any: torch.library's EffectType, which has no public name
         """Register how compilers order calls with respect to those of other ops that have effects.
@@ -371,7 +371,7 @@ class CustomOp(Handle, Generic[P, R]):
             effect: `torch._library.effects.EffectType.ORDERED`, or None for an op whose calls may be reordered, which
                 is the default.
         """
-        register.add_effect(self._entry, effect)
+        register.add_effect(self._record, effect)
 
     @or_decorator_for
     def register_torch_dispatch(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -382,7 +382,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit, or the class has a rule.
         """
-        return register.add_torch_dispatch(self._entry, torch_dispatch_class, fn, replace=replace)
+        return register.add_torch_dispatch(self._record, torch_dispatch_class, fn, replace=replace)
 
     @or_decorator
     def register_samples(self, fn: F, /, *, replace: bool = False) -> F:
@@ -391,13 +391,13 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: it does not take one argument, or samples are registered.
         """
-        return register.add_samples(self._entry, fn, replace=replace)
+        return register.add_samples(self._record, fn, replace=replace)
 
     def set_kernel_enabled(  # type: ignore[override]  # torch names a private class
         self, device_type: str, enabled: bool = True
     ) -> AbstractContextManager[None]:
         """Switch the kernel of a device type on or off while the context is open."""
-        return self._entry.kernels.enabled(device_type, enabled)
+        return self._record.kernels.enabled(device_type, enabled)
 
     def check(
         self,
@@ -431,5 +431,5 @@ class CustomOp(Handle, Generic[P, R]):
 
 def _restore(name: str, modules: str | tuple[str, ...]) -> CustomOp[..., Any]:
     """Unpickle an op: by name, after importing the module that declares it; the one that lives in this process."""
-    entry = declare.find_or_import(name, modules)
-    return entry.handle if isinstance(entry.handle, CustomOp) else CustomOp(entry)
+    record = declare.find_or_import(name, modules)
+    return record.handle if isinstance(record.handle, CustomOp) else CustomOp(record)

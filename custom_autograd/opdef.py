@@ -14,7 +14,7 @@ import torch
 
 from custom_autograd.capabilities.autocast.caster import policies_of
 from custom_autograd.core.casting import CastPolicy
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.torch_private.definitions import OwnDefinition
 from custom_autograd.torch_private.dispatch import OpOverload
@@ -25,33 +25,33 @@ Function = Callable[..., Any]  # Any: takes and returns what the schema or torch
 class OpDef(OwnDefinition):
     """An op as `torch.library` sees it."""
 
-    _entry: Entry
+    _record: OpRecord
 
     @property
     def _namespace(self) -> str:  # type: ignore[override]  # read-only, here and below
-        return self._entry.home.namespace
+        return self._record.home.namespace
 
     @property
     def _name(self) -> str:  # type: ignore[override]
-        return self._entry.home.qualifier
+        return self._record.home.qualifier
 
     @property
     def _opoverload(self) -> OpOverload:  # type: ignore[override]
-        assert self._entry.overload is not None
-        return self._entry.overload
+        assert self._record.overload is not None
+        return self._record.overload
 
     @property
     def _lib(self) -> torch.library.Library:  # type: ignore[override]
-        assert self._entry.library is not None
-        return self._entry.library
+        assert self._record.library is not None
+        return self._record.library
 
     @property
     def _schema(self) -> str:  # type: ignore[override]
-        return self._entry.declaration.schema.text
+        return self._record.declaration.schema.text
 
     @property
     def _tags(self) -> tuple[torch.Tag, ...]:  # type: ignore[override]
-        return self._entry.declaration.tags
+        return self._record.declaration.tags
 
     @property
     def _is_inplace(self) -> bool:  # type: ignore[override]
@@ -63,49 +63,49 @@ class OpDef(OwnDefinition):
 
     @property
     def _out_kwarg_names(self) -> tuple[str, ...]:  # type: ignore[override]
-        written = self._entry.declaration.schema.mutated_arguments if self._is_out else ()
+        written = self._record.declaration.schema.mutated_arguments if self._is_out else ()
         return tuple(argument.name for argument in written)
 
     @property
     def _init_fn(self) -> Function:  # type: ignore[override]
-        return self._entry.declaration.function
+        return self._record.declaration.function
 
     @property
     def _backend_fns(self) -> Mapping[str | None, Function]:  # type: ignore[override]
-        return MappingProxyType({device: kernel.function for device, kernel in self._entry.kernels.items()})
+        return MappingProxyType({device: kernel.function for device, kernel in self._record.kernels.items()})
 
     @property
     def _disabled_kernel(self) -> frozenset[str]:  # type: ignore[override]
-        return self._entry.kernels.disabled
+        return self._record.kernels.disabled
 
     @property
     def _abstract_fn(self) -> Function | None:  # type: ignore[override]
-        rule = self._entry.registrations.fake
+        rule = self._record.registrations.fake
         if rule is not None:
             return rule.function
-        is_needed = bool(self._entry.declaration.schema.fresh_outputs)
-        return self._entry.reference() or (None if is_needed else _returns_nothing_new)
+        is_needed = bool(self._record.declaration.schema.fresh_outputs)
+        return self._record.reference() or (None if is_needed else _returns_nothing_new)
 
     @property
     def _setup_context_fn(self) -> Function | None:  # type: ignore[override]
-        rule = self._entry.registrations.drop_in
+        rule = self._record.registrations.drop_in
         return None if rule is None else rule.setup_context
 
     @property
     def _backward_fn(self) -> Function | None:  # type: ignore[override]
-        return _function(self._entry.registrations.drop_in)
+        return _function(self._record.registrations.drop_in)
 
     @property
     def _vmap_fn(self) -> Function | None:  # type: ignore[override]
-        return _function(self._entry.registrations.vmap)
+        return _function(self._record.registrations.vmap)
 
     @property
     def _torch_dispatch_fns(self) -> Mapping[type, Function]:  # type: ignore[override]
-        return MappingProxyType({cls: rule.function for cls, rule in self._entry.registrations.torch_dispatch.items()})
+        return MappingProxyType({cls: rule.function for cls, rule in self._record.registrations.torch_dispatch.items()})
 
     @property
     def _autocast_dtype(self) -> Mapping[str, torch.dtype | None]:  # type: ignore[override]
-        return MappingProxyType({policy.device_type: _dtype(policy) for policy in policies_of(self._entry)})
+        return MappingProxyType({policy.device_type: _dtype(policy) for policy in policies_of(self._record)})
 
     @property
     def _used_triton_kernels(self) -> list[Any]:  # type: ignore[override]  # Any: as torch annotates it

@@ -91,9 +91,9 @@ def modules_of(program: ExportedProgram) -> dict[str, list[str]]:
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             for op in _overloads_in((node.target, node.args, node.kwargs)):
                 name = op.name()
-                entry = registry.find_entry(name) or registry.find_entry(name.replace(SUFFIX, "", 1))
-                if entry is not None:
-                    found[name] = list(entry.modules)
+                record = registry.find_record(name) or registry.find_record(name.replace(SUFFIX, "", 1))
+                if record is not None:
+                    found[name] = list(record.modules)
     return found
 
 

@@ -52,33 +52,33 @@ class Context:
         self.custom_autograd_materializes = value
 
 
-def pack(context: Context) -> tuple[tuple[Tensor | None, ...], Parcel]:
-    """Return all tensors that a context holds, and a parcel of everything else."""
+def pack(context: Context) -> tuple[tuple[Tensor | None, ...], SavedValues]:
+    """Return all tensors that a context holds, and the saved values of everything else."""
     saved, materializes = context.custom_autograd_saved, context.custom_autograd_materializes
     attributes = {name: value for name, value in vars(context).items() if name not in OWN}
     if all(type(value) in SIMPLE for value in attributes.values()):
-        return saved, Parcel(attributes, (), None, len(saved), materializes)
+        return saved, SavedValues(attributes, (), None, len(saved), materializes)
     leaves, structure = flatten_tree(attributes)
     parked = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     others = tuple(PARKED if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    return (*saved, *parked), Parcel({}, others, structure, len(saved), materializes)
+    return (*saved, *parked), SavedValues({}, others, structure, len(saved), materializes)
 
 
-def unpack(tensors: Sequence[Tensor | None], parcel: Parcel, needs_input_grad: tuple[Any, ...]) -> Context:
+def unpack(tensors: Sequence[Tensor | None], saved: SavedValues, needs_input_grad: tuple[Any, ...]) -> Context:
     """Return the inverse of `pack`."""
     context = Context(needs_input_grad)
-    context.custom_autograd_saved = tuple([plain(tensor) for tensor in tensors[: parcel.saved_count]])
-    context.custom_autograd_materializes = parcel.materializes
-    attributes = parcel.attributes
-    if parcel.leaves:
-        parked = iter(tensors[parcel.saved_count :])
-        filled = [plain(next(parked)) if leaf is PARKED else leaf for leaf in parcel.leaves]
-        attributes = unflatten_tree(filled, parcel.structure)
+    context.custom_autograd_saved = tuple([plain(tensor) for tensor in tensors[: saved.saved_count]])
+    context.custom_autograd_materializes = saved.materializes
+    attributes = saved.attributes
+    if saved.leaves:
+        parked = iter(tensors[saved.saved_count :])
+        filled = [plain(next(parked)) if leaf is PARKED else leaf for leaf in saved.leaves]
+        attributes = unflatten_tree(filled, saved.structure)
     vars(context).update(attributes)
     return context
 
 
-class Parcel(NamedTuple):
+class SavedValues(NamedTuple):
     """What a Context holds besides tensors.
 
     Attributes:
@@ -104,7 +104,7 @@ class Parcel(NamedTuple):
 OWN = frozenset({"needs_input_grad", "custom_autograd_saved", "custom_autograd_fixed", "custom_autograd_materializes"})
 SIMPLE = frozenset({int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device})
 PARKED = object()
-"""Stands in a parcel where a tensor was."""
+"""Stands among saved values where a tensor was."""
 
 
 def check_saved(tensors: Sequence[Any]) -> None:  # Any: whatever a user gave to save_for_backward

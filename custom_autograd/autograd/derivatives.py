@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.autograd.drop_in import PARCEL, DropIn
+from custom_autograd.autograd.drop_in import SAVED_VALUES, DropIn
 from custom_autograd.autograd.jvp import Gradients, Jvp
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.autograd.reference import in_jvp
@@ -58,12 +58,12 @@ class Derivatives:
         """Return whether a node saved any tensor."""
         if self.drop_in is None:
             return bool(self.saved_tensors)
-        parcel = getattr(ctx, PARCEL, None)
-        return parcel is not None and parcel.has_tensors  # without one, the rule itself asks torch's ctx
+        kept = getattr(ctx, SAVED_VALUES, None)
+        return kept is not None and kept.has_tensors  # without one, the rule itself asks torch's ctx
 
     def _gradients(self, ctx: Any, saved: Sequence[Any], needs: ByName, grads: ByName) -> Mapping[str, Any]:
         if self.drop_in is not None:
-            metadata = self.known_of(ctx) if hasattr(ctx, PARCEL) else {}
+            metadata = self.known_of(ctx) if hasattr(ctx, SAVED_VALUES) else {}
             return self.drop_in.gradients(ctx, saved, needs, grads, metadata)
         return self._gradients_by_name(ctx, self._values(ctx, saved), needs, grads)
 

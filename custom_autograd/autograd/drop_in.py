@@ -20,8 +20,8 @@ from custom_autograd.values.user_code import add_note, note_of, noted
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, by name
 
 
-PARCEL = "custom_autograd_parcel"
-"""Where torch's ctx keeps the parcel: by a name that no user's setup_context takes."""
+SAVED_VALUES = "custom_autograd_parcel"
+"""Where torch's ctx keeps the saved values: by a name that no user's setup_context takes."""
 
 
 class DropIn:
@@ -57,8 +57,8 @@ class DropIn:
         context = Context(tuple(needs.get(name, False) for name in self.names))
         if self.setup_context is not None:
             self._call_setup(context, inputs, output)
-        tensors, parcel = pack(context)
-        setattr(ctx, PARCEL, parcel)
+        tensors, saved = pack(context)
+        setattr(ctx, SAVED_VALUES, saved)
         ctx.save_for_backward(*tensors)
         if transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors_in(inputs))):
             ctx.forward_saved, ctx.forward_fixed = tensors, context.custom_autograd_fixed
@@ -108,8 +108,8 @@ class DropIn:
         context.custom_autograd_saved = ctx.to_save or ()
         context.custom_autograd_materializes = False  # torch does so itself
         attributes.clear()
-        ctx.to_save, parcel = pack(context)
-        setattr(ctx, PARCEL, parcel)
+        ctx.to_save, saved = pack(context)
+        setattr(ctx, SAVED_VALUES, saved)
 
     def in_order(self, result: Any, needs: Sequence[Any]) -> tuple[Tensor | None, ...]:
         """Return what a backward returned for an op without lists, as one gradient per argument."""
@@ -122,7 +122,7 @@ class DropIn:
         """Run the user's backward.
 
         Args:
-            ctx: torch's ctx, with the parcel of `setup` if there is one (Any: torch gives it no type).
+            ctx: torch's ctx, with the saved values of `setup` if there is one (Any: torch gives it no type).
             saved: its saved tensors.
             needs: by input, whether its gradient is wanted.
             grads: by output, the incoming gradient; non-tensors have None.
@@ -143,9 +143,9 @@ class DropIn:
 
     def _context(self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName) -> Any:
         """Return the ctx that the user's backward sees: torch's own, where it is all that setup_context used."""
-        if not hasattr(ctx, PARCEL):
+        if not hasattr(ctx, SAVED_VALUES):
             return ctx
-        return unpack(saved, getattr(ctx, PARCEL), tuple(needs.get(name, False) for name in self.names))
+        return unpack(saved, getattr(ctx, SAVED_VALUES), tuple(needs.get(name, False) for name in self.names))
 
     def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
         """Return one gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""

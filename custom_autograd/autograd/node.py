@@ -6,7 +6,7 @@ forward runs the kernel itself. Its backward is the quick one (quick_backward.py
 
 from __future__ import annotations
 
-from custom_autograd.autograd.drop_in import PARCEL
+from custom_autograd.autograd.drop_in import SAVED_VALUES
 from custom_autograd.autograd.function import FunctionWriter
 from custom_autograd.autograd.quick_backward import QuickWriter
 from custom_autograd.autograd.quick_gradients import ReadingWriter
@@ -106,7 +106,7 @@ class NodeWriter:
         source, inputs, grads = self.source, self.function.inputs, self.function.incoming()
         lazy = [f"({name} is not None and ({name}.is_neg() or {name}.is_conj()))" for name in grads.split(", ")]
         with source.block(f"def $quick($ctx, {grads})"):
-            with source.block(f"if {' or '.join(lazy)} or $hasattr($ctx, '{PARCEL}')"):
+            with source.block(f"if {' or '.join(lazy)} or $hasattr($ctx, '{SAVED_VALUES}')"):
                 source.line(f"return $backward($ctx, {grads})")
             with source.block("try"):
                 source.line(f"$result = $rule_0($ctx, {grads})")

@@ -8,7 +8,7 @@ from typing import Any
 
 from custom_autograd.core.schema import Argument, Output
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_names import differentiable_results, grad_names, sole_result
 from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, Jvp
 
@@ -70,18 +70,18 @@ class Plan:
         return tuple(name for name in hidden if name not in self.named_grads)
 
 
-def make_plan(entry: Entry) -> Plan:
+def make_plan(record: OpRecord) -> Plan:
     """Decide where each derivative of an op comes from."""
-    schema = entry.declaration.schema
-    registered = entry.registrations
+    schema = record.declaration.schema
+    registered = record.registrations
     rules = registered.named_gradient_rules()
     is_once_only = schema.mutated_arguments or schema.is_view or schema.has_generator
-    reference = None if is_once_only else entry.reference()
+    reference = None if is_once_only else record.reference()
     valid = tuple(argument.name for argument in schema.differentiable_arguments)
     covered = frozenset(name for rule in rules for name in (rule.inputs or valid))
     incoming = {name: result for result, name in grad_names(schema).items()} | {"grad": sole_result(schema)}
     named = frozenset(str(incoming[name]) for rule in rules for name in rule.names if incoming.get(name))
-    plan = Plan(entry.declaration, rules, registered.drop_in, registered.jvp, reference, covered, named, {}, {})
+    plan = Plan(record.declaration, rules, registered.drop_in, registered.jvp, reference, covered, named, {}, {})
     _decide_what_is_saved(plan)
     return plan
 

@@ -13,7 +13,7 @@ from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.signatures import find_signature
-from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.conditions import Condition
 from custom_autograd.registration.declaration import Declaration
@@ -23,7 +23,7 @@ NAME = re.compile(r"\w[\w.+-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class KernelOptions:
     """What `register_kernel` was told about a kernel (Any: whatever was passed).
 
     Attributes:
@@ -40,28 +40,32 @@ class Terms:
 
 
 def make_kernel(
-    declaration: Declaration, device_type: str | None, function: Callable[..., Any], location: str, terms: Terms
+    declaration: Declaration,
+    device_type: str | None,
+    function: Callable[..., Any],
+    location: str,
+    options: KernelOptions,
 ) -> Kernel:
     """Return the kernel of one device type (Any: takes and returns what the schema says).
 
     Raises:
         RegistrationError: a term cannot be kept.
     """
-    wrap = wrapper_of(declaration.schema, str(declaration.name), device_type, _layouts(declaration, location, terms))
-    name = device_type or "default" if terms.name is None else terms.name
+    wrap = wrapper_of(declaration.schema, str(declaration.name), device_type, _layouts(declaration, location, options))
+    name = device_type or "default" if options.name is None else options.name
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         problem = "a kernel cannot have this name"
         raise declaration.origin(location).error(
             RegistrationError, problem, expected="letters, digits and any of _ . + -", found=show(name)
         )
-    if type(terms.priority) is not int:
+    if type(options.priority) is not int:
         problem = "the priority of a kernel is an int"
         raise declaration.origin(location).error(
-            RegistrationError, problem, expected="an int, such as 1", found=show(terms.priority)
+            RegistrationError, problem, expected="an int, such as 1", found=show(options.priority)
         )
-    when = None if terms.when is None else _condition(declaration, terms.when, location)
+    when = None if options.when is None else _condition(declaration, options.when, location)
     own = wrap(flat_kernel(declaration, function))
-    return Kernel(device_type, own, location, name, terms.priority, when, function, wrap)
+    return Kernel(device_type, own, location, name, options.priority, when, function, wrap)
 
 
 def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
@@ -91,17 +95,17 @@ def _binder(declaration: Declaration) -> Callable[..., dict[str, Any]]:
     return adapter_of(declaration).around(lambda *args, **kwargs: binder.given(*args, **kwargs), _binder_of_containers)
 
 
-def _binder_of_containers(form: Form, given: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def _binder_of_containers(tree: ArgumentTree, given: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     def bind(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        positional, keywords = form.arguments(given(*args, **kwargs))
-        return dict(form.signature.bind(*positional, **keywords).arguments)
+        positional, keywords = tree.arguments(given(*args, **kwargs))
+        return dict(tree.signature.bind(*positional, **keywords).arguments)
 
     return bind
 
 
-def _layouts(declaration: Declaration, location: str, terms: Terms) -> dict[str, str]:
+def _layouts(declaration: Declaration, location: str, options: KernelOptions) -> dict[str, str]:
     """Return the layout of each argument that has to have one."""
-    schema, given = declaration.schema, terms.layouts
+    schema, given = declaration.schema, options.layouts
     if given is None:
         return {}
     tensors = [argument.name for argument in schema.tensor_arguments]

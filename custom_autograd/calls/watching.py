@@ -13,7 +13,7 @@ from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.functions import version_of
 from custom_autograd.values.contents import Checksum, checksum, is_changed
 from custom_autograd.values.results import ResultReader, spans
@@ -23,13 +23,13 @@ from custom_autograd.values.tensors import tensors_in
 class Watcher:
     """Wraps the kernels of one op, each once."""
 
-    def __init__(self, entry: Entry, *, compares_contents: bool) -> None:
-        self._entry = entry
+    def __init__(self, record: OpRecord, *, compares_contents: bool) -> None:
+        self._record = record
         self._compares_contents = compares_contents
-        self._read = ResultReader(entry.declaration, entry.kernels.describe, share=lambda _, tensor: tensor).read
-        self._bind = Binder(entry.declaration.schema)
-        self._fixed = [a.name for a in entry.declaration.schema.tensor_arguments if not a.is_mutated]
-        self._written = [a.name for a in entry.declaration.schema.mutated_arguments]
+        self._read = ResultReader(record.declaration, record.kernels.describe, share=lambda _, tensor: tensor).read
+        self._bind = Binder(record.declaration.schema)
+        self._fixed = [a.name for a in record.declaration.schema.tensor_arguments if not a.is_mutated]
+        self._written = [a.name for a in record.declaration.schema.mutated_arguments]
         self._watched: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # by id: some cannot be hashed
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as the schema says, here and below
@@ -66,9 +66,9 @@ class Watcher:
 
     def _undeclared(self, name: str, function: Callable[..., Any]) -> KernelError:
         return KernelError(
-            self._entry.name,
-            f"the {self._entry.kernels.describe(function)} writes to its input '{name}'",
-            declared=self._entry.declaration.location,
+            self._record.name,
+            f"the {self._record.kernels.describe(function)} writes to its input '{name}'",
+            declared=self._record.declaration.location,
             do=f"write to a copy, or declare it: mutates_args=('{name}',)",
         )
 

@@ -17,7 +17,7 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote
 from custom_autograd.registration.capability import Capability
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.checkpointing import (
     CACHING_MODES,
     Policy,
@@ -37,61 +37,61 @@ class Checkpointing(Capability):
 
     name = "checkpointing"
 
-    def attach(self, entry: Entry) -> None:
+    def attach(self, record: OpRecord) -> None:
         """Register it for the modes that torch has."""
-        if entry.declaration.schema.mutated_arguments:
-            _register(entry, CACHING_MODES)
+        if record.declaration.schema.mutated_arguments:
+            _register(record, CACHING_MODES)
 
-    def before_write(self, entry: Entry) -> None:
+    def before_write(self, record: OpRecord) -> None:
         """Register it for subclasses of those modes, which can be known only when they are used."""
-        _register(entry, caching_modes())
+        _register(record, caching_modes())
 
-    def describe(self, entry: Entry) -> str:
+    def describe(self, record: OpRecord) -> str:
         """Return whether a policy may save the op."""
-        if entry.declaration.schema.mutated_arguments:
+        if record.declaration.schema.mutated_arguments:
             return "derived: the op runs again, and a policy that saves it raises"
         return "derived: policies may save the op or compute it again"
 
 
-def _register(entry: Entry, modes: Iterable[type]) -> None:
+def _register(record: OpRecord, modes: Iterable[type]) -> None:
     for mode in modes:
         slot = f"checkpoint {mode.__module__}.{mode.__qualname__}"
-        if slot not in entry.attached:
-            assert entry.library is not None
-            register_torch_dispatch(entry.library, entry.home.name, mode, _rule(entry))
-            entry.attached.add(slot)
+        if slot not in record.attached:
+            assert record.library is not None
+            register_torch_dispatch(record.library, record.home.name, mode, _rule(record))
+            record.attached.add(slot)
 
 
-def _rule(entry: Entry) -> Callable[..., Any]:
+def _rule(record: OpRecord) -> Callable[..., Any]:
     """Return what a mutating op does in a mode of selective checkpointing."""
-    bind, change = Binder(entry.declaration.schema), _without_saving(entry)
+    bind, change = Binder(record.declaration.schema), _without_saving(record)
 
     def rule(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as torch passes it
-        _check_targets(entry, bind.raw(*args, **(kwargs or {})), saved_tensors(mode))
+        _check_targets(record, bind.raw(*args, **(kwargs or {})), saved_tensors(mode))
         return dispatch_with_policy(change, mode, func, types, args, kwargs)
 
     return rule
 
 
-def _check_targets(entry: Entry, values: Mapping[str, Any], saved: Sequence[Tensor]) -> None:
+def _check_targets(record: OpRecord, values: Mapping[str, Any], saved: Sequence[Tensor]) -> None:
     """Refuse to write to a tensor that was saved: the recomputation would write to it a second time."""
     if not saved:
         return
     taken: set[int] = set().union(*(storages_of(tensor) or () for tensor in saved))
-    for argument in entry.declaration.schema.mutated_arguments:
+    for argument in record.declaration.schema.mutated_arguments:
         for tensor in tensors_in([values[argument.name]]):
             if not taken.isdisjoint(storages_of(tensor) or ()):
-                raise _written_twice(entry, argument.name)
+                raise _written_twice(record, argument.name)
 
 
-def _without_saving(entry: Entry) -> Callable[[Policy], Policy]:
+def _without_saving(record: OpRecord) -> Callable[[Policy], Policy]:
     """Return what makes from a policy another one, which never saves the op."""
 
     def change(given: Policy) -> Policy:
         def policy(*args: Any, **kwargs: Any) -> CheckpointPolicy:  # Any: as torch passes it
             wanted = given(*args, **kwargs)
             if wanted is True or wanted is CheckpointPolicy.MUST_SAVE:
-                raise _lost_write(entry)
+                raise _lost_write(record)
             return wanted if wanted in RECOMPUTE else CheckpointPolicy.PREFER_RECOMPUTE
 
         return policy
@@ -99,22 +99,22 @@ def _without_saving(entry: Entry) -> Callable[[Policy], Policy]:
     return change
 
 
-def _written_twice(entry: Entry, name: str) -> GradientError:
+def _written_twice(record: OpRecord, name: str) -> GradientError:
     return GradientError(
-        entry.name,
+        record.name,
         f"the op writes to '{name}', which selective checkpointing has saved: run again, it would write twice",
-        declared=entry.declaration.location,
+        declared=record.declaration.location,
         do=f"leave the op that makes '{name}' out of the policy, or write to a copy of it",
     )
 
 
-def _lost_write(entry: Entry) -> GradientError:
-    written = quote(argument.name for argument in entry.declaration.schema.mutated_arguments)
+def _lost_write(record: OpRecord) -> GradientError:
+    written = quote(argument.name for argument in record.declaration.schema.mutated_arguments)
     return GradientError(
-        entry.name,
+        record.name,
         f"a policy of selective checkpointing saves the op, and what it writes to {written} would be lost",
         expected="CheckpointPolicy.PREFER_SAVE, PREFER_RECOMPUTE or MUST_RECOMPUTE, which all run the op again",
         found="CheckpointPolicy.MUST_SAVE",
-        declared=entry.declaration.location,
+        declared=record.declaration.location,
         do="leave the op out of the policy, or make it return new tensors",
     )

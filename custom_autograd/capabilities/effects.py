@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from custom_autograd.registration.capability import Capability, registered
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.definitions import register_effect
 
 
@@ -12,13 +12,13 @@ class Effect(Capability):
 
     name = "effect"
 
-    def attach(self, entry: Entry) -> None:
+    def attach(self, record: OpRecord) -> None:
         """Register the effect; a later one takes the place of the one before."""
-        rule = entry.registrations.effect
+        rule = record.registrations.effect
         if rule is not None:
-            assert entry.library is not None
-            register_effect(entry.library, str(entry.home), rule.effect)
+            assert record.library is not None
+            register_effect(record.library, str(record.home), rule.effect)
 
-    def describe(self, entry: Entry) -> str:
+    def describe(self, record: OpRecord) -> str:
         """Return the effect, or that compilers may reorder calls."""
-        return registered(entry.registrations.effect) or "none: compilers may reorder calls"
+        return registered(record.registrations.effect) or "none: compilers may reorder calls"

@@ -13,7 +13,7 @@ from custom_autograd.dispatch.call import make_ready
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Capability, registered
 from custom_autograd.registration.one_tuple import enclosed
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import noted
@@ -27,85 +27,85 @@ class Fake(Capability):
 
     name = "fake"
 
-    def attach(self, entry: Entry) -> None:
+    def attach(self, record: OpRecord) -> None:
         """Register a fake, once, that looks up which rule to run when it is called."""
-        if self.name in entry.attached:
+        if self.name in record.attached:
             return
-        bind = Binder(entry.declaration.schema)
-        reader = ResultReader(entry.declaration, str)
+        bind = Binder(record.declaration.schema)
+        reader = ResultReader(record.declaration, str)
 
         def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema says
-            if not entry.is_traced:
-                entry.is_traced = True
-                for capability in entry.capabilities:
-                    capability.before_trace(entry)
-            if entry.uncalled:
-                make_ready(entry)
-            rule = _find_rule(entry)
+            if not record.is_traced:
+                record.is_traced = True
+                for capability in record.capabilities:
+                    capability.before_trace(record)
+            if record.uncalled:
+                make_ready(record)
+            rule = _find_rule(record)
             arguments = bind.arguments(*args, **kwargs)
             if rule is None:
-                _check_has_no_data(entry, "no fake is needed", None, arguments)
+                _check_has_no_data(record, "no fake is needed", None, arguments)
                 return reader.read(None, arguments, "fake")
             positional, keywords = bind.user_call(arguments)
-            result = noted(entry.name, rule)(*positional, **keywords)
+            result = noted(record.name, rule)(*positional, **keywords)
             found = reader.read(result, arguments, f"fake, {rule.location},")
-            _check_has_no_data(entry, f"{rule.location}, fake", found, arguments)
+            _check_has_no_data(record, f"{rule.location}, fake", found, arguments)
             return found
 
-        torch.library.register_fake(str(entry.home), enclosed(entry.declaration.schema, fake), lib=entry.library)
-        if entry.output is not None:
-            torch.library.register_fake(entry.output.name(), fake, lib=entry.library)
-        entry.attached.add(self.name)
+        torch.library.register_fake(str(record.home), enclosed(record.declaration.schema, fake), lib=record.library)
+        if record.output is not None:
+            torch.library.register_fake(record.output.name(), fake, lib=record.library)
+        record.attached.add(self.name)
 
-    def describe(self, entry: Entry) -> str:
+    def describe(self, record: OpRecord) -> str:
         """Return where shapes come from."""
-        found = registered(entry.registrations.fake)
+        found = registered(record.registrations.fake)
         if found is not None:
             return found
-        if entry.reference() is not None:
+        if record.reference() is not None:
             return "derived from the reference"
-        return "derived: the op returns nothing new" if _returns_nothing_new(entry) else "missing: register_fake"
+        return "derived: the op returns nothing new" if _returns_nothing_new(record) else "missing: register_fake"
 
 
-def _check_has_no_data(entry: Entry, rule: str, found: Any, arguments: dict[str, Any]) -> None:
+def _check_has_no_data(record: OpRecord, rule: str, found: Any, arguments: dict[str, Any]) -> None:
     """Refuse memory that nobody has written to: from a call with tensors on "meta" and others that are not.
 
     Any: results and arguments of any type.
     """
-    written = [arguments[argument.name] for argument in entry.declaration.schema.mutated_arguments]
+    written = [arguments[argument.name] for argument in record.declaration.schema.mutated_arguments]
     tensors = tensors_in([found, *written])
     if not any(type(tensor) is Tensor and not tensor.is_meta for tensor in tensors):
         return
     devices = {name: tensor.device for name, value in arguments.items() for tensor in tensors_in([value])}
     raise KernelError(
-        entry.name,
+        record.name,
         "the op meets tensors on 'meta', which have no data, together with tensors that have",
         expected="all tensors on one device",
         found=", ".join(f"'{name}' on {str(device)!r}" for name, device in devices.items()),
         rule=rule,
-        declared=entry.declaration.location,
+        declared=record.declaration.location,
         do="move them to one device; a fake makes its outputs on the device of an input",
     )
 
 
-def _find_rule(entry: Entry) -> rule_types.Fake | None:
-    rule = entry.registrations.fake
+def _find_rule(record: OpRecord) -> rule_types.Fake | None:
+    rule = record.registrations.fake
     if rule is not None:
         return rule
-    reference = entry.reference()
+    reference = record.reference()
     if reference is not None:
-        named = entry.registrations.reference
-        return rule_types.Fake(entry.declaration.location if named is None else named.location, reference)
-    if _returns_nothing_new(entry):
+        named = record.registrations.reference
+        return rule_types.Fake(record.declaration.location if named is None else named.location, reference)
+    if _returns_nothing_new(record):
         return None
     raise FakeUnavailable(
-        entry.name,
+        record.name,
         f"the op meets fake tensors, and {NO_FAKE}",
-        declared=entry.declaration.location,
+        declared=record.declaration.location,
         do="register_fake a function that returns empty tensors of the right shape, dtype and device; "
         "torch.compile, export and meta tensors need it",
     )
 
 
-def _returns_nothing_new(entry: Entry) -> bool:
-    return not entry.declaration.schema.fresh_outputs
+def _returns_nothing_new(record: OpRecord) -> bool:
+    return not record.declaration.schema.fresh_outputs

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from custom_autograd.registration.capability import Capability
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.values.user_code import add_note
 
 NO_STRATEGY = "does not have a sharding strategy registered"
@@ -26,36 +26,36 @@ class Sharding(Capability):
 
     name = "sharding"
 
-    def explain(self, entry: Entry, error: Exception, values: Sequence[Any]) -> bool:
+    def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
         """Register how a pointwise op is sharded, or say what registers it, if torch does not know."""
-        if f"Operator {entry.overload} {NO_STRATEGY}" not in str(error) or self.name in entry.attached:
+        if f"Operator {record.overload} {NO_STRATEGY}" not in str(error) or self.name in record.attached:
             return False
-        if not _is_shardable(entry):
-            advice = ADVICE.format(*str(entry.home).split("::"))
-            add_note(error, f"{entry.name}, declared at {entry.declaration.location}: {advice}")
+        if not _is_shardable(record):
+            advice = ADVICE.format(*str(record.home).split("::"))
+            add_note(error, f"{record.name}, declared at {record.declaration.location}: {advice}")
             return False
         from torch.distributed.tensor import Replicate, Shard  # loaded by whoever made the DTensor
         from torch.distributed.tensor.experimental import register_sharding
 
-        assert entry.overload is not None
-        outputs = len(entry.declaration.schema.outputs)
-        register_sharding(entry.overload)(_rule(outputs, Replicate(), lambda dim: Shard(dim)))
-        entry.attached.add(self.name)
+        assert record.overload is not None
+        outputs = len(record.declaration.schema.outputs)
+        register_sharding(record.overload)(_rule(outputs, Replicate(), lambda dim: Shard(dim)))
+        record.attached.add(self.name)
         return True
 
-    def describe(self, entry: Entry) -> str:
+    def describe(self, record: OpRecord) -> str:
         """Return where the placements of DTensors come from."""
-        if _is_shardable(entry):
+        if _is_shardable(record):
             return "derived: pointwise, as its output is sharded"
         return "missing: torch.distributed.tensor.experimental.register_sharding"
 
 
-def _is_shardable(entry: Entry) -> bool:
+def _is_shardable(record: OpRecord) -> bool:
     """Return whether an op is pointwise and takes and returns tensors one by one."""
-    schema = entry.declaration.schema
+    schema = record.declaration.schema
     is_simple = all(a.type in ("Tensor", "Tensor?") and not a.is_keyword_only for a in schema.tensor_arguments)
     is_simple = is_simple and all(o.type == "Tensor" and o.alias_of is None for o in schema.outputs)
-    return is_simple and torch.Tag.pointwise in entry.declaration.tags and not schema.mutated_arguments
+    return is_simple and torch.Tag.pointwise in record.declaration.tags and not schema.mutated_arguments
 
 
 def _rule(outputs: int, replicate: object, shard: Callable[[int], object]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from custom_autograd.core.variants import INPLACE, OUT, find_problem
 from custom_autograd.registration.capability import Capability
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 
 
 class Variant(Capability):
@@ -13,12 +13,12 @@ class Variant(Capability):
     def __init__(self, kind: str) -> None:
         self.name = kind
 
-    def describe(self, entry: Entry) -> str:
+    def describe(self, record: OpRecord) -> str:
         """Return its kernels, or that it is the op and a copy, or why there is none."""
-        problem = find_problem(entry.declaration.schema, self.name)
+        problem = find_problem(record.declaration.schema, self.name)
         if problem is not None:
             return f"none: {problem}"
-        variant = entry.variants.get(self.name)
+        variant = record.variants.get(self.name)
         if variant is None or not variant.has_own_kernels:
             return "derived: the op, then a copy"
         derived = variant.declaration.function

@@ -19,8 +19,8 @@ from custom_autograd.benchmarking.interleaved import Work
 from custom_autograd.cli.list_ops import capabilities_of
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.choice import Choice
-from custom_autograd.registration.registry import Entry
-from custom_autograd.verification.harness.entries import entry_of
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 MODES = ("no grad", "forward", "forward + backward")
@@ -72,14 +72,14 @@ def calls_of(target: Target, sample: Sample, compared: Mapping[str, Function], *
 
 def kernel_of(target: Target, sample: Sample) -> str | None:
     """Return the kernel that runs for a sample, such as "cpu 'cpp'"; None if it raises or its kernels are not known."""
-    entry, devices = entry_of(target), [tensor.device.type for tensor in sample.tensors()]
-    if entry is None or not devices:
+    record, devices = record_of(target), [tensor.device.type for tensor in sample.tensors()]
+    if record is None or not devices:
         return None
     with torch.no_grad(), contextlib.suppress(Exception):  # why it raises is told of the calls that are to be timed
-        chosen = entry.kernels.choose(devices[0])  # before: a first call may make another choice for the next ones
+        chosen = record.kernels.choose(devices[0])  # before: a first call may make another choice for the next ones
         call_on(target.call, sample.map(_without_gradient))
         last = chosen.last if isinstance(chosen, Choice) else None
-        kernel = last or next(one for one in entry.kernels.all() if one.function is chosen)
+        kernel = last or next(one for one in record.kernels.all() if one.function is chosen)
         is_replaced = getattr(kernel.given, "is_replaced", False)
         return f"{kernel.title}, its fallback" if is_replaced else kernel.title
     return None
@@ -101,10 +101,10 @@ def _call(target: Target, name: str, function: Function, sample: Sample, mode: s
 
 def _hidden_outputs(target: Target) -> frozenset[int]:
     """Return the places of the outputs that a reference computes, and a call of the op does not return."""
-    entry = getattr(target.call, "_entry", None)
-    if not isinstance(entry, Entry):
+    record = getattr(target.call, "_record", None)
+    if not isinstance(record, OpRecord):
         return frozenset()
-    outputs = entry.declaration.schema.outputs
+    outputs = record.declaration.schema.outputs
     return frozenset(place for place, output in enumerate(outputs) if output.is_hidden)
 
 

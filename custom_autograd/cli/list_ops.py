@@ -44,8 +44,8 @@ def capabilities_of(value: object) -> Mapping[str, str]:
 
 def _kernels(value: object) -> str:
     """Return the kernels by device type and name, in the order in which they are tried."""
-    entry = getattr(value, "_entry", None)
-    return "unknown" if entry is None else ", ".join(kernel.title for kernel in entry.kernels.all())
+    record = getattr(value, "_record", None)
+    return "unknown" if record is None else ", ".join(kernel.title for kernel in record.kernels.all())
 
 
 def _word(source: str) -> str:

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     outcomes = []
     for outcome in mutate(ops, judge, operators=operators, seed=arguments.seed, needs_samples=is_own):
         outcomes.append(outcome)
-        _show_progress(f"{len(outcomes)}: {outcome.op}, {outcome.rule}, {outcome.operator}: {outcome.fate}")
+        _show_progress(f"{len(outcomes)}: {outcome.op}, {outcome.rule}, {outcome.operator}: {outcome.status}")
     _show_progress("")
     if arguments.json is not None:
         arguments.json.write_text(found.format_json(outcomes), encoding="utf-8")

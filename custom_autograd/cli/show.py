@@ -50,15 +50,15 @@ def _schema(value: object) -> list[str]:
     from custom_autograd.torch_private.verification import schema_text  # imports torch
     from custom_autograd.verification.harness.targets import target_of  # imports torch
 
-    entry, overload = getattr(value, "_entry", None), target_of(value).overload
-    if entry is not None:
-        return [f"{entry.name}{entry.declaration.schema}"]
+    record, overload = getattr(value, "_record", None), target_of(value).overload
+    if record is not None:
+        return [f"{record.name}{record.declaration.schema}"]
     return [] if overload is None else [schema_text(overload)]
 
 
 def _kernels(value: object) -> list[str]:
-    entry = getattr(value, "_entry", None)
-    return [] if entry is None else [f"{kernel.title:<16} {kernel.place}" for kernel in entry.kernels.all()]
+    record = getattr(value, "_record", None)
+    return [] if record is None else [f"{kernel.title:<16} {kernel.place}" for kernel in record.kernels.all()]
 
 
 def _samples(value: object) -> list[str]:

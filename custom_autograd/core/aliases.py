@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.wish import Refusal, Wish
 
 
-def check_aliases(schema: Schema, wish: Wish, refuse: Refusal) -> None:
+def check_aliases(schema: Schema, options: DeclarationOptions, refuse: Refusal) -> None:
     """Check `aliases=`, which maps names of outputs to names of inputs.
 
     Raises:
         DeclarationError: a name is unknown, is not a single tensor, or aliases already.
     """
     outputs = {output.name: output for output in schema.outputs}
-    for output, argument in wish.aliases:
+    for output, argument in options.aliases:
         for name, valid, kind in ((output, schema.output_names, "output"), (argument, schema.argument_names, "input")):
             if name not in valid:
                 raise refuse(

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.signatures import find_signature
-from custom_autograd.core.wish import Refusal, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Written:
     annotations: dict[str, Any]  # Any: an annotation can be any object
 
 
-def read_function(function: Callable[..., Any], wish: Wish, refuse: Refusal) -> Written:
+def read_function(function: Callable[..., Any], options: DeclarationOptions, refuse: Refusal) -> Written:
     """Return the signature and the annotations of a function that is declared as an op.
 
     Raises:
         DeclarationError: an annotation cannot be read.
     """
     signature = find_signature(function)
-    if signature is None or wish.schema is not None:
+    if signature is None or options.schema is not None:
         return Written(signature, {})
     annotations = _read(function, signature, refuse)
     return Written(signature, {name: resolve(value) for name, value in annotations.items()})

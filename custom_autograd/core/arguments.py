@@ -13,10 +13,10 @@ import torch
 
 from custom_autograd.core import defaults
 from custom_autograd.core.conversions import ArgumentType, list_of
+from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.statics import static_type
 from custom_autograd.core.types import describe_supported, find_argument_type
-from custom_autograd.core.wish import Refusal, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +37,25 @@ class Declared:
 
 
 def read_arguments(
-    signature: inspect.Signature, annotations: dict[str, Any], wish: Wish, refuse: Refusal
+    signature: inspect.Signature, annotations: dict[str, Any], options: DeclarationOptions, refuse: Refusal
 ) -> dict[str, Declared]:
     """Return what the schema will say of each parameter, by name.
 
     Raises:
         DeclarationError: a parameter cannot be an argument of an op; the message says why.
     """
-    check_static(tuple(signature.parameters), wish, refuse)
+    check_static(tuple(signature.parameters), options, refuse)
     found = []
     for parameter in signature.parameters.values():
         annotation = annotations[parameter.name]
-        type_ = _type(parameter, annotation, wish, refuse)
+        type_ = _type(parameter, annotation, options, refuse)
         found.append(_with_default(Declared(parameter, type_), annotation, refuse))
     return {declared.parameter.name: declared for declared in _required_first(found)}
 
 
-def check_static(names: Sequence[str], wish: Wish, refuse: Refusal) -> None:
+def check_static(names: Sequence[str], options: DeclarationOptions, refuse: Refusal) -> None:
     """Refuse names in static= that are not arguments."""
-    for name in wish.static:
+    for name in options.static:
         if name not in names:
             raise refuse(
                 f"static= names '{name}', which is not an argument",
@@ -65,14 +65,14 @@ def check_static(names: Sequence[str], wish: Wish, refuse: Refusal) -> None:
             )
 
 
-def _type(parameter: inspect.Parameter, annotation: Any, wish: Wish, refuse: Refusal) -> ArgumentType:
+def _type(parameter: inspect.Parameter, annotation: Any, options: DeclarationOptions, refuse: Refusal) -> ArgumentType:
     if parameter.kind is parameter.VAR_KEYWORD:
         raise refuse(
             f"parameter '{parameter}' takes arguments of any name, and a schema names each",
             expected="parameters with names of their own",
             do="give each argument a name of its own; '*' before them makes them keyword-only",
         )
-    if parameter.name in wish.static:
+    if parameter.name in options.static:
         is_optional = type(None) in typing.get_args(annotation) or parameter.default is None
         return static_type(parameter.name, refuse, is_optional=is_optional)
     if parameter.annotation is parameter.empty:

@@ -9,29 +9,29 @@ from typing import Any
 
 from custom_autograd.core.annotations import Written
 from custom_autograd.core.arguments import Declared, read_arguments, spell_annotation
+from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.parsing import parse
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.types import find_return_spelling
-from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.torch_private.tags import HANDED_BACK
 
 
-def schema_of(function: Callable[..., Any], written: Written, wish: Wish, refuse: Refusal) -> Schema:
-    """Infers the schema of an op from the annotations of its function, or reads it from `wish.schema`.
+def schema_of(function: Callable[..., Any], written: Written, options: DeclarationOptions, refuse: Refusal) -> Schema:
+    """Infers the schema of an op from the annotations of its function, or reads it from `options.schema`.
 
     Raises:
         DeclarationError: something in the declaration cannot be an op; the message says what and where.
     """
     signature, annotations = written.signature, written.annotations
-    if signature is None and wish.schema is None:
+    if signature is None and options.schema is None:
         raise _no_signature(function, refuse)
-    if wish.schema is not None or signature is None:
-        return parse(str(wish.schema).strip(), signature, {}, {}, wish, refuse)
-    declared = read_arguments(signature, annotations, wish, refuse)
-    text = _Inference(signature, annotations, declared, wish, refuse).text()
-    return parse(text, signature, annotations, declared, wish, refuse)
+    if options.schema is not None or signature is None:
+        return parse(str(options.schema).strip(), signature, {}, {}, options, refuse)
+    declared = read_arguments(signature, annotations, options, refuse)
+    text = _Inference(signature, annotations, declared, options, refuse).text()
+    return parse(text, signature, annotations, declared, options, refuse)
 
 
 def _no_signature(function: Callable[..., Any], refuse: Refusal) -> DeclarationError:
@@ -51,13 +51,13 @@ class _Inference:
         signature: inspect.Signature,
         annotations: dict[str, Any],
         declared: dict[str, Declared],
-        wish: Wish,
+        options: DeclarationOptions,
         refuse: Refusal,
     ) -> None:
         self.signature = signature
         self.types = annotations
         self.declared = declared
-        self.wish = wish
+        self.options = options
         self.refuse = refuse
 
     def text(self) -> str:
@@ -86,15 +86,15 @@ class _Inference:
         return f"{spelling} {parameter.name}" + ("" if declared.text is None else f"={declared.text}")
 
     def _is_mutated(self, name: str) -> bool:
-        if self.wish.mutates == "unknown":
+        if self.options.mutates == "unknown":
             return "Tensor" in self.declared[name].type.spelling
-        return name in self.wish.mutates
+        return name in self.options.mutates
 
     def _check_mutates(self, parameters: list[inspect.Parameter]) -> None:
-        if isinstance(self.wish.mutates, str):
+        if isinstance(self.options.mutates, str):
             return
         names = [parameter.name for parameter in parameters]
-        for name in self.wish.mutates:
+        for name in self.options.mutates:
             if name not in names:
                 raise self.refuse(
                     f"mutates_args names '{name}', which is not an argument",
@@ -128,7 +128,7 @@ class _Inference:
 
     def _alias_results(self, spelled: list[str | None], parameters: list[inspect.Parameter]) -> list[str | None]:
         """Return an op tagged inplace or out hands back what it wrote to, as PyTorch's own do."""
-        if not HANDED_BACK & set(self.wish.tags):
+        if not HANDED_BACK & set(self.options.tags):
             return spelled
         written = [index for index, parameter in enumerate(parameters) if self._is_mutated(parameter.name)]
         if len(written) != len(spelled) or any(spelling != "Tensor" for spelling in spelled):

@@ -1,4 +1,4 @@
-"""A schema string and the wishes of its author -> Schema."""
+"""A schema string and its declaration options -> Schema."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from custom_autograd.core.aliases import check_aliases
 from custom_autograd.core.arguments import Declared, check_static
+from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.messages import is_text, quote, show, suggest
 from custom_autograd.core.names import is_name
 from custom_autograd.core.schema import TENSOR_TYPES, Argument, Output, Schema
 from custom_autograd.core.statics import static_type
 from custom_autograd.core.types import find_check, read_default
-from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
 
 
@@ -24,7 +24,7 @@ def parse(
     signature: inspect.Signature | None,
     annotations: dict[str, Any],
     declared: dict[str, Declared],
-    wish: Wish,
+    options: DeclarationOptions,
     refuse: Refusal,
 ) -> Schema:
     """Parse the schema text, and add what the text cannot say: names, hidden outputs, conversions.
@@ -34,7 +34,7 @@ def parse(
         signature: of the function; None if it has none.
         annotations: of the function, by name; empty for a schema that the author wrote.
         declared: what the text was made from, by name; empty for a schema that the author wrote.
-        wish: of the author.
+        options: of the author.
         refuse: makes the error for what cannot be.
     """
     if not text.startswith("("):
@@ -51,29 +51,29 @@ def parse(
     except RuntimeError as error:
         raise refuse(f"the schema cannot be parsed: {str(error).strip()}", found=text) from error
     named_tuple = _named_tuple(annotations)
-    built = tuple(_argument(value, declared.get(value.name), wish, refuse) for value in arguments)
-    outputs = _outputs(results, built, arguments, named_tuple, wish, refuse)
+    built = tuple(_argument(value, declared.get(value.name), options, refuse) for value in arguments)
+    outputs = _outputs(results, built, arguments, named_tuple, options, refuse)
     schema = Schema(built, outputs, text, named_tuple, is_one_tuple=any(result.is_one_tuple for result in results))
     _check_one_tuple(schema, refuse)
-    _check_against_function(schema, signature, wish, refuse)
-    _check_names(schema, wish, refuse)
-    check_aliases(schema, wish, refuse)
+    _check_against_function(schema, signature, options, refuse)
+    _check_names(schema, options, refuse)
+    check_aliases(schema, options, refuse)
     return schema
 
 
-def _argument(value: ParsedValue, declared: Declared | None, wish: Wish, refuse: Refusal) -> Argument:
+def _argument(value: ParsedValue, declared: Declared | None, options: DeclarationOptions, refuse: Refusal) -> Argument:
     argument = Argument(
         name=value.name,
         type=value.type,
         is_keyword_only=value.is_keyword_only,
         is_mutated=value.is_written,
-        is_differentiable=value.type in TENSOR_TYPES and value.name not in wish.non_differentiable,
+        is_differentiable=value.type in TENSOR_TYPES and value.name not in options.non_differentiable,
         has_default=value.has_default,
         default=read_default(value.type, value.default),
         to_dispatcher=find_check(value.type),
     )
     if declared is None:
-        return _static(argument, refuse) if value.name in wish.static else argument
+        return _static(argument, refuse) if value.name in options.static else argument
     parameter = declared.parameter
     return replace(
         argument,
@@ -119,23 +119,23 @@ def _outputs(
     built: tuple[Argument, ...],
     arguments: tuple[ParsedValue, ...],
     named_tuple: type | None,
-    wish: Wish,
+    options: DeclarationOptions,
     refuse: Refusal,
 ) -> tuple[Output, ...]:
-    names = _output_names(results, built, named_tuple, wish, refuse)
+    names = _output_names(results, built, named_tuple, options, refuse)
     outputs = []
     for name, result in zip(names, results, strict=True):
         source = next((a for a in arguments if result.alias_set and a.alias_set & result.alias_set), None)
-        is_nameable = result.type in TENSOR_TYPES and name not in wish.non_differentiable
+        is_nameable = result.type in TENSOR_TYPES and name not in options.non_differentiable
         outputs.append(
             Output(
                 name=name,
                 type=result.type,
-                is_hidden=name in wish.hidden,
+                is_hidden=name in options.hidden,
                 is_differentiable=is_nameable,
                 alias_of=None if source is None else source.name,
                 is_view=source is not None and not result.is_written,
-                may_be=dict(wish.aliases).get(name),
+                may_be=dict(options.aliases).get(name),
             )
         )
     return tuple(outputs)
@@ -145,18 +145,18 @@ def _output_names(
     results: tuple[ParsedValue, ...],
     built: tuple[Argument, ...],
     named_tuple: type | None,
-    wish: Wish,
+    options: DeclarationOptions,
     refuse: Refusal,
 ) -> tuple[str, ...]:
     written = tuple(result.name for result in results)
-    if wish.outputs is not None:
-        if len(wish.outputs) != len(results):
+    if options.outputs is not None:
+        if len(options.outputs) != len(results):
             raise refuse(
                 "outputs= does not have one name per output",
                 expected=f"{len(results)} names",
-                found=f"{len(wish.outputs)}: {quote(wish.outputs)}",
+                found=f"{len(options.outputs)}: {quote(options.outputs)}",
             )
-        return wish.outputs
+        return options.outputs
     if all(written) and written:
         return written
     if named_tuple is not None:
@@ -172,19 +172,21 @@ def _free(name: str, taken: set[str]) -> str:
     return name if name not in taken else _free(f"{name}_", taken)
 
 
-def _check_against_function(schema: Schema, signature: inspect.Signature | None, wish: Wish, refuse: Refusal) -> None:
+def _check_against_function(
+    schema: Schema, signature: inspect.Signature | None, options: DeclarationOptions, refuse: Refusal
+) -> None:
     """A manual schema and `mutates_args` must say the same; so must it and the function's parameters."""
-    if wish.schema is None:
+    if options.schema is None:
         return
     written = {argument.name for argument in schema.mutated_arguments}
-    if not isinstance(wish.mutates, str) and written != set(wish.mutates):
+    if not isinstance(options.mutates, str) and written != set(options.mutates):
         raise refuse(
             "mutates_args and the schema do not agree on what is written to",
             expected=f"mutates_args={tuple(sorted(written))!r}",
-            found=f"mutates_args={wish.mutates!r}",
+            found=f"mutates_args={options.mutates!r}",
             do="mark written arguments in the schema as 'Tensor(a!)', and name the same ones",
         )
-    check_static(schema.argument_names, wish, refuse)
+    check_static(schema.argument_names, options, refuse)
     if signature is None:
         return
     try:
@@ -198,7 +200,7 @@ def _check_against_function(schema: Schema, signature: inspect.Signature | None,
         ) from error
 
 
-def _check_names(schema: Schema, wish: Wish, refuse: Refusal) -> None:
+def _check_names(schema: Schema, options: DeclarationOptions, refuse: Refusal) -> None:
     names = [*schema.argument_names, *schema.output_names]
     for name in names:
         if not is_name(name):
@@ -209,8 +211,8 @@ def _check_names(schema: Schema, wish: Wish, refuse: Refusal) -> None:
             )
     _check_unique(schema, names, refuse)
     for label, wanted, valid, kind in (
-        ("hidden", wish.hidden, schema.output_names, "no output"),
-        ("non_differentiable", wish.non_differentiable, names, "neither input nor output"),
+        ("hidden", options.hidden, schema.output_names, "no output"),
+        ("non_differentiable", options.non_differentiable, names, "neither input nor output"),
     ):
         for name in wanted:
             if name not in valid:

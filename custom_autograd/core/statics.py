@@ -7,10 +7,10 @@ import inspect
 from typing import Any
 
 from custom_autograd.core.conversions import ArgumentType, optional
+from custom_autograd.core.declaration_options import Refusal
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.imported import find_imported, reason_and_advice
 from custom_autograd.core.messages import show
-from custom_autograd.core.wish import Refusal
 from custom_autograd.torch_private.compiler import constant_in_graphs
 
 HOMES = ("torch", "torch.nn.functional", "torch.special")

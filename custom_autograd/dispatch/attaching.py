@@ -14,55 +14,55 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch import composition
 from custom_autograd.dispatch.call import make_call, make_traced
-from custom_autograd.dispatch.direct_calls import Roads
+from custom_autograd.dispatch.direct_calls import DirectCallTable
 from custom_autograd.dispatch.generated import program_of
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import opened
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import dispatch, guards
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.values.tensors import first_tensor
 
 
-def attach(entry: Entry) -> None:
+def attach(record: OpRecord) -> None:
     """Register the op's kernels and its autograd with the dispatcher, and make what a call runs."""
-    if entry.roads is None:
-        entry.roads = Roads(entry)
-    if entry.call is None or entry.is_traced:  # a new function makes compiled callers trace the new rules
-        entry.call = make_call(entry)
-        entry.traced = make_traced(entry, entry.call)
-    implement(entry, "CompositeExplicitAutograd", _backend(entry, None))
-    for device_type in entry.kernels:
+    if record.direct_calls is None:
+        record.direct_calls = DirectCallTable(record)
+    if record.call is None or record.is_traced:  # a new function makes compiled callers trace the new rules
+        record.call = make_call(record)
+        record.traced = make_traced(record, record.call)
+    implement(record, "CompositeExplicitAutograd", _backend(record, None))
+    for device_type in record.kernels:
         if device_type is not None:
-            attach_device(entry, device_type)
-    autograd = composition.autograd if composition.may_compose(entry) else _autograd
-    implement(entry, "Autograd", autograd(entry), with_keyset=True)
-    if entry.declaration.schema.mutated_arguments:
-        implement(entry, "ADInplaceOrView", _versioning(entry), with_keyset=True)
-    if entry.declaration.schema.is_view:
-        implement(entry, "Functionalize", composition.functionalize(entry))
+            attach_device(record, device_type)
+    autograd = composition.autograd if composition.may_compose(record) else _autograd
+    implement(record, "Autograd", autograd(record), with_keyset=True)
+    if record.declaration.schema.mutated_arguments:
+        implement(record, "ADInplaceOrView", _versioning(record), with_keyset=True)
+    if record.declaration.schema.is_view:
+        implement(record, "Functionalize", composition.functionalize(record))
 
 
-def attach_device(entry: Entry, device_type: str) -> None:
+def attach_device(record: OpRecord, device_type: str) -> None:
     """Register the kernel of one device type.
 
     Raises:
         RuntimeError: torch knows no such device type.
     """
-    implement(entry, dispatch.key_of_device(device_type), _backend(entry, device_type))
-    if not entry.declaration.schema.tensor_arguments:
-        device = next((a.name for a in entry.declaration.schema.device_arguments), None)
+    implement(record, dispatch.key_of_device(device_type), _backend(record, device_type))
+    if not record.declaration.schema.tensor_arguments:
+        device = next((a.name for a in record.declaration.schema.device_arguments), None)
         if device is not None:
-            implement(entry, "BackendSelect", _backend_select(entry, device), with_keyset=True)
+            implement(record, "BackendSelect", _backend_select(record, device), with_keyset=True)
 
 
-def _backend(entry: Entry, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
+def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
     @outside_compilation
     def backend(*args: Any, **kwargs: Any) -> Any:
-        if device_type not in entry.kernels:
+        if device_type not in record.kernels:
             tensor = first_tensor([*args, *kwargs.values()])
-            raise entry.kernels.missing(*_kind_of(tensor))
-        return program_of(entry).kernel(device_type, *args, **kwargs)
+            raise record.kernels.missing(*_kind_of(tensor))
+        return program_of(record).kernel(device_type, *args, **kwargs)
 
     return backend
 
@@ -71,30 +71,30 @@ def _kind_of(tensor: torch.Tensor | None) -> tuple[str | None, torch.layout]:
     return (None, torch.strided) if tensor is None else (tensor.device.type, tensor.layout)
 
 
-def _autograd(entry: Entry) -> Callable[..., Any]:
+def _autograd(record: OpRecord) -> Callable[..., Any]:
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return program_of(entry).autograd(keyset, *args, **kwargs)
+            return program_of(record).autograd(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:
             values = [*args, *kwargs.values()]
-            if not any(capability.explain(entry, error, values) for capability in entry.capabilities):
+            if not any(capability.explain(record, error, values) for capability in record.capabilities):
                 raise
-        return program_of(entry).autograd(keyset, *args, **kwargs)
+        return program_of(record).autograd(keyset, *args, **kwargs)
 
     return autograd
 
 
-def _versioning(entry: Entry) -> Callable[..., Any]:
+def _versioning(record: OpRecord) -> Callable[..., Any]:
     """Count the writes after they were made, so that a mode that watches saved tensors sees the old version first."""
-    schema: Schema = entry.declaration.schema
+    schema: Schema = record.declaration.schema
     bind = Binder(schema)
 
     def versioning(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         if guards.torch_dispatch_modes():
-            for capability in entry.capabilities:
-                capability.before_write(entry)
-        result = dispatch.redispatch(opened(entry), keyset & dispatch.BELOW_VERSIONING, *args, **kwargs)
+            for capability in record.capabilities:
+                capability.before_write(record)
+        result = dispatch.redispatch(opened(record), keyset & dispatch.BELOW_VERSIONING, *args, **kwargs)
         values = bind.raw(*args, **kwargs)
         for argument in schema.mutated_arguments:
             dispatch.increment_version(values[argument.name])
@@ -103,16 +103,16 @@ def _versioning(entry: Entry) -> Callable[..., Any]:
     return versioning
 
 
-def _backend_select(entry: Entry, device: str) -> Callable[..., Any]:
+def _backend_select(record: OpRecord, device: str) -> Callable[..., Any]:
     """Return the kernel that sends an op without tensors where its device argument says."""
-    bind = Binder(entry.declaration.schema)
+    bind = Binder(record.declaration.schema)
 
     def backend_select(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         del keyset
         chosen = torch.device(bind.raw(*args, **kwargs)[device] or "cpu")
-        if chosen.type not in entry.kernels and None not in entry.kernels:
-            raise entry.kernels.missing(chosen.type)
+        if chosen.type not in record.kernels and None not in record.kernels:
+            raise record.kernels.missing(chosen.type)
         key = dispatch.key_of_device(chosen.type)
-        return dispatch.redispatch(opened(entry), dispatch.key_set(key), *args, **kwargs)
+        return dispatch.redispatch(opened(record), dispatch.key_set(key), *args, **kwargs)
 
     return backend_select

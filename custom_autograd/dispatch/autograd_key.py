@@ -19,7 +19,7 @@ OPTIONAL_LISTS = ("Tensor?[]", "Tensor[]?")  # torch's own question fails on a N
 
 
 class AutogradWriter:
-    """Writes the kernel of one op: the direct road first, then every other call."""
+    """Writes the kernel of one op: the direct call first, then every other call."""
 
     def __init__(self, function: FunctionWriter) -> None:
         self.function = function

@@ -18,44 +18,44 @@ from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch import direct_source as direct
 from custom_autograd.pytrees import call_source as structured
-from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import guards
 from custom_autograd.torch_private.compiler import is_tracing
 from custom_autograd.values.results import ResultReader
 
 
-def make_call(entry: Entry) -> Callable[..., Any]:
+def make_call(record: OpRecord) -> Callable[..., Any]:
     """What calls the op by way of the dispatcher. It follows from the schema alone, so rules may change without it.
 
     Any: takes and returns what the schema says, here and below.
     """
     helpers = {
-        "overload": entry.overload,
-        "output": entry.output,
+        "overload": record.overload,
+        "output": record.output,
         **numbers.HELPERS,
-        "refuse_tracked": numbers.refuse_tracked(entry.declaration),
+        "refuse_tracked": numbers.refuse_tracked(record.declaration),
         "is_compiling": torch.compiler.is_compiling,
-        "named_tuple": entry.declaration.schema.named_tuple,
+        "named_tuple": record.declaration.schema.named_tuple,
     }
-    return _compile(entry, _source(entry, write_call), "call", helpers)
+    return _compile(record, _source(record, write_call), "call", helpers)
 
 
-def make_public_call(entry: Entry) -> Callable[..., Any]:
-    """Return what `op(...)` runs: the direct road, or what `make_call` made. It follows from the schema alone, too."""
+def make_public_call(record: OpRecord) -> Callable[..., Any]:
+    """Return what `op(...)` runs: the direct call, or what `make_call` made. It follows from the schema alone, too."""
     helpers = {
         **direct.helpers(),
         **numbers.HELPERS,
-        "instead": entry.kernels.instead,
-        "entry": entry,
-        "roads": entry.roads,
-        "refuse_tracked": numbers.refuse_tracked(entry.declaration),
-        "refuse_more": refuse_more(entry.name, [(a.kind, a.has_default) for a in entry.declaration.schema.arguments]),
-        "named_tuple": entry.declaration.schema.named_tuple,
-        "read_result": ResultReader(entry.declaration, entry.kernels.describe, share=_view).read,
+        "instead": record.kernels.instead,
+        "entry": record,
+        "direct_calls": record.direct_calls,
+        "refuse_tracked": numbers.refuse_tracked(record.declaration),
+        "refuse_more": refuse_more(record.name, [(a.kind, a.has_default) for a in record.declaration.schema.arguments]),
+        "named_tuple": record.declaration.schema.named_tuple,
+        "read_result": ResultReader(record.declaration, record.kernels.describe, share=_view).read,
     }
-    return _outside(entry, _compile(entry, _source(entry, write_public_call), "op", helpers), "op", "$self")
+    return _outside(record, _compile(record, _source(record, write_public_call), "op", helpers), "op", "$self")
 
 
 def _view(_: str, tensor: Tensor) -> Tensor:
@@ -74,86 +74,88 @@ def _cut_off_view(tensor: Tensor) -> Tensor:
     return tensor.detach().view_as(tensor)
 
 
-def make_traced(entry: Entry, call: Callable[..., Any]) -> Callable[..., Any]:
+def make_traced(record: OpRecord, call: Callable[..., Any]) -> Callable[..., Any]:
     """Return what `op(...)` runs while Dynamo traces it."""
-    return _outside(entry, call, "call", "")
+    return _outside(record, call, "call", "")
 
 
-def _outside(entry: Entry, flat: Callable[..., Any], name: str, first: str) -> Callable[..., Any]:
+def _outside(record: OpRecord, flat: Callable[..., Any], name: str, first: str) -> Callable[..., Any]:
     """Return the same call for an op whose author sees containers; any other call as it is."""
-    return adapter_of(entry.declaration).around(flat, lambda form, inner: _around(entry, form, inner, name, first))
+    return adapter_of(record.declaration).around(flat, lambda tree, inner: _around(record, tree, inner, name, first))
 
 
-def _around(entry: Entry, form: Form, flat: Callable[..., Any], name: str, first: str) -> Callable[..., Any]:
-    source = _outside_source(entry, form, name, first)
-    helpers = structured.values(form, entry.name, entry.declaration.location, flat)
-    own = form.signature.parameters.values()
-    helpers["refuse_more"] = refuse_more(entry.name, [(one.kind, one.default is not one.empty) for one in own])
-    namespace = compile_source(source.text, f"{entry.name} {name} with containers", source.namespace(helpers))
+def _around(
+    record: OpRecord, tree: ArgumentTree, flat: Callable[..., Any], name: str, first: str
+) -> Callable[..., Any]:
+    source = _outside_source(record, tree, name, first)
+    helpers = structured.values(tree, record.name, record.declaration.location, flat)
+    own = tree.signature.parameters.values()
+    helpers["refuse_more"] = refuse_more(record.name, [(one.kind, one.default is not one.empty) for one in own])
+    namespace = compile_source(source.text, f"{record.name} {name} with containers", source.namespace(helpers))
     call: Callable[..., Any] = namespace[source.own(name)]
-    call.__qualname__ = entry.name
+    call.__qualname__ = record.name
     return call
 
 
-def _outside_source(entry: Entry, form: Form, name: str, first: str) -> Source:
-    source = Source(own_names(entry.declaration.schema, entry.declaration.name.name) | set(form.signature.parameters))
-    source.lines(*structured.lines(form, entry.name, f"${name}", first))
+def _outside_source(record: OpRecord, tree: ArgumentTree, name: str, first: str) -> Source:
+    source = Source(own_names(record.declaration.schema, record.declaration.name.name) | set(tree.signature.parameters))
+    source.lines(*structured.lines(tree, record.name, f"${name}", first))
     return source
 
 
-def publish(entry: Entry) -> None:
+def publish(record: OpRecord) -> None:
     """Give the classes of the op's handles the `__call__` that is generated for the op, once.
 
     Before the first eager call, or before a compiler has seen the op: Dynamo guards on the code of `__call__`, and
     would compile every caller again.
     """
-    for handle in list(entry.uncalled):
-        type(handle).__call__ = make_public_call(entry)  # type: ignore[method-assign]  # each handle has its own class
-        entry.uncalled.discard(handle)
+    for handle in list(record.uncalled):
+        type(handle).__call__ = make_public_call(record)  # type: ignore[method-assign]  # each handle has its own class
+        record.uncalled.discard(handle)
 
 
-def make_ready(entry: Entry) -> None:
+def make_ready(record: OpRecord) -> None:
     """Publish the op when its fake is asked before its first eager call, but not in the midst of a trace.
 
     Dynamo starts a trace again after a graph break, and has to meet the same frames: then `__call__` stays as it is.
     """
     if not is_tracing():
-        publish(entry)
-    elif entry.call_behind is None:
-        entry.call_behind = make_public_call(entry)
+        publish(record)
+    elif record.call_behind is None:
+        record.call_behind = make_public_call(record)
 
 
-def _compile(entry: Entry, source: Source, name: str, helpers: dict[str, Any]) -> Callable[..., Any]:
-    values = {**helpers, **defaults(entry.declaration.schema), **conversions(entry.declaration)}
-    namespace = compile_source(source.text, f"{entry.name} {name}", source.namespace(values))
+def _compile(record: OpRecord, source: Source, name: str, helpers: dict[str, Any]) -> Callable[..., Any]:
+    values = {**helpers, **defaults(record.declaration.schema), **conversions(record.declaration)}
+    namespace = compile_source(source.text, f"{record.name} {name}", source.namespace(values))
     call: Callable[..., Any] = namespace[source.own(name)]
-    call.__qualname__ = entry.name  # what Python's own errors call it: "ns::op() missing 1 required ..."
+    call.__qualname__ = record.name  # what Python's own errors call it: "ns::op() missing 1 required ..."
     return call
 
 
-def call_source(entry: Entry) -> str:
+def call_source(record: OpRecord) -> str:
     """Return the generated source of both, under a heading."""
-    declaration = entry.declaration
+    declaration = record.declaration
     heading = (
         f"# {declaration.name}, generated by custom_autograd from its schema and rules ({declaration.location})\n"
         f"# {declaration.name}{declaration.schema.text}\n"
     )
-    inside = [_source(entry, write).text for write in (write_public_call, write_call)]
+    inside = [_source(record, write).text for write in (write_public_call, write_call)]
     texts = adapter_of(declaration).around(
-        inside, lambda form, flat: [_outside_source(entry, form, "op", "$self").text, *flat]
+        inside, lambda tree, flat: [_outside_source(record, tree, "op", "$self").text, *flat]
     )
     return heading + "".join("\n\n" + text for text in texts)
 
 
-def _source(entry: Entry, write: Callable[[Source, Schema, str], None]) -> Source:
-    schema = entry.declaration.schema
-    source = Source(own_names(schema, entry.declaration.name.name))
-    write(source, schema, entry.name)
+def _source(record: OpRecord, write: Callable[[Source, Schema, str], None]) -> Source:
+    schema = record.declaration.schema
+    source = Source(own_names(schema, record.declaration.name.name))
+    write(source, schema, record.name)
     return source
 
 
 def write_public_call(source: Source, schema: Schema, name: str) -> None:
-    """Write `op`: the direct road, for calls that are known to need no dispatcher, or else `call`."""
+    """Write `op`: the direct call, for calls that are known to need no dispatcher, or else `call`."""
     writer = direct.DirectWriter(source, schema)
     with source.block(f"def $op({signature(schema, first='$self', rest='$more', for_dispatcher=False)})"):
         source.line(f'"""What {name}(...) runs."""')

@@ -15,7 +15,7 @@ import torch
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import GradientUnavailable, KernelError
 from custom_autograd.dispatch.generated import program_of
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import dispatch, guards, transforms
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.tags import HANDED_BACK
@@ -23,42 +23,42 @@ from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 
 
-def may_compose(entry: Entry) -> bool:
+def may_compose(record: OpRecord) -> bool:
     """Return whether an op can be one that is made of others."""
-    return entry.declaration.composition is not None or entry.declaration.schema.is_view
+    return record.declaration.composition is not None or record.declaration.schema.is_view
 
 
-def find_composition(entry: Entry) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+def find_composition(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
     """Return the function that takes an op apart, now, or None."""
-    if entry.declaration.composition is not None:
-        return entry.declaration.composition
-    has_rules = bool(entry.registrations.gradient_rules()) or entry.registrations.jvp is not None
-    return None if has_rules or not entry.declaration.schema.is_view else entry.reference()
+    if record.declaration.composition is not None:
+        return record.declaration.composition
+    has_rules = bool(record.registrations.gradient_rules()) or record.registrations.jvp is not None
+    return None if has_rules or not record.declaration.schema.is_view else record.reference()
 
 
-def autograd(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
+def autograd(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
     """Return what stands at the Autograd key of an op that may be made of others."""
-    bind, run = Binder(entry.declaration.schema), _runner(entry)
+    bind, run = Binder(record.declaration.schema), _runner(record)
 
     @outside_compilation
     def composed(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
-        compose = find_composition(entry)
+        compose = find_composition(record)
         if compose is None:
-            _refuse_lost_writes(entry, [*args, *kwargs.values()])
-            return program_of(entry).autograd(keyset, *args, **kwargs)
-        is_view = entry.declaration.schema.is_view
-        if not is_view and not _is_to_be_composed(entry, [*args, *kwargs.values()]):
-            assert entry.overload is not None
-            return dispatch.redispatch(entry.overload, keyset & dispatch.BELOW_AUTOGRAD, *args, **kwargs)
+            _refuse_lost_writes(record, [*args, *kwargs.values()])
+            return program_of(record).autograd(keyset, *args, **kwargs)
+        is_view = record.declaration.schema.is_view
+        if not is_view and not _is_to_be_composed(record, [*args, *kwargs.values()]):
+            assert record.overload is not None
+            return dispatch.redispatch(record.overload, keyset & dispatch.BELOW_AUTOGRAD, *args, **kwargs)
         return run(compose, bind.arguments(*args, **kwargs))
 
     return composed
 
 
-def _runner(entry: Entry) -> Callable[..., Any]:
+def _runner(record: OpRecord) -> Callable[..., Any]:
     """What runs a composition on arguments by name, and reads its results before the dispatcher believes them."""
-    bind = Binder(entry.declaration.schema)
-    read = ResultReader(entry.declaration, lambda _: "reference").read
+    bind = Binder(record.declaration.schema)
+    read = ResultReader(record.declaration, lambda _: "reference").read
 
     def run(compose: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         positional, keywords = bind.call(arguments)
@@ -67,48 +67,48 @@ def _runner(entry: Entry) -> Callable[..., Any]:
     return run
 
 
-def _refuse_lost_writes(entry: Entry, values: list[Any]) -> None:
+def _refuse_lost_writes(record: OpRecord, values: list[Any]) -> None:
     """Refuse derivatives that a later write to the view, or to what it is a view of, would make wrong.
 
     Only plain reverse mode notices such a write, and raises. Under `torch.func.jvp` the tangents are views as well.
     """
     is_transforming = transforms.is_transforming()
     if is_transforming and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(values)):
-        _refuse(entry, "gradients under a transform would miss writes to the view", "")
+        _refuse(record, "gradients under a transform would miss writes to the view", "")
     if is_transforming or not transforms.is_forward_mode():
         return
     if any(map(transforms.has_tangent, tensors_in(values))):
-        _refuse(entry, "PyTorch cannot derive forward mode through it", ", or use torch.func.jvp")
+        _refuse(record, "PyTorch cannot derive forward mode through it", ", or use torch.func.jvp")
 
 
-def _refuse(entry: Entry, reason: str, alternative: str) -> NoReturn:
+def _refuse(record: OpRecord, reason: str, alternative: str) -> NoReturn:
     raise GradientUnavailable(
-        entry.name,
+        record.name,
         f"the op returns a view and has gradient rules: {reason}",
         expected="a view with a reference, and without gradient rules",
-        declared=entry.declaration.location,
+        declared=record.declaration.location,
         do=f"declare it with reference=True and no gradient rules{alternative}",
     )
 
 
-def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema says
+def functionalize(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
     """Return what stands at the Functionalize key of a view: PyTorch refuses a view that is not made of its own.
 
     Raises:
         KernelError: the op is not made of other ops.
     """
-    bind, run = Binder(entry.declaration.schema), _runner(entry)
+    bind, run = Binder(record.declaration.schema), _runner(record)
 
     @outside_compilation
     def functional(*args: Any, **kwargs: Any) -> Any:
-        compose = find_composition(entry)
+        compose = find_composition(record)
         if compose is None:
             raise KernelError(
-                entry.name,
+                record.name,
                 "the op returns a view, and a graph can only hold views that are made of PyTorch's own",
                 expected="a view with a reference, and without gradient rules",
-                found=entry.declaration.schema.text,
-                declared=entry.declaration.location,
+                found=record.declaration.schema.text,
+                declared=record.declaration.location,
                 do="declare it with reference=True and no gradient rules, or return new memory",
             )
         return run(compose, bind.arguments(*args, **kwargs))
@@ -116,24 +116,24 @@ def functionalize(entry: Entry) -> Callable[..., Any]:  # Any: as the schema say
     return functional
 
 
-def has_own_kernel(entry: Entry, device_type: str | None) -> bool:
+def has_own_kernel(record: OpRecord, device_type: str | None) -> bool:
     """Return whether a kernel was registered that serves a device type, beside the composition."""
-    kernel = entry.kernels.get(device_type) or entry.kernels.get(None)
-    return kernel is not None and kernel.given is not entry.declaration.function
+    kernel = record.kernels.get(device_type) or record.kernels.get(None)
+    return kernel is not None and kernel.given is not record.declaration.function
 
 
-def _is_to_be_composed(entry: Entry, values: list[Any]) -> bool:
+def _is_to_be_composed(record: OpRecord, values: list[Any]) -> bool:
     """Whether no kernel of its own may run: there is none, or gradients, transforms or old graphs need the others."""
     tensors = tensors_in(values)
-    if not has_own_kernel(entry, tensors[0].device.type if tensors else None):
+    if not has_own_kernel(record, tensors[0].device.type if tensors else None):
         return True
     if transforms.is_transforming() or transforms.is_forward_mode():
         return True
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return True
-    return not _can_be_in_graphs(entry) and bool(guards.torch_dispatch_modes())
+    return not _can_be_in_graphs(record) and bool(guards.torch_dispatch_modes())
 
 
-def _can_be_in_graphs(entry: Entry) -> bool:
+def _can_be_in_graphs(record: OpRecord) -> bool:
     """Whether torch can functionalize what is written to: it needs the tags, and takes 'mode' for its own argument."""
-    return bool(HANDED_BACK) and "mode" not in entry.declaration.schema.argument_names
+    return bool(HANDED_BACK) and "mode" not in record.declaration.schema.argument_names

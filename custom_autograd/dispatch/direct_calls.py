@@ -10,7 +10,7 @@ the same modes; everything else takes the dispatcher's way:
 - what no key shows: `__torch_function__` modes, a forward-mode level, a profiler (asked in each call:
   direct_source.py);
 - values that the dispatcher would refuse or convert (ditto);
-- a kernel that somebody else registered, and any registration since the road was proven (`changes`);
+- a kernel that somebody else registered, and any registration since the direct call was proven (`changes`);
 - a torch that is newer than all that were tested (versions.py);
 - ops that return views, and writes to what requires a gradient.
 """
@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
-from custom_autograd.dispatch.direct_source import NO_ROAD, Road
+from custom_autograd.dispatch.direct_source import NO_DIRECT_CALL, DirectCall
 from custom_autograd.dispatch.generated import program_of
 from custom_autograd.registration import library
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import guards, registrations, transforms, versions
 from custom_autograd.torch_private.registrations import changes
 from custom_autograd.values import validation
@@ -43,28 +43,28 @@ _closed = int(versions.warn_if_untested())
 _lock = threading.RLock()  # a finalizer may call an op while it is held
 
 
-class Roads:
-    """The roads of one op that are known so far. All are forgotten at the next change of what is registered.
+class DirectCallTable:
+    """The direct calls of one op that are known so far. All are forgotten at the next change of what is registered.
 
     Attributes:
-        first: by pattern, the road that was found last.
-        second: by pattern, the road that was found before that.
+        first: by pattern, the direct call that was found last.
+        second: by pattern, the direct call that was found before that.
         last: the first for an op with one pattern.
         other: the second for an op with one pattern.
     """
 
-    __slots__ = ("__weakref__", "_entry", "_foreign", "_known", "first", "last", "other", "second")
+    __slots__ = ("__weakref__", "_foreign", "_known", "_record", "first", "last", "other", "second")
 
-    def __init__(self, entry: Entry) -> None:
-        self._entry = entry
-        self._known: dict[Hashable, tuple[Road, ...]] = {}
+    def __init__(self, record: OpRecord) -> None:
+        self._record = record
+        self._known: dict[Hashable, tuple[DirectCall, ...]] = {}
         self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
-        self.first: dict[Hashable, Road] = {}
-        self.second: dict[Hashable, Road] = {}
-        self.last = self.other = NO_ROAD
+        self.first: dict[Hashable, DirectCall] = {}
+        self.second: dict[Hashable, DirectCall] = {}
+        self.last = self.other = NO_DIRECT_CALL
 
-    def find(self, pattern: Hashable, tensors: Sequence[Tensor], fixed: Sequence[Tensor]) -> Road:
-        """The road for a call whose tensors the first road is not for: one that is known, or a new one, or NO_ROAD.
+    def find(self, pattern: Hashable, tensors: Sequence[Tensor], fixed: Sequence[Tensor]) -> DirectCall:
+        """Return the direct call for tensors that the first one is not for: a known one, a new one, or NO_DIRECT_CALL.
 
         Args:
             pattern: which optional tensors there are, and how long lists are; None if there are neither.
@@ -73,46 +73,46 @@ class Roads:
         """
         given = (*tensors, *fixed)
         if _closed or validation.is_overridden() or not _can_be_guarded(given):
-            return NO_ROAD
-        if not all(capability.is_direct(self._entry, given) for capability in self._entry.capabilities):
-            return NO_ROAD
+            return NO_DIRECT_CALL
+        if not all(capability.is_direct(self._record, given) for capability in self._record.capabilities):
+            return NO_DIRECT_CALL
         places = _places(given)
         if places is not None:  # a guard says no where a tensor is given twice
             given, pattern = tuple({id(tensor): tensor for tensor in given}.values()), (pattern, places)
         epoch, known = changes.count, self._known.get(pattern, ())
-        for road in known:
-            if road[0](*given):
-                self._remember(pattern, road, known, epoch)
-                return road
+        for direct_call in known:
+            if direct_call[0](*given):
+                self._remember(pattern, direct_call, known, epoch)
+                return direct_call
         if any(tensor.requires_grad for tensor in fixed):
-            return NO_ROAD
+            return NO_DIRECT_CALL
         found = self._prove(given)
         if found is None or not found[0](*given):
-            return NO_ROAD
+            return NO_DIRECT_CALL
         return self._on_trial(found, lambda: self._remember(pattern, found, (*known[1 - LONGEST :], found), epoch))
 
     def forget(self) -> None:
-        """Forget all roads: something was registered since they were proven."""
+        """Forget all direct calls: something was registered since they were proven."""
         self._known, self.first, self.second = {}, {}, {}
-        self.last = self.other = NO_ROAD
+        self.last = self.other = NO_DIRECT_CALL
 
-    def _remember(self, pattern: Hashable, road: Road, known: tuple[Road, ...], epoch: int) -> None:
-        """Note a road as the first, unless something was registered since it was proven."""
+    def _remember(self, pattern: Hashable, direct_call: DirectCall, known: tuple[DirectCall, ...], epoch: int) -> None:
+        """Note a direct call as the first, unless something was registered since it was proven."""
         with changes.lock:
             if epoch != changes.count:
                 return
             changes.tell_once(self.forget)
             if pattern is None:
-                self.other, self.last = self.last, road
+                self.other, self.last = self.last, direct_call
             if pattern in self._known or len(self._known) < WIDEST:
                 self._known[pattern] = known
-                self.second[pattern] = self.first.get(pattern, NO_ROAD)
-                self.first[pattern] = road
+                self.second[pattern] = self.first.get(pattern, NO_DIRECT_CALL)
+                self.first[pattern] = direct_call
 
-    def _on_trial(self, road: Road, remember: Callable[[], None]) -> Road:
-        """Return a road whose first call is checked in full, and which is remembered once that has passed."""
-        check, function, record, is_checked, _ = road
-        program = program_of(self._entry)
+    def _on_trial(self, direct_call: DirectCall, remember: Callable[[], None]) -> DirectCall:
+        """Return a direct call whose first call is checked in full, and which is remembered once that has passed."""
+        check, function, recorder, is_checked, _ = direct_call
+        program = program_of(self._record)
         assert function is not None  # it was found
         watched = program.watch(function) if is_checked else function
 
@@ -126,9 +126,9 @@ class Roads:
             remember()
             return result
 
-        return check, run, None if record is None else record_once, is_checked, False
+        return check, run, None if recorder is None else record_once, is_checked, False
 
-    def _prove(self, tensors: Sequence[Tensor]) -> Road | None:
+    def _prove(self, tensors: Sequence[Tensor]) -> DirectCall | None:
         device = tensors[0].device
         backend = guards.backend_of(tensors[0])
         allowed = _allowed(backend)
@@ -137,26 +137,26 @@ class Roads:
             keys = guards.keys_in_effect(tensor)
             if tensor.device != device or not keys <= allowed or foreign & (keys | _ALIASES):
                 return None
-        return self._road(tensors, f"Autograd{backend}")
+        return self._direct_call(tensors, f"Autograd{backend}")
 
     def _find_foreign(self) -> frozenset[str]:
         """Return the dispatch keys at which somebody else's kernel stands now."""
         count = changes.count
         if self._foreign[0] != count:
-            self._foreign = count, registrations.foreign_keys(str(self._entry.home), library.FILE)
+            self._foreign = count, registrations.foreign_keys(str(self._record.home), library.FILE)
         return self._foreign[1]
 
     def _is_blind(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
         """Return whether a kernel, called with tensors of this kind, needs no grad mode to be switched off for it."""
-        is_converted = any(a.from_dispatcher is not None for a in self._entry.declaration.schema.arguments)
+        is_converted = any(a.from_dispatcher is not None for a in self._record.declaration.schema.arguments)
         is_tracked = any(tensor.requires_grad for tensor in tensors)
         return not is_converted and not is_tracked and is_blind_to_grad_mode(function)
 
-    def _road(self, tensors: Sequence[Tensor], autograd_key: str) -> Road | None:
-        entry, device_type = self._entry, tensors[0].device.type
-        if device_type not in entry.kernels and None not in entry.kernels:
+    def _direct_call(self, tensors: Sequence[Tensor], autograd_key: str) -> DirectCall | None:
+        record, device_type = self._record, tensors[0].device.type
+        if device_type not in record.kernels and None not in record.kernels:
             return None
-        program = program_of(entry)
+        program = program_of(record)
         function = program.choose(device_type)
         keys = [guards.keys_in_effect(tensor) for tensor in tensors]
         is_recorded = any(tensor.requires_grad for tensor in tensors) and any(autograd_key in its for its in keys)

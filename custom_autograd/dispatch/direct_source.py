@@ -1,4 +1,4 @@
-"""Writes the direct road of a call: what is asked in each call, and what then runs in place of the dispatcher.
+"""Writes the direct call of a call: what is asked in each call, and what then runs in place of the dispatcher.
 
 The questions that depend on tensors are one guard (direct_calls.py). Here are the others: those that no dispatch key
 answers, and, value by value, whether the dispatcher would pass a number or a string on as it is.
@@ -33,17 +33,17 @@ MODES = (
 )
 
 
-Road: TypeAlias = tuple[Callable[..., bool], Callable[..., Any] | None, Callable[..., Any] | None, bool, bool]
+DirectCall: TypeAlias = tuple[Callable[..., bool], Callable[..., Any] | None, Callable[..., Any] | None, bool, bool]
 """One kind of call that needs no dispatcher (a plain tuple: a NamedTuple takes twice as long to unpack).
 
 - check: whether tensors are of that kind, now;
-- function: the kernel, which takes and returns what the schema says (Any); None if there is no road;
+- function: the kernel, which takes and returns what the schema says (Any); None if there is no direct call;
 - record: what records the call, where a tensor of that kind requires a gradient, else None;
 - is_checked: whether the results of the kernel are to be looked at;
 - is_blind: whether the kernel needs no grad mode to be switched off for it.
 """
 
-NO_ROAD: Road = (lambda *tensors: False, None, None, True, False)
+NO_DIRECT_CALL: DirectCall = (lambda *tensors: False, None, None, True, False)
 
 
 def helpers() -> dict[str, Any]:
@@ -52,7 +52,7 @@ def helpers() -> dict[str, Any]:
         "torch": torch,
         "Tensor": Tensor,
         "Parameter": torch.nn.Parameter,
-        "NO_ROAD": NO_ROAD,
+        "NO_DIRECT_CALL": NO_DIRECT_CALL,
         "KernelUnavailable": KernelUnavailable,
         "forward_ad": forward_ad,
         "torch_function_modes": guards.torch_function_modes,
@@ -69,7 +69,7 @@ def helpers() -> dict[str, Any]:
 
 
 class DirectWriter:
-    """Writes the direct road of one op; not at all where it can have none."""
+    """Writes the direct call of one op; not at all where it can have none."""
 
     def __init__(self, source: Source, schema: Schema) -> None:
         self.source = source
@@ -85,7 +85,7 @@ class DirectWriter:
         return bool(schema.tensor_arguments) and not schema.is_view and all(map(_is_known, schema.arguments))
 
     def write(self, conditions: Sequence[str], *, is_public: bool) -> None:
-        """Write the road; what follows it in the source is the other way.
+        """Write the direct call; what follows it in the source is the other way.
 
         Args:
             conditions: under which it may be taken, besides those on the arguments.
@@ -100,20 +100,20 @@ class DirectWriter:
                 self._write_taking(is_public=is_public)
 
     def _write_choice(self) -> None:
-        """Choose the road: that found last, or the one before, which often takes turns with it, or another."""
+        """Choose the direct call: that found last, or the one before, which often takes turns with it, or another."""
         source, pattern = self.source, "$pattern" if self.has_pattern else "None"
-        road = "$check, $function, $record, $is_checked, $is_blind"
+        direct_call = "$check, $function, $record, $is_checked, $is_blind"
         differs = f"if not ({self._is_guardable()} and $check({self._guarded()}))"
         first, second = (
-            (f"$roads.{name}.get($pattern, $NO_ROAD)" for name in ("first", "second"))
+            (f"$direct_calls.{name}.get($pattern, $NO_DIRECT_CALL)" for name in ("first", "second"))
             if self.has_pattern
-            else ("$roads.last", "$roads.other")
+            else ("$direct_calls.last", "$direct_calls.other")
         )
-        source.line(f"{road} = {first}")
+        source.line(f"{direct_call} = {first}")
         with source.block(differs):
-            source.line(f"{road} = {second}")
+            source.line(f"{direct_call} = {second}")
             with source.block(differs):
-                source.line(f"{road} = $roads.find({pattern}, {self._found()})")
+                source.line(f"{direct_call} = $direct_calls.find({pattern}, {self._found()})")
 
     def _write_tensors(self) -> None:
         """Gathers tensors where their number is not fixed by the schema, and says what it depends on."""

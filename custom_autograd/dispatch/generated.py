@@ -26,7 +26,7 @@ from custom_autograd.dispatch.below import below
 from custom_autograd.dispatch.call import call_source, write_kernel
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.one_tuple import enclosed, opened
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import dispatch, edges, functions, transforms
 from custom_autograd.values import lists, overlap, tensors, validation
 from custom_autograd.values.named import Named
@@ -48,29 +48,29 @@ class Program:
         is_writing: kernels write to inputs.
     """
 
-    def __init__(self, entry: Entry, level: str) -> None:
-        declaration = entry.declaration
-        self.plan: Plan = make_plan(entry)
+    def __init__(self, record: OpRecord, level: str) -> None:
+        declaration = record.declaration
+        self.plan: Plan = make_plan(record)
         self.is_checked = level != "off"
         self.is_writing = bool(declaration.schema.mutated_arguments)
-        self.watch = Watcher(entry, compares_contents=level == "full")
+        self.watch = Watcher(record, compares_contents=level == "full")
         self._is_watched = level == "full"
-        self._kernels = entry.kernels
+        self._kernels = record.kernels
         source, writer = _write(self.plan, is_checked=self.is_checked)
         self.source = source.text
         self.is_recording = writer.is_differentiable and not self.is_writing
-        values = {**self._helpers(entry), **_values(entry)}
-        namespace = compile_source(self.source, entry.name, source.namespace(values))
+        values = {**self._helpers(record), **_values(record)}
+        namespace = compile_source(self.source, record.name, source.namespace(values))
         self.function: type[Function] = namespace[declaration.name.name]
         self.autograd: Callable[..., Any] = namespace[source.own("autograd")]
         self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
         namespace[source.own("apply")] = functions.direct_apply(self.function)
         self._quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
         if writer.is_differentiable:
-            self.function.backward = staticmethod(_around_backward(entry, self.function.backward))
+            self.function.backward = staticmethod(_around_backward(record, self.function.backward))
             namespace[source.own("backward")] = self.function.backward
         if self._quick is not None:
-            self._quick = _around_backward(entry, self._quick)
+            self._quick = _around_backward(record, self._quick)
             if self.is_writing:
                 edges.run_in_backward(self.function, self._quick)
         self._make_node: Callable[..., Any] | None = namespace.get(source.own("make_node"))
@@ -97,9 +97,9 @@ class Program:
         apply = functions.make_node(self.function, self._make_node(function), self._quick)
         return apply if self._spread is None else self._spread(apply)
 
-    def _helpers(self, entry: Entry) -> dict[str, Any]:
+    def _helpers(self, record: OpRecord) -> dict[str, Any]:
         derivatives = Derivatives(self.plan, is_checked=self.is_checked)
-        found = {**direct.helpers(), **_helpers(entry, derivatives), **_quick_helpers(derivatives)}
+        found = {**direct.helpers(), **_helpers(record, derivatives), **_quick_helpers(derivatives)}
         found["choose"] = self.choose
         for index, step in enumerate(derivatives.vjp.steps):
             found.update(_rule_helpers(index, step, derivatives))
@@ -108,28 +108,28 @@ class Program:
         return found
 
 
-def _around_backward(entry: Entry, backward: Callable[..., Any]) -> Callable[..., Any]:
-    for capability in entry.capabilities:
-        backward = capability.around_backward(entry, backward)
+def _around_backward(record: OpRecord, backward: Callable[..., Any]) -> Callable[..., Any]:
+    for capability in record.capabilities:
+        backward = capability.around_backward(record, backward)
     return backward
 
 
-def program_of(entry: Entry) -> Program:
+def program_of(record: OpRecord) -> Program:
     """The program of an op at the level of validation that holds now, generated again after a change of its rules."""
-    level = validation.level_of(entry.validation)
-    programs = entry.programs
+    level = validation.level_of(record.validation)
+    programs = record.programs
     program = programs.get(level)
     if program is None:
-        with entry.lock:
-            program = programs.get(level) or Program(entry, level)
+        with record.lock:
+            program = programs.get(level) or Program(record, level)
             programs[level] = program
     found: Program = program  # type: ignore[assignment]  # only this function fills the table
     return found
 
 
-def source_of(entry: Entry) -> str:
+def source_of(record: OpRecord) -> str:
     """Return the generated source of an op: the wrapper, the Function and the kernels' frame."""
-    return call_source(entry) + program_of(entry).source
+    return call_source(record) + program_of(record).source
 
 
 def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter]:
@@ -146,10 +146,10 @@ def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter]:
     return source, writer
 
 
-def _values(entry: Entry) -> dict[str, Any]:
+def _values(record: OpRecord) -> dict[str, Any]:
     """Defaults and conversions that generated source names after arguments (Any: of any type)."""
-    schema = entry.declaration.schema
-    return {**defaults(schema), **conversions(entry.declaration)}
+    schema = record.declaration.schema
+    return {**defaults(schema), **conversions(record.declaration)}
 
 
 def _rule_helpers(index: int, step: Step, derivatives: Derivatives) -> dict[str, Any]:
@@ -188,14 +188,14 @@ def _quick_helpers(derivatives: Derivatives) -> dict[str, Any]:
     }
 
 
-def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
+def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
     """Return the functions and classes that generated source uses (Any: of any signature)."""
     return {
-        "overload": opened(entry),
-        "instead": entry.kernels.instead,
-        "roads": entry.roads,
-        "read_result": ResultReader(entry.declaration, entry.kernels.describe).read,
-        "read_recorded": ResultReader(entry.declaration, entry.kernels.describe, share=_keep(derivatives.plan)).read,
+        "overload": opened(record),
+        "instead": record.kernels.instead,
+        "direct_calls": record.direct_calls,
+        "read_result": ResultReader(record.declaration, record.kernels.describe).read,
+        "read_recorded": ResultReader(record.declaration, record.kernels.describe, share=_keep(derivatives.plan)).read,
         "below": below,
         "redispatch": dispatch.redispatch,
         "BELOW_AUTOGRAD": dispatch.BELOW_AUTOGRAD,
@@ -221,9 +221,9 @@ def _helpers(entry: Entry, derivatives: Derivatives) -> dict[str, Any]:
         "jvp_of": derivatives.jvp,
         "keep_for_jvp": derivatives.keep_for_jvp,
         "check_hidden": derivatives.check_hidden,
-        "refuse_leaves": lambda inputs: _refuse_leaves(entry, inputs),
-        "refuse_overlap": lambda inputs: overlap.refuse_overlap(entry.declaration, inputs),
-        "refuse_if_tracked": lambda inputs: _refuse_if_tracked(entry, inputs),
+        "refuse_leaves": lambda inputs: _refuse_leaves(record, inputs),
+        "refuse_overlap": lambda inputs: overlap.refuse_overlap(record.declaration, inputs),
+        "refuse_if_tracked": lambda inputs: _refuse_if_tracked(record, inputs),
     }
 
 
@@ -259,28 +259,28 @@ def flatten_gradients(values: Sequence[Any], lengths: Sequence[int]) -> tuple[An
     return tuple(flat)
 
 
-def _refuse_leaves(entry: Entry, inputs: Mapping[str, Any]) -> None:
+def _refuse_leaves(record: OpRecord, inputs: Mapping[str, Any]) -> None:
     """Raise before a leaf is written to; torch itself would raise only after the kernel ran."""
     for name, value in inputs.items():
         if any(map(functions.is_leaf_in_graph, tensors.tensors_in([value]))):
             raise GradientError(
-                entry.name,
+                record.name,
                 f"'{name}' is a leaf that requires a gradient, or a view of one, and the op writes to it",
-                declared=entry.declaration.location,
+                declared=record.declaration.location,
                 do="call it under torch.no_grad(), or on a copy",
             )
 
 
-def _refuse_if_tracked(entry: Entry, inputs: Mapping[str, Any]) -> None:
+def _refuse_if_tracked(record: OpRecord, inputs: Mapping[str, Any]) -> None:
     """Raise where an input of a writing op without rules has a gradient or a tangent."""
     names = [name for name, value in inputs.items() if any(map(transforms.is_tracked, tensors.tensors_in([value])))]
     if not names:
         return
     raise GradientUnavailable(
-        entry.name,
-        f"the op writes to {quote(a.name for a in entry.declaration.schema.mutated_arguments)} and has no "
+        record.name,
+        f"the op writes to {quote(a.name for a in record.declaration.schema.mutated_arguments)} and has no "
         f"backward, and {_requiring(names)}, which would be wrong",
-        declared=entry.declaration.location,
+        declared=record.declaration.location,
         do="register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under "
         "torch.no_grad()",
     )

@@ -1,4 +1,4 @@
-"""What the author of an op registers, who thinks in containers -> what is registered for its flat twin."""
+"""What the author of an op registers, who thinks in containers -> what is registered for its flat op."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from custom_autograd.core.errors import CustomAutogradError, GradientError, Kern
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.schema import Schema
-from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.fields import Node, Plain
 from custom_autograd.pytrees.named_fields import describe
 from custom_autograd.pytrees.treespecs import MisfitError
@@ -25,30 +25,30 @@ Function = Callable[..., Any]  # Any: a user's function
 E = TypeVar("E", bound=CustomAutogradError)
 
 
-def flat_function(form: Form, function: Function, op: str, title: str = "kernel") -> Function:
-    """Return what is called like the op itself (a kernel, a fake, a reference), as its flat twin is called."""
-    names = list(form.flat.annotations)[:-1]
+def flat_function(tree: ArgumentTree, function: Function, op: str, title: str = "kernel") -> Function:
+    """Return what is called like the op itself (a kernel, a fake, a reference), as its flat op is called."""
+    names = list(tree.flat.annotations)[:-1]
 
     @functools.wraps(function)
     def flat(*args: Any, **kwargs: Any) -> Any:
-        positional, keywords = form.arguments({**dict(zip(names, args, strict=False)), **kwargs})
+        positional, keywords = tree.arguments({**dict(zip(names, args, strict=False)), **kwargs})
         result = function(*positional, **keywords)
-        if form.results is None:
+        if tree.results is None:
             return result
         try:
-            return form.results.take(result)
+            return tree.results.take(result)
         except MisfitError as error:
             raise_misfit(KernelError, op, f"the {title} {location_of(function)} returns another container", error)
 
-    return _with_signature(flat, form.flat.signature)
+    return _with_signature(flat, tree.flat.signature)
 
 
-def flat_kernel_function(form: Form, schema: Schema, function: Function, op: str) -> Function:
-    """Return a kernel on containers as its flat twin is called; it knows which of them the op writes to."""
-    positional, _ = form.ordered()
+def flat_kernel_function(tree: ArgumentTree, schema: Schema, function: Function, op: str) -> Function:
+    """Return a kernel on containers as its flat op is called; it knows which of them the op writes to."""
+    positional, _ = tree.ordered()
     written = {argument.name for argument in schema.mutated_arguments}
-    names = [node.name for node in form.inputs if not written.isdisjoint(node.flat())]
-    return flat_function(form, kernel_of_op(function, op, [node.name for node in positional], names), op)
+    names = [node.name for node in tree.inputs if not written.isdisjoint(node.flat())]
+    return flat_function(tree, kernel_of_op(function, op, [node.name for node in positional], names), op)
 
 
 def _with_signature(flat: Function, signature: inspect.Signature | None) -> Function:
@@ -62,35 +62,35 @@ def raise_misfit(error: type[CustomAutogradError], op: str, problem: str, misfit
     raise error(op, f"{problem} for {misfit.path}", do=misfit.advice, **facts) from None
 
 
-def check_call(form: Form, declaration: Declaration, title: str, function: Function) -> None:
+def check_call(tree: ArgumentTree, declaration: Declaration, title: str, function: Function) -> None:
     """Check that a function can be called with the op's arguments, as their author sees them.
 
     Raises:
         RegistrationError: it cannot.
     """
-    rules.check_signature(declaration, title, function, *form.own_names())
+    rules.check_signature(declaration, title, function, *tree.own_names())
 
 
-def by_flat_name(form: Form, values: Any) -> Any:
+def by_flat_name(tree: ArgumentTree, values: Any) -> Any:
     """Return what is said of containers, or of places in them, said of their tensors; anything but a dict as it is."""
     if not isinstance(values, Mapping):
         return values
-    return {flat: value for name, value in values.items() for flat in form.flat_names(str(name))}
+    return {flat: value for name, value in values.items() for flat in tree.flat_names(str(name))}
 
 
 class ByName:
     """Binds the rules of one op by the names of its containers."""
 
-    def __init__(self, form: Form, declaration: Declaration) -> None:
-        self.form = form
+    def __init__(self, tree: ArgumentTree, declaration: Declaration) -> None:
+        self.tree = tree
         self.declaration = declaration
         self.schema = declaration.schema
         self.differentiable = {argument.name for argument in self.schema.differentiable_arguments}
         self.results = {result.name for result in rule_names.differentiable_results(self.schema)}
-        self.inputs = {node.name: node for node in form.inputs}
-        outputs = () if form.results is None else form.results.nodes
+        self.inputs = {node.name: node for node in tree.inputs}
+        outputs = () if tree.results is None else tree.results.nodes
         self.outputs: dict[str, Node] = {node.name: node for node in outputs}
-        self.structures = form.structures()
+        self.structures = tree.structures()
 
     def gradient_rule(self, title: str, function: Function, inputs: tuple[str, ...] = ()) -> Function:
         """Return a rule that returns gradients by input."""
@@ -113,7 +113,7 @@ class ByName:
         return tuple(node.name for node in self._differentiable_inputs())
 
     def _differentiable_inputs(self) -> list[Node]:
-        return [node for node in self.form.inputs if self.differentiable & set(node.flat())]
+        return [node for node in self.tree.inputs if self.differentiable & set(node.flat())]
 
     def _outputs(self) -> list[Node]:
         """Return the visible differentiable results: containers where there are any, else what the schema says."""
@@ -213,8 +213,8 @@ class ByName:
         if isinstance(result, Mapping) and not (set(result) - set(self._known(answered))):
             pairs = [(self._find(answered, name), value) for name, value in result.items()]
         elif self._is_whole(answered, result):
-            assert self.form.results is not None
-            pairs = self.form.results.pairs(result)
+            assert self.tree.results is not None
+            pairs = self.tree.results.pairs(result)
         elif len(answered) == 1:
             pairs = [(answered[0], result)]
         elif isinstance(result, (tuple, list)) and len(result) == len(answered):
@@ -235,7 +235,7 @@ class ByName:
 
     def _is_whole(self, answered: list[Node], result: Any) -> bool:
         """Return whether a jvp rule returned the container that a kernel returns."""
-        results = self.form.results
+        results = self.tree.results
         if results is None or results.record is None or isinstance(result, Mapping):
             return False
         return answered == list(self.outputs.values()) and results.record.read(result) is not None

@@ -1,4 +1,4 @@
-"""A function whose arguments or results are containers -> its flat twin, which the dispatcher can know."""
+"""A function whose arguments or results are containers -> its flat op, which the dispatcher can know."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import GenericAlias
 from typing import Any
 
 from custom_autograd.core.annotations import Written
+from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.schema import TENSOR_TYPES
 from custom_autograd.core.types import find_argument_type
-from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.pytrees.basic_leaf_types import Kind
 from custom_autograd.pytrees.fields import Free, Node, Plain, Record, all_nodes
 from custom_autograd.pytrees.leaf_types import UnknownKindError, kind_of, letters
@@ -22,7 +22,7 @@ from custom_autograd.registration.shorter_rules import Parameters
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ArgumentTree:
     """The structure of one op.
 
     Attributes:
@@ -77,7 +77,7 @@ class Form:
         return positional, keywords
 
     def flat_call(self, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Return what the flat twin is called with, defaults filled in.
+        """Return what the flat op is called with, defaults filled in.
 
         Raises:
             MisfitError: an argument is not what was declared.
@@ -95,7 +95,7 @@ class Form:
         return positional, keywords
 
     def outside(self, flat: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what is called as the author of the op calls it, from what is called as its flat twin is."""
+        """Return what is called as the author of the op calls it, from what is called as its flat op is."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             positional, keywords = self.flat_call(*args, **kwargs)
@@ -118,22 +118,22 @@ def _holds_tensors(annotation: Any) -> bool:
     return found is not None and found.spelling in TENSOR_TYPES
 
 
-def find_form(written: Written, wish: Wish, refuse: Refusal) -> Form | None:
+def find_argument_tree(written: Written, options: DeclarationOptions, refuse: Refusal) -> ArgumentTree | None:
     """Return the structure of a function's arguments and results, or None if there is none.
 
     Raises:
         DeclarationError: a container holds what cannot travel.
     """
     signature, types = written.signature, written.annotations
-    if wish.schema is not None or signature is None:
+    if options.schema is not None or signature is None:
         return None  # said where the schema is inferred
     inputs = tuple(_input(parameter, types, refuse) for parameter in signature.parameters.values())
-    results = results_of(types.get("return"), wish, refuse)
+    results = results_of(types.get("return"), options, refuse)
     if results is None and all(isinstance(node, Plain) for node in inputs):
         return None
     _check_distinct(inputs, refuse)
-    check_hidden(results, wish, refuse)
-    return Form(signature, inputs, results, _flattened(signature, inputs, results, types))
+    check_hidden(results, options, refuse)
+    return ArgumentTree(signature, inputs, results, _flattened(signature, inputs, results, types))
 
 
 def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal) -> Node:
@@ -218,15 +218,15 @@ def _check_distinct(inputs: tuple[Node, ...], refuse: Refusal) -> None:
                 )
 
 
-def flat_wish(wish: Wish, form: Form) -> Wish:
-    """Return the author's wishes, said of the flat twin."""
-    mutates = wish.mutates
+def flat_options(options: DeclarationOptions, tree: ArgumentTree) -> DeclarationOptions:
+    """Return the declaration options, said of the flat op."""
+    mutates = options.mutates
     if not isinstance(mutates, str):
-        mutates = tuple(flat for name in mutates for flat in form.flat_names(name))
+        mutates = tuple(flat for name in mutates for flat in tree.flat_names(name))
     return replace(
-        wish,
+        options,
         mutates=mutates,
-        outputs=wish.outputs if form.results is None else form.results.flat_names(),
-        hidden=tuple(flat for name in wish.hidden for flat in form.flat_names(name)),
-        non_differentiable=tuple(flat for name in wish.non_differentiable for flat in form.flat_names(name)),
+        outputs=options.outputs if tree.results is None else tree.results.flat_names(),
+        hidden=tuple(flat for name in options.hidden for flat in tree.flat_names(name)),
+        non_differentiable=tuple(flat for name in options.non_differentiable for flat in tree.flat_names(name)),
     )

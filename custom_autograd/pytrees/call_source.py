@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.fields import Plain
 from custom_autograd.pytrees.treespecs import MisfitError
 
@@ -36,32 +36,32 @@ def parameters(signature: inspect.Signature, *, rest: str) -> str:
     return ", ".join(parts if was_starred or not rest else [*parts, f"*{rest}"])
 
 
-def lines(form: Form, name: str, head: str, first: str) -> list[str]:
+def lines(tree: ArgumentTree, name: str, head: str, first: str) -> list[str]:
     """Return the source of the call of one op, line by line.
 
     Args:
-        form: its structure.
+        tree: its structure.
         name: of the op.
         head: what it is called.
         first: the parameter that stands before the op's own, or nothing.
     """
     taken, passed = [], [first] if first else []
-    for node, parameter in zip(form.inputs, form.signature.parameters.values(), strict=True):
+    for node, parameter in zip(tree.inputs, tree.signature.parameters.values(), strict=True):
         names = list(node.flat())
         if not isinstance(node, Plain):
             taken.append(f"            {', '.join(names)}, = $take${node.name}({node.name})")
         is_keyword = parameter.kind is parameter.KEYWORD_ONLY
         passed += [f"{flat}={flat}" if is_keyword else flat for flat in names]
-    own = parameters(form.signature, rest="$more")
+    own = parameters(tree.signature, rest="$more")
     before = "" if not first else f"{first}, " if "/" in own else f"{first}, /, "
     body = [f"def {head}({before}{own}):", f'    """What {name}(...) runs: {name} itself knows no containers."""']
-    if not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in form.signature.parameters.values()):
+    if not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in tree.signature.parameters.values()):
         body += ["    if $more:", "        $refuse_more($more)"]
     if taken:
         body += ["    try:", *[line[4:] for line in taken]]
         body += ["    except $MisfitError as $error:", "        $refuse($error)"]
     call = f"$flat({', '.join(passed)})"
-    return [*body, f"    return {call if form.results is None else f'$give({call})'}"]
+    return [*body, f"    return {call if tree.results is None else f'$give({call})'}"]
 
 
 def refusal(name: str, location: str, error: MisfitError) -> KernelError:
@@ -72,15 +72,15 @@ def refusal(name: str, location: str, error: MisfitError) -> KernelError:
     return KernelError(name, problem, **facts)
 
 
-def values(form: Form, name: str, location: str, flat: Callable[..., Any]) -> dict[str, Any]:
+def values(tree: ArgumentTree, name: str, location: str, flat: Callable[..., Any]) -> dict[str, Any]:
     """Return what that source uses, by name (Any: functions and defaults)."""
 
     def refuse(error: MisfitError) -> NoReturn:
         raise refusal(name, location, error) from None
 
-    found: dict[str, Any] = {f"take${node.name}": node.take for node in form.inputs}
-    for parameter in form.signature.parameters.values():
+    found: dict[str, Any] = {f"take${node.name}": node.take for node in tree.inputs}
+    for parameter in tree.signature.parameters.values():
         if parameter.default is not parameter.empty:
             found[f"default${parameter.name}"] = parameter.default
     found.update(MisfitError=MisfitError, refuse=refuse, flat=flat)
-    return found if form.results is None else {**found, "give": form.results.give}
+    return found if tree.results is None else {**found, "give": tree.results.give}

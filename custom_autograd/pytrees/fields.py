@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from custom_autograd.pytrees import treespecs as skeletons
+from custom_autograd.pytrees import treespecs as treespecs
 from custom_autograd.pytrees.basic_leaf_types import Kind, Parts
 from custom_autograd.pytrees.named_fields import RecordType
-from custom_autograd.pytrees.treespecs import MisfitError, Skeleton
+from custom_autograd.pytrees.treespecs import MisfitError, TreeSpec
 
 Flat = Mapping[str, Any]  # Any: values of every type, by flat name
 Get = Callable[[str], Any]  # what stands for a flat name
@@ -190,30 +190,30 @@ class Free:
         """As in Node."""
         names = {"T": self.name, "I": f"{self.name}_ints", "F": f"{self.name}_floats"}
         rows = {letter: iter(get(name)) for letter, name in names.items() if letter in self.inside}
-        return skeletons.rebuild(self._skeleton(get), lambda letter: next(rows[letter]))
+        return treespecs.rebuild(self._treespec(get), lambda letter: next(rows[letter]))
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
         """As in Node."""
-        node = self._skeleton(structure)
+        node = self._treespec(structure)
         found = get(self.name) if "T" in self.inside else None
-        row = iter(found if isinstance(found, (list, tuple)) else [blank] * skeletons.count_tensors(node))
-        return skeletons.rebuild(node, lambda letter: next(row) if letter == "T" else blank, is_plain=True)
+        row = iter(found if isinstance(found, (list, tuple)) else [blank] * treespecs.count_tensors(node))
+        return treespecs.rebuild(node, lambda letter: next(row) if letter == "T" else blank, is_plain=True)
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
         """As in Node."""
         if value is None or "T" not in self.inside:
             return {self.name: None}
-        node = self._skeleton(structure)
+        node = self._treespec(structure)
         if callable(value) and not isinstance(value, Tensor):
-            return {self.name: lambda: list(skeletons.collect(node, value(), self.path))}
-        return {self.name: list(skeletons.collect(node, value, self.path))}
+            return {self.name: lambda: list(treespecs.collect(node, value(), self.path))}
+        return {self.name: list(treespecs.collect(node, value, self.path))}
 
     def paths(self, structure: Get) -> list[str]:
         """Return how a message reaches each tensor, in order; `structure` as in `mirror`."""
-        return list(skeletons.paths_of_tensors(self._skeleton(structure), self.path))
+        return list(treespecs.paths_of_tensors(self._treespec(structure), self.path))
 
-    def _skeleton(self, get: Get) -> Skeleton:
-        return skeletons.parse(get(self.text))
+    def _treespec(self, get: Get) -> TreeSpec:
+        return treespecs.parse(get(self.text))
 
 
 def plain_places(nodes: tuple[Node, ...]) -> Iterator[Plain]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from custom_autograd.core.schema import Schema
 from custom_autograd.pytrees.adapters import ByName, by_flat_name, check_call, flat_function, flat_kernel_function
-from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.fields import Node, all_nodes
 from custom_autograd.pytrees.positional_rules import TorchStyle, flat_vmap
 from custom_autograd.registration import rules
@@ -36,7 +36,7 @@ class OpAdapter:
         self.declaration = declaration
         self.schema: Schema = declaration.schema
 
-    def around(self, flat: T, wrap: Callable[[Form, T], T]) -> T:
+    def around(self, flat: T, wrap: Callable[[ArgumentTree, T], T]) -> T:
         """Return `wrap(form, flat)` if the op has containers, and `flat` if it does not."""
         return flat
 
@@ -92,65 +92,65 @@ class ContainerAdapter(OpAdapter):
 
     def __init__(self, declaration: Declaration) -> None:
         super().__init__(declaration)
-        self.form: Form = declaration.form
-        self.nodes = tuple(all_nodes(self.form.inputs))
+        self.tree: ArgumentTree = declaration.tree
+        self.nodes = tuple(all_nodes(self.tree.inputs))
 
-    def around(self, flat: T, wrap: Callable[[Form, T], T]) -> T:
+    def around(self, flat: T, wrap: Callable[[ArgumentTree, T], T]) -> T:
         """As for every op."""
-        return wrap(self.form, flat)
+        return wrap(self.tree, flat)
 
     def argument_names(self) -> tuple[str, ...]:
         """As for every op."""
-        return tuple(self.form.signature.parameters)
+        return tuple(self.tree.signature.parameters)
 
     def parameters(self) -> Parameters:
         """As for every op."""
-        return self.form.parameters()
+        return self.tree.parameters()
 
     def output_names(self) -> tuple[str, ...]:
         """As for every op."""
-        results = self.form.results
+        results = self.tree.results
         return super().output_names() if results is None else tuple(node.name for node in results.nodes)
 
     def differentiable_names(self) -> tuple[str, ...]:
         """As for every op."""
-        return ByName(self.form, self.declaration).differentiable_names()
+        return ByName(self.tree, self.declaration).differentiable_names()
 
     def kernel(self, function: Function) -> Function:
         """As for every op; it raises RegistrationError if the arguments do not fit."""
-        check_call(self.form, self.declaration, "kernel", function)
-        return flat_kernel_function(self.form, self.schema, function, str(self.declaration.name))
+        check_call(self.tree, self.declaration, "kernel", function)
+        return flat_kernel_function(self.tree, self.schema, function, str(self.declaration.name))
 
     def by_position(self, slot: str, function: Function) -> Function:
         """As for every op; it raises RegistrationError if the arguments do not fit."""
-        check_call(self.form, self.declaration, slot, function)
-        return flat_function(self.form, function, str(self.declaration.name), slot)
+        check_call(self.tree, self.declaration, slot, function)
+        return flat_function(self.tree, function, str(self.declaration.name), slot)
 
     def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...]) -> tuple[Function, tuple[str, ...]]:
         """As for every op; it raises RegistrationError if a parameter names nothing."""
-        by_name = ByName(self.form, self.declaration)
+        by_name = ByName(self.tree, self.declaration)
         return by_name.gradient_rule(slot, function, inputs), by_name.flat_inputs(inputs)
 
     def jvp_rule(self, function: Function) -> Function:
         """As for every op; it raises RegistrationError if a parameter names nothing."""
-        return ByName(self.form, self.declaration).jvp_rule(function)
+        return ByName(self.tree, self.declaration).jvp_rule(function)
 
     def drop_in(self, backward: Function, setup_context: Function | None) -> tuple[Function, Function | None]:
         """As for every op."""
-        flat = TorchStyle(self.form, self.declaration, backward, setup_context)
+        flat = TorchStyle(self.tree, self.declaration, backward, setup_context)
         return flat.backward, flat.setup
 
     def vmap_rule(self, function: Function) -> Function:
         """As for every op; it raises RegistrationError if the arguments do not fit."""
-        positional, keywords = self.form.own_names()
+        positional, keywords = self.tree.own_names()
         rules.check_signature(self.declaration, "vmap rule", function, ["info", "in_dims", *positional], keywords)
-        return flat_vmap(self.form, self.declaration, function)
+        return flat_vmap(self.tree, self.declaration, function)
 
     def by_name(self, values: Any) -> Any:
         """As for every op."""
-        return by_flat_name(self.form, values)
+        return by_flat_name(self.tree, values)
 
 
 def adapter_of(declaration: Declaration) -> OpAdapter:
     """Return the adapter of an op."""
-    return OpAdapter(declaration) if declaration.form is None else ContainerAdapter(declaration)
+    return OpAdapter(declaration) if declaration.tree is None else ContainerAdapter(declaration)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.messages import quote
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.types import find_return_spelling
-from custom_autograd.core.wish import Refusal, Wish
 from custom_autograd.pytrees.fields import Node, Plain, Record, all_nodes
 from custom_autograd.pytrees.named_fields import RecordType, describe, find_record
 from custom_autograd.pytrees.treespecs import MisfitError
@@ -38,7 +38,7 @@ class Results:
         return tuple(name for node in self.nodes for name in node.flat())
 
     def flat_annotation(self) -> Any:
-        """Return what the flat twin returns."""
+        """Return what the flat op returns."""
         annotations = [annotation for node in self.nodes for annotation in node.flat().values()]
         return annotations[0] if len(annotations) == 1 else tuple[tuple(annotations)]  # type: ignore[misc]
 
@@ -48,7 +48,7 @@ class Results:
         return tuple(node for node in self.nodes if node.name not in self.hidden)
 
     def take(self, value: Any) -> Any:
-        """Return what a kernel returned, as the flat twin returns it.
+        """Return what a kernel returned, as the flat op returns it.
 
         Raises:
             MisfitError: it has another structure.
@@ -94,7 +94,7 @@ class Results:
         return self.container.make(found)
 
     def take_dims(self, dims: Any) -> Any:
-        """What a vmap rule says of its output, as the flat twin says it: one number may stand for a whole container.
+        """What a vmap rule says of its output, as the flat op says it: one number may stand for a whole container.
 
         Raises:
             MisfitError: it has another structure.
@@ -118,14 +118,14 @@ def _spread(node: Node, dims: Any) -> list[Any]:
     ]
 
 
-def results_of(annotation: Any, wish: Wish, refuse: Refusal) -> Results | None:
+def results_of(annotation: Any, options: DeclarationOptions, refuse: Refusal) -> Results | None:
     """Return the results, where the schema cannot say them itself."""
     record = find_record(annotation)
-    parts, names = _parts(annotation, record, wish)
+    parts, names = _parts(annotation, record, options)
     is_native = record is not None and record.style in ("fields", "items")
     if parts is None or (is_native and all(find_return_spelling(part) is not None for part in parts)):
         return None
-    given = names if wish.outputs is None else wish.outputs
+    given = names if options.outputs is None else options.outputs
     if len(given) != len(parts):
         raise refuse(
             "outputs= does not have one name per output",
@@ -133,14 +133,16 @@ def results_of(annotation: Any, wish: Wish, refuse: Refusal) -> Results | None:
             found=f"{len(given)}: {quote(given)}",
         )
     nodes = tuple(_output(name, part, refuse) for name, part in zip(given, parts, strict=True))
-    return Results(nodes, record if record is not None and record.style != "items" else None, record, wish.hidden)
+    return Results(nodes, record if record is not None and record.style != "items" else None, record, options.hidden)
 
 
-def _parts(annotation: Any, record: RecordType | None, wish: Wish) -> tuple[Sequence[Any] | None, tuple[str, ...]]:
+def _parts(
+    annotation: Any, record: RecordType | None, options: DeclarationOptions
+) -> tuple[Sequence[Any] | None, tuple[str, ...]]:
     """Return what stands in each place of a result, and what the places are called; None if it is not a container."""
     origin, items = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is dict and items[0] is str and wish.outputs is not None:
-        return [items[1]] * len(wish.outputs), tuple(wish.outputs)
+    if origin is dict and items[0] is str and options.outputs is not None:
+        return [items[1]] * len(options.outputs), tuple(options.outputs)
     if record is None or record.style == "slice":
         return None, ()
     if record.style != "items":
@@ -168,11 +170,11 @@ def _output(name: str, annotation: Any, refuse: Refusal) -> Node:
     return Record(name, name, record, tuple(places))
 
 
-def check_hidden(results: Results | None, wish: Wish, refuse: Refusal) -> None:
+def check_hidden(results: Results | None, options: DeclarationOptions, refuse: Refusal) -> None:
     """Only a whole output is hidden: what a call returns would have a hole otherwise."""
     nodes = () if results is None else results.nodes
     inside = [node.path for node in all_nodes(nodes) if node not in nodes]
-    for name in wish.hidden:
+    for name in options.hidden:
         if name in inside:
             raise refuse(
                 f"hidden= names '{name}', which is a place in an output",

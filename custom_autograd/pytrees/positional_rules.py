@@ -1,4 +1,4 @@
-"""Rules in the style of torch.library, by position, for the flat twin: vmap, and backward with setup_context."""
+"""Rules in the style of torch.library, by position, for the flat op: vmap, and backward with setup_context."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Schema
 from custom_autograd.pytrees.adapters import raise_misfit
-from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.treespecs import MisfitError
 from custom_autograd.registration.declaration import Declaration
 
@@ -21,9 +21,9 @@ TEXTS = "custom_autograd_structures"
 """Where ctx keeps the texts of a call's structures."""
 
 
-def flat_vmap(form: Form, declaration: Declaration, function: Function) -> Function:
+def flat_vmap(tree: ArgumentTree, declaration: Declaration, function: Function) -> Function:
     """Return a vmap rule: `in_dims`, arguments, output and `out_dims` are containers where the op's are."""
-    positional, keywords = form.ordered()
+    positional, keywords = tree.ordered()
     has_keyword_tensors = any(a.is_keyword_only and a.holds_tensors for a in declaration.schema.arguments)
     names = declaration.schema.argument_names
 
@@ -33,12 +33,12 @@ def flat_vmap(form: Form, declaration: Declaration, function: Function) -> Funct
         dims = dict(zip(names, in_dims, strict=False))
         nodes = [*positional, *(keywords if has_keyword_tensors else [])]
         own_dims = tuple(node.mirror(dims.get, given.__getitem__) for node in nodes)
-        values, by_name = form.arguments(given)
+        values, by_name = tree.arguments(given)
         result = function(info, own_dims, *values, **by_name)
-        if form.results is None or not isinstance(result, tuple) or len(result) != 2:
+        if tree.results is None or not isinstance(result, tuple) or len(result) != 2:
             return result
         try:
-            return form.results.take(result[0]), form.results.take_dims(result[1])
+            return tree.results.take(result[0]), tree.results.take_dims(result[1])
         except MisfitError as error:
             problem = f"the vmap rule {location_of(function)} returns another container"
             raise_misfit(KernelError, str(declaration.name), problem, error)
@@ -74,21 +74,23 @@ class Ctx:
 
 
 class TorchStyle:
-    """A backward and a setup_context of an op with containers, for its flat twin."""
+    """A backward and a setup_context of an op with containers, for its flat op."""
 
-    def __init__(self, form: Form, declaration: Declaration, backward: Function, setup: Function | None) -> None:
-        self.form = form
+    def __init__(
+        self, tree: ArgumentTree, declaration: Declaration, backward: Function, setup: Function | None
+    ) -> None:
+        self.tree = tree
         self.declaration = declaration
         schema = declaration.schema
-        positional, keywords = form.ordered()
+        positional, keywords = tree.ordered()
         tensors = {argument.name for argument in schema.tensor_arguments}
         self.answered = [*positional, *(node for node in keywords if tensors & set(node.flat()))]
         keyword_only = {argument.name for argument in schema.arguments if argument.is_keyword_only}
         self.flat_answered = [n for n in schema.argument_names if n not in keyword_only or n in tensors]
-        has_default = {name for name, one in form.signature.parameters.items() if one.default is not one.empty}
+        has_default = {name for name, one in tree.signature.parameters.items() if one.default is not one.empty}
         fixed = {node.name for node in positional if not tensors & set(node.flat())}
         self.optional = has_default | fixed | {node.name for node in keywords}
-        self.structures = form.structures()
+        self.structures = tree.structures()
         self.user_backward, self.user_setup = backward, setup
         self.backward = _own_signature(functools.wraps(backward)(lambda ctx, *grads: self._run_backward(ctx, grads)))
         self.setup = _own_signature(functools.wraps(setup or backward)(self._setup_function()))
@@ -106,7 +108,7 @@ class TorchStyle:
             setattr(ctx, TEXTS, tuple(texts.items()))
         if self.user_setup is None:
             return
-        positional, by_name = self.form.arguments(given)
+        positional, by_name = self.tree.arguments(given)
         names = inspect.signature(self.user_setup).parameters
         seen = Ctx(ctx, self._needs(ctx, texts))
         arguments: dict[str, Any] = {"inputs": tuple(positional), "output": self._output(output)}
@@ -118,7 +120,7 @@ class TorchStyle:
             self.user_setup(seen, *arguments.values())
 
     def _output(self, output: Any) -> Any:
-        results = self.form.results
+        results = self.tree.results
         if results is None:
             return output
         names = results.flat_names()
@@ -131,9 +133,9 @@ class TorchStyle:
     def _run_backward(self, ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         texts = dict(getattr(ctx, TEXTS, ()))
         incoming = grads
-        if self.form.results is not None:
-            by_name = dict(zip(self.form.results.flat_names(), grads, strict=True))
-            incoming = tuple(node.mirror(by_name.get, texts.__getitem__) for node in self.form.results.nodes)
+        if self.tree.results is not None:
+            by_name = dict(zip(self.tree.results.flat_names(), grads, strict=True))
+            incoming = tuple(node.mirror(by_name.get, texts.__getitem__) for node in self.tree.results.nodes)
         rows = self._rows(self.user_backward(Ctx(ctx, self._needs(ctx, texts)), *incoming), ctx.needs_input_grad)
         found: dict[str, Any] = {}
         try:

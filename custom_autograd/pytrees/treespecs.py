@@ -23,12 +23,12 @@ from custom_autograd.pytrees.named_fields import RecordType, describe, find_reco
 from custom_autograd.torch_private.compiler import constant_in_graphs
 from custom_autograd.torch_private.trees import NodeType, find_node_type
 
-Skeleton = Any  # a nested tuple, as above
+TreeSpec = Any  # a nested tuple, as above
 CONSTANTS = ("=", "t", "e", "c")
 CLASSES: dict[str, type] = {}
 """The classes that texts of this process name: declared ones, and those met in a call."""
 _NAMES: dict[type, str] = {}
-_PARSED: dict[str, Skeleton] = {}
+_PARSED: dict[str, TreeSpec] = {}
 MOST_PARSED = 4096
 
 
@@ -46,7 +46,7 @@ def name_of(cls: type) -> str:
     return found
 
 
-def parse(text: str) -> Skeleton:
+def parse(text: str) -> TreeSpec:
     """Return the nested tuple of a text; parsed once, and forgotten where there are too many.
 
     Raises:
@@ -80,21 +80,21 @@ class MisfitError(Exception):
     advice = property(lambda self: self.args[3] if len(self.args) > 3 else None)
 
 
-def count_tensors(node: Skeleton) -> int:
+def count_tensors(node: TreeSpec) -> int:
     """Return how many tensors a structure holds."""
     return 1 if node == "T" else 0 if isinstance(node, str) else sum(count_tensors(child) for child in children(node))
 
 
-def children(node: Skeleton) -> tuple[Skeleton, ...]:
+def children(node: TreeSpec) -> tuple[TreeSpec, ...]:
     """Return what stands in the places of a container; nothing for a constant."""
     tag = node[0]
     if tag == "d":
         return tuple(child for _, child in node[1:])
-    found: tuple[Skeleton, ...] = node[{"l": 1, "u": 1, "z": 1, "s": 1, "r": 2, "p": 3}.get(tag, len(node)) :]
+    found: tuple[TreeSpec, ...] = node[{"l": 1, "u": 1, "z": 1, "s": 1, "r": 2, "p": 3}.get(tag, len(node)) :]
     return found
 
 
-def rebuild(node: Skeleton, take: Callable[[str], Any], *, is_plain: bool = False) -> Any:
+def rebuild(node: TreeSpec, take: Callable[[str], Any], *, is_plain: bool = False) -> Any:
     """Return a value of a structure.
 
     Args:
@@ -125,7 +125,7 @@ def rebuild(node: Skeleton, take: Callable[[str], Any], *, is_plain: bool = Fals
     return node_of(node[1]).load(values, node[2])
 
 
-def collect(node: Skeleton, value: Any, path: str) -> Iterator[Any]:
+def collect(node: TreeSpec, value: Any, path: str) -> Iterator[Any]:
     """Yield what a rule gave for each tensor of a structure, in order; None if it gave nothing.
 
     Raises:
@@ -141,7 +141,7 @@ def collect(node: Skeleton, value: Any, path: str) -> Iterator[Any]:
             yield from collect(child, item, path + label)
 
 
-def paths_of_tensors(node: Skeleton, path: str) -> Iterator[str]:
+def paths_of_tensors(node: TreeSpec, path: str) -> Iterator[str]:
     """Yield how a message reaches each tensor of a structure, in order.
 
     Args:
@@ -155,7 +155,7 @@ def paths_of_tensors(node: Skeleton, path: str) -> Iterator[str]:
             yield from paths_of_tensors(child, path + label)
 
 
-def _places(node: Skeleton, value: Any, path: str) -> Sequence[Any]:
+def _places(node: TreeSpec, value: Any, path: str) -> Sequence[Any]:
     tag, count = node[0], len(children(node))
     if tag in CONSTANTS:
         return ()
@@ -176,7 +176,7 @@ def _places(node: Skeleton, value: Any, path: str) -> Sequence[Any]:
     return _misfit(path, f"a {'tuple' if tag == 'u' else 'list'} of {count}", value)
 
 
-def _labelled(node: Skeleton) -> list[tuple[str, Skeleton]]:
+def _labelled(node: TreeSpec) -> list[tuple[str, TreeSpec]]:
     """Return each place of a container, with how a message reaches it."""
     if node[0] == "d":
         return [(f"[{key!r}]", child) for key, child in node[1:]]
@@ -217,7 +217,7 @@ def _class_of(name: str) -> type:
     return cls
 
 
-def _constant(node: Skeleton) -> Any:
+def _constant(node: TreeSpec) -> Any:
     if node[0] == "=":
         return node[1]
     if node[0] == "c":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from custom_autograd.registration.registry import Entry
+    from custom_autograd.registration.registry import OpRecord
     from custom_autograd.registration.rule_types import Registration
 
 Call: TypeAlias = Callable[..., Any]
@@ -28,30 +28,30 @@ class Capability:
 
     name: str
 
-    def attach(self, entry: Entry) -> None:
+    def attach(self, record: OpRecord) -> None:
         """Register with the dispatcher what the op needs; called again after each change, and for an op that moves."""
 
-    def describe(self, entry: Entry) -> str:
+    def describe(self, record: OpRecord) -> str:
         """Return where it comes from: "registered (file:line)", "derived from ...", "none: ..." or "missing: ..."."""
         raise NotImplementedError
 
-    def is_direct(self, entry: Entry, tensors: Sequence[Tensor]) -> bool:
+    def is_direct(self, record: OpRecord, tensors: Sequence[Tensor]) -> bool:
         """Return False if a call with these tensors must go through the dispatcher now."""
         return True
 
-    def around_backward(self, entry: Entry, backward: Call) -> Call:
+    def around_backward(self, record: OpRecord, backward: Call) -> Call:
         """Return what runs in the place of the backward of an op."""
         return backward
 
-    def around_batched(self, entry: Entry, batched: Call) -> Call:
+    def around_batched(self, record: OpRecord, batched: Call) -> Call:
         """Return what runs in the place of the batching kernel, which functorch calls above all other keys."""
         return batched
 
-    def explain(self, entry: Entry, error: Exception, values: Sequence[Any]) -> bool:
+    def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
         """Add to an error of a call what to do about it.
 
         Args:
-            entry: the op.
+            record: the op.
             error: a TypeError or NotImplementedError that the call raised.
             values: its arguments (Any: as the schema says).
 
@@ -60,10 +60,10 @@ class Capability:
         """
         return False
 
-    def before_write(self, entry: Entry) -> None:
+    def before_write(self, record: OpRecord) -> None:
         """Prepare a call of a mutating op while a mode of `__torch_dispatch__` is in effect."""
 
-    def before_trace(self, entry: Entry) -> None:
+    def before_trace(self, record: OpRecord) -> None:
         """Note that the fake of the op runs for the first time: compiled graphs may hold the op from now on."""
 
 

@@ -60,7 +60,7 @@ class Choice:
         raise self._kernels.none_accepts(self._device_type, refusals)
 
     def _function_of(self, kernel: Kernel) -> Function:
-        """Return the kernel, checked in full at its first call: the road to it was proven with another, maybe."""
+        """Return the kernel, checked in full at its first call: its direct call may have been proven with another."""
         if self.watch is None or kernel in self._seen:
             return kernel.function
         return self.watch(kernel.function)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.schema import Schema
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.transforms import is_transforming
 
@@ -71,10 +71,10 @@ class Opened:
         return self._overload.redispatch(keys, *args, **kwargs)[0]
 
 
-def opened(entry: Entry) -> Any:  # Any: called as an overload is
+def opened(record: OpRecord) -> Any:  # Any: called as an overload is
     """Return what calls the overload of an op for its outputs."""
-    assert entry.overload is not None  # an entry is defined before anything calls it
-    return entry.overload if entry.output is None else Opened(entry.overload, entry.output)
+    assert record.overload is not None  # an entry is defined before anything calls it
+    return record.overload if record.output is None else Opened(record.overload, record.output)
 
 
 def enclosed(schema: Schema, call: Call) -> Call:

@@ -48,7 +48,7 @@ class GeneratedCode(Protocol):
     source: str
 
 
-class Entry:
+class OpRecord:
     """One declared op: its declaration, and what was registered for it since.
 
     Attributes:
@@ -64,7 +64,7 @@ class Entry:
         handle: the op as its author holds it; what unpickling gives, and what torch.library registers with.
         uncalled: the handles whose classes have no generated `__call__` yet.
         call_behind: what the class's own `__call__` runs, where a compiler has seen that before the first eager call.
-        roads: the calls that are known to need no dispatcher.
+        direct_calls: the calls that are known to need no dispatcher.
         programs: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
         validation: the op's own level of validation, or None.
         capabilities: the subsystems of PyTorch that know the op.
@@ -89,7 +89,7 @@ class Entry:
         self.handle: OwnDefinition | None = None
         self.uncalled: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
         self.call_behind: GeneratedCall | None = None
-        self.roads: DirectCalls | None = None
+        self.direct_calls: DirectCalls | None = None
         self.programs: dict[str, GeneratedCode] = {}
         self.validation: str | None = None
         self.capabilities: tuple[Capability, ...] = ()
@@ -97,7 +97,7 @@ class Entry:
         self.attached: set[str | type] = set()
         self.lock = threading.RLock()
         self.registrations = Registrations()
-        self.variants: dict[str, Entry] = {}
+        self.variants: dict[str, OpRecord] = {}
         self.has_own_kernels = False
         _ALIVE.add(self)
 
@@ -141,12 +141,12 @@ class Entry:
         )
 
 
-_ALIVE: weakref.WeakSet[Entry] = weakref.WeakSet()
-_ENTRIES: dict[str, Entry] = {}
+_ALIVE: weakref.WeakSet[OpRecord] = weakref.WeakSet()
+_RECORDS: dict[str, OpRecord] = {}
 _lock = threading.RLock()
 
 
-def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | None]:
+def claim(declaration: Declaration, *, replace: bool) -> tuple[OpRecord, OpRecord | None]:
     """Take the name of a new op.
 
     Args:
@@ -161,14 +161,14 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[Entry, Entry | No
     """
     name = str(declaration.name)
     with _lock:
-        taken = _ENTRIES.get(name)
+        taken = _RECORDS.get(name)
         if taken is not None and not replace and not is_redeclaration(taken.declaration.function, declaration.function):
             raise _taken(taken.declaration, declaration)
         if taken is None:
             _check_free(declaration)
-        entry = Entry(declaration)
-        _ENTRIES[name] = entry
-        return entry, taken
+        record = OpRecord(declaration)
+        _RECORDS[name] = record
+        return record, taken
 
 
 def one_declaration_at_a_time() -> AbstractContextManager[object]:
@@ -176,23 +176,23 @@ def one_declaration_at_a_time() -> AbstractContextManager[object]:
     return _lock
 
 
-def restore(name: str, entry: Entry | None) -> None:
+def restore(name: str, record: OpRecord | None) -> None:
     """Undo `claim`, where registering the op with the dispatcher failed."""
     with _lock:
-        if entry is None:
-            _ENTRIES.pop(name, None)
+        if record is None:
+            _RECORDS.pop(name, None)
         else:
-            _ENTRIES[name] = entry
+            _RECORDS[name] = record
 
 
-def find_entry(name: str) -> Entry | None:
+def find_record(name: str) -> OpRecord | None:
     """Return the op of that qualified name, or None."""
-    return _ENTRIES.get(name)
+    return _RECORDS.get(name)
 
 
-def all_entries() -> tuple[Entry, ...]:
+def all_records() -> tuple[OpRecord, ...]:
     """Return every declared op, in the order of declaration."""
-    return tuple(_ENTRIES.values())
+    return tuple(_RECORDS.values())
 
 
 def _is_again(old: AnyRegistration, new: AnyRegistration) -> bool:
@@ -243,21 +243,21 @@ def _check_free(declaration: Declaration) -> None:
 def renew_locks() -> None:
     """Give a forked child locks of its own: a thread that is gone may have held the parent's, in mid-change.
 
-    What may be out of date is dropped: the roads of all ops, and what was generated for an op in the midst of a change.
+    What may be out of date is dropped: the direct calls of all ops, and the generated code of an op in mid-change.
     An op that was half-declared is none.
     """
     global _lock
     if not _lock.acquire(blocking=False):
-        for name, entry in list(_ENTRIES.items()):
-            if entry.call is None:
-                del _ENTRIES[name]
+        for name, record in list(_RECORDS.items()):
+            if record.call is None:
+                del _RECORDS[name]
     _lock = threading.RLock()
-    for entry in list(_ALIVE):
-        if not entry.lock.acquire(blocking=False):
-            entry.programs = {}
-        entry.lock = threading.RLock()
-        if entry.roads is not None:
-            entry.roads.forget()
+    for record in list(_ALIVE):
+        if not record.lock.acquire(blocking=False):
+            record.programs = {}
+        record.lock = threading.RLock()
+        if record.direct_calls is not None:
+            record.direct_calls.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -15,7 +15,7 @@ from torch import Tensor
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.dispatch.generated import program_of
 from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
@@ -24,12 +24,12 @@ from custom_autograd.variants.memory import find_same, find_shared, has_several_
 
 
 def write_in_place(
-    entry: Entry, op: Callable[..., Any], given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]
+    record: OpRecord, op: Callable[..., Any], given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Tensor:
     """Return the op, written into one of its arguments.
 
     Args:
-        entry: of the op (Any: its arguments are of any type).
+        record: of the op (Any: its arguments are of any type).
         op: calls it.
         given: its first argument.
         args: its positional arguments.
@@ -42,35 +42,35 @@ def write_in_place(
         KernelError: the result does not fit into it.
         GradientError: it is a leaf that requires a gradient.
     """
-    name = next(iter(entry.declaration.schema.argument_names))
-    _refuse_several_elements_in_one_place(entry, f"{entry.name}.inplace", name, given)
-    _refuse_leaf(entry, name, given)
-    if _is_kept_for_backward(entry, given, args, kwargs):
+    name = next(iter(record.declaration.schema.argument_names))
+    _refuse_several_elements_in_one_place(record, f"{record.name}.inplace", name, given)
+    _refuse_leaf(record, name, given)
+    if _is_kept_for_backward(record, given, args, kwargs):
         kept = given.clone()  # what backward saves must not be written to
         args = [_replaced(value, given, kept) for value in args]
         kwargs = {key: _replaced(value, given, kept) for key, value in kwargs.items()}
-    result = _call(entry, op, args, kwargs)
-    _check(entry, f"{entry.name}.inplace", name, given, result)
+    result = _call(record, op, args, kwargs)
+    _check(record, f"{record.name}.inplace", name, given, result)
     if result.shape != given.shape:
         raise KernelError(
-            f"{entry.name}.inplace",
+            f"{record.name}.inplace",
             f"the result has another shape than '{name}', into which it is written",
             expected=_shape(given),
             found=_shape(result),
             do=f"call the op itself, or give '{name}' the shape of the result",
-            declared=entry.declaration.location,
+            declared=record.declaration.location,
         )
     given.copy_(result)
     return given
 
 
 def write_out(
-    entry: Entry, op: Callable[..., Any], targets: dict[str, Tensor], args: Sequence[Any], kwargs: dict[str, Any]
+    record: OpRecord, op: Callable[..., Any], targets: dict[str, Tensor], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
     """The op, written into other tensors.
 
     Args:
-        entry: of the op (Any: its arguments are of any type).
+        record: of the op (Any: its arguments are of any type).
         op: calls it.
         targets: by keyword, one tensor per visible output, in their order.
         args: its positional arguments.
@@ -80,7 +80,7 @@ def write_out(
         KernelError: a result does not fit into its tensor.
         GradientError: a tensor requires a gradient.
     """
-    label = f"{entry.name}.out"
+    label = f"{record.name}.out"
     for name, target in targets.items():
         if not isinstance(target, Tensor):
             raise KernelError(
@@ -88,15 +88,15 @@ def write_out(
                 f"'{name}' is not a tensor",
                 expected="a tensor",
                 found=type(target).__name__,
-                declared=entry.declaration.location,
+                declared=record.declaration.location,
             )
-        _refuse_several_elements_in_one_place(entry, label, name, target)
-    _refuse_gradients(entry, targets, [*args, *kwargs.values()])
-    refuse_shared_targets(entry, targets)
-    result = _call(entry, op, args, kwargs)
+        _refuse_several_elements_in_one_place(record, label, name, target)
+    _refuse_gradients(record, targets, [*args, *kwargs.values()])
+    refuse_shared_targets(record, targets)
+    result = _call(record, op, args, kwargs)
     results = result if isinstance(result, tuple) else (result,)
     for (name, target), one in zip(targets.items(), results, strict=True):
-        _check(entry, label, name, target, one)
+        _check(record, label, name, target, one)
         if one.shape != target.shape and target.numel() != 0:
             raise KernelError(
                 label,
@@ -104,39 +104,39 @@ def write_out(
                 expected=f"{_shape(one)}, or an empty tensor, which is resized",
                 found=_shape(target),
                 do=f"give '{name}' that shape, or resize it to zero elements",
-                declared=entry.declaration.location,
+                declared=record.declaration.location,
             )
     unfit = [(target, one) for target, one in zip(targets.values(), results, strict=True) if one.shape != target.shape]
     for target, one in unfit:
         target.resize_(one.shape)
     if unfit:
-        refuse_shared_targets(entry, targets)  # empty ones may share what they now need
+        refuse_shared_targets(record, targets)  # empty ones may share what they now need
     for target, one in zip(targets.values(), results, strict=True):
         target.copy_(one)
 
 
-def _call(entry: Entry, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _call(record: OpRecord, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Return the op as users call it.
 
     In-place and out= operations do not take part in autocast, PyTorch's own neither.
     """
-    for device in entry.registrations.autocast:
+    for device in record.registrations.autocast:
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return op(*args, **kwargs)
     return op(*args, **kwargs)
 
 
-def _is_kept_for_backward(entry: Entry, given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _is_kept_for_backward(record: OpRecord, given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether backward may save what is written to, under any of its names."""
     if not torch.is_grad_enabled() or not any(one.requires_grad for one in tensors_in([*args, *kwargs.values()])):
         return False
     if torch.compiler.is_dynamo_compiling():
         return True  # a compiler drops a copy that nobody reads
-    plan = program_of(entry).plan
-    if plan.drop_in is not None or plan.jvp is not None or adapter_of(entry.declaration).has_containers:
+    plan = program_of(record).plan
+    if plan.drop_in is not None or plan.jvp is not None or adapter_of(record.declaration).has_containers:
         return True
-    names = entry.declaration.schema.argument_names
+    names = record.declaration.schema.argument_names
     if next(iter(names)) in plan.saved:
         return True
     named = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -153,7 +153,7 @@ def _replaced(value: Any, given: Tensor, kept: Tensor) -> Any:  # Any: an argume
     return unflatten_tree([kept if leaf is given else leaf for leaf in leaves], structure)
 
 
-def _check(entry: Entry, label: str, name: str, target: Tensor, result: Tensor) -> None:
+def _check(record: OpRecord, label: str, name: str, target: Tensor, result: Tensor) -> None:
     """Refuse another device, and a dtype that cannot be cast, by PyTorch's rule."""
     if result.device != target.device:
         raise KernelError(
@@ -162,7 +162,7 @@ def _check(entry: Entry, label: str, name: str, target: Tensor, result: Tensor) 
             expected=str(result.device),
             found=str(target.device),
             do=f"move '{name}', or the other arguments, to one device",
-            declared=entry.declaration.location,
+            declared=record.declaration.location,
         )
     if _kind(result.dtype) > _kind(target.dtype):
         raise KernelError(
@@ -171,7 +171,7 @@ def _check(entry: Entry, label: str, name: str, target: Tensor, result: Tensor) 
             expected=f"{result.dtype}, or a dtype that it can be cast to without losing its kind",
             found=str(target.dtype),
             do=f"give '{name}' that dtype",
-            declared=entry.declaration.location,
+            declared=record.declaration.location,
         )
 
 
@@ -182,7 +182,7 @@ def _kind(dtype: torch.dtype) -> int:
     return 2 if dtype.is_floating_point else int(dtype != torch.bool)
 
 
-def _refuse_several_elements_in_one_place(entry: Entry, label: str, name: str, tensor: Tensor) -> None:
+def _refuse_several_elements_in_one_place(record: OpRecord, label: str, name: str, tensor: Tensor) -> None:
     if has_several_elements_in_one_place(tensor):
         raise KernelError(
             label,
@@ -190,37 +190,37 @@ def _refuse_several_elements_in_one_place(entry: Entry, label: str, name: str, t
             expected="a tensor that is not expanded",
             found=f"strides {tuple(tensor.stride())} for {_shape(tensor)}",
             do=f"clone() '{name}' before the call",
-            declared=entry.declaration.location,
+            declared=record.declaration.location,
         )
 
 
-def _refuse_leaf(entry: Entry, name: str, given: Tensor) -> None:
+def _refuse_leaf(record: OpRecord, name: str, given: Tensor) -> None:
     """Raise before anything is computed; where nobody may ask, PyTorch's own copy_ refuses it."""
     if torch.compiler.is_compiling() or transforms.is_transforming() or not torch.is_grad_enabled():
         return
     if functions.is_leaf_in_graph(given):
         raise GradientError(
-            f"{entry.name}.inplace",
+            f"{record.name}.inplace",
             f"'{name}' is a leaf that requires a gradient, or a view of one, and is written to",
             do="call it under torch.no_grad(), on a copy, or call the op itself",
-            declared=entry.declaration.location,
+            declared=record.declaration.location,
         )
 
 
-def _refuse_gradients(entry: Entry, targets: dict[str, Tensor], values: list[Any]) -> None:
+def _refuse_gradients(record: OpRecord, targets: dict[str, Tensor], values: list[Any]) -> None:
     """PyTorch's rule."""
     if not torch.is_grad_enabled():
         return
     if any(tensor.requires_grad for tensor in tensors_in([*targets.values(), *values])):
         raise GradientError(
-            f"{entry.name}.out",
+            f"{record.name}.out",
             "functions with out=... do not support automatic differentiation, and a tensor requires a gradient",
             do="call it under torch.no_grad(), or call the op itself",
-            declared=entry.declaration.location,
+            declared=record.declaration.location,
         )
 
 
-def refuse_shared_targets(entry: Entry, targets: dict[str, Tensor]) -> None:
+def refuse_shared_targets(record: OpRecord, targets: dict[str, Tensor]) -> None:
     """Refuse two targets in one place; while a graph is traced there are no places, but the same tensor is seen.
 
     Raises:
@@ -230,7 +230,7 @@ def refuse_shared_targets(entry: Entry, targets: dict[str, Tensor]) -> None:
         return
     shared = find_same(targets) if torch.compiler.is_dynamo_compiling() else find_shared(targets)
     if shared is not None:
-        raise_text(KernelError, _sharing(f"{entry.name}.out", entry.declaration.location, *shared))
+        raise_text(KernelError, _sharing(f"{record.name}.out", record.declaration.location, *shared))
 
 
 @constant_in_graphs  # Dynamo cannot trace how a message is laid out

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 
 Metadata: TypeAlias = tuple[tuple[torch.Size, torch.dtype], ...]
 MOST = 256  # calls that are remembered for each variant
@@ -18,8 +18,8 @@ MOST = 256  # calls that are remembered for each variant
 class Expected:
     """The shapes and dtypes of one op's visible outputs, by what it is called with."""
 
-    def __init__(self, entry: Entry) -> None:
-        self._entry = entry
+    def __init__(self, record: OpRecord) -> None:
+        self._record = record
         self._known: dict[Hashable, Metadata | None] = {}
 
     def find(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Metadata | None:  # Any: the op's arguments
@@ -28,8 +28,8 @@ class Expected:
         Raises:
             KernelError: there is neither a fake nor a reference that could tell.
         """
-        rule = self._entry.registrations.fake
-        function = self._entry.reference() if rule is None else rule.function
+        rule = self._record.registrations.fake
+        function = self._record.reference() if rule is None else rule.function
         if function is None:
             raise self._missing()
         key = (function, _key(args), _key(tuple(kwargs.items())))
@@ -50,7 +50,7 @@ class Expected:
                 result = function(*_without_data(args), **{k: _without_data(value) for k, value in kwargs.items()})
         except Exception:  # noqa: BLE001 - a fake that needs data says so with any error; the op itself then runs
             return None
-        outputs = self._entry.declaration.schema.outputs
+        outputs = self._record.declaration.schema.outputs
         results = result if isinstance(result, (tuple, list)) else (result,)
         if len(results) != len(outputs) or not all(isinstance(one, Tensor) for one in results):
             return None
@@ -59,10 +59,10 @@ class Expected:
 
     def _missing(self) -> KernelError:
         return KernelError(
-            self._entry.name,
+            self._record.name,
             "a kernel of a variant runs only where the result fits, and nothing tells the shape of the result",
             expected="a fake or a reference of the op",
-            declared=self._entry.declaration.location,
+            declared=self._record.declaration.location,
             do="register_fake for the op",
         )
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 
 from custom_autograd import declare, register
-from custom_autograd.calls.kernel_options import Terms
+from custom_autograd.calls.kernel_options import KernelOptions
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.variants import INPLACE, OUT, SUFFIXES, find_problem, variant_of
 from custom_autograd.dispatch.call import make_public_call
-from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import registry
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Fake
 from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.dispatch import OpOverload
@@ -46,7 +46,7 @@ class Variant:
 
     kind: ClassVar[str]
 
-    def __init__(self, op: Entry) -> None:
+    def __init__(self, op: OpRecord) -> None:
         self.op = op
         self._problem = find_problem(op.declaration.schema, self.kind) or _find_container(op, self.kind)
         self._expected = Expected(op)
@@ -73,22 +73,22 @@ class Variant:
     @property
     def schema(self) -> Schema:
         """Return arguments and outputs; those written to are marked."""
-        return self._entry.declaration.schema
+        return self._record.declaration.schema
 
     @property
     def overload(self) -> OpOverload:
         """Return the dispatcher's op, such as `torch.ops.namespace.name_.default`."""
-        assert self._entry.overload is not None
-        return self._entry.overload
+        assert self._record.overload is not None
+        return self._record.overload
 
     @property
     def kernels(self) -> dict[str, str]:
         """`file:line` of each kernel of its own, by device type; empty where it is the op and a copy."""
-        kernels, derived = self._entry.kernels, self._entry.declaration.function
+        kernels, derived = self._record.kernels, self._record.declaration.function
         return {name or "default": one.location for name, one in kernels.items() if one.given is not derived}
 
     @property
-    def _entry(self) -> Entry:
+    def _record(self) -> OpRecord:
         """Return what was declared and registered for it; declared now, if it was not.
 
         Raises:
@@ -150,11 +150,11 @@ class Variant:
         """
 
         def decorate(function: F) -> F:
-            entry = self._entry
-            is_derived = device_types is None and entry.kernels[None].given is entry.declaration.function
+            record = self._record
+            is_derived = device_types is None and record.kernels[None].given is record.declaration.function
             guarded = self._guarded(function) if callable(function) else function
-            register.add_kernel(entry, device_types, guarded, Terms(), replace=replace or is_derived)
-            entry.has_own_kernels = True
+            register.add_kernel(record, device_types, guarded, KernelOptions(), replace=replace or is_derived)
+            record.has_own_kernels = True
             return function
 
         return decorate if fn is None else decorate(fn)
@@ -172,16 +172,16 @@ class Variant:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # Any: as the schema says, here and below
         """Return its own kernels by way of the dispatcher, or directly; else the op and a copy."""
         self.refuse_if_impossible()
-        entry = self.op.variants.get(self.kind)
-        if entry is None or not entry.has_own_kernels:
+        record = self.op.variants.get(self.kind)
+        if record is None or not record.has_own_kernels:
             return self._compose(*args, **kwargs)
         if torch.compiler.is_dynamo_compiling():
-            assert entry.call is not None
-            return entry.call(*args, **kwargs)
+            assert record.call is not None
+            return record.call(*args, **kwargs)
         if transforms.is_transforming():
             return self._compose(*args, **kwargs)
         if self._direct is None:
-            self._direct = make_public_call(entry)
+            self._direct = make_public_call(record)
         return self._direct(self, *args, **kwargs)
 
     def _call_op(self, *args: Any, **kwargs: Any) -> Any:
@@ -199,7 +199,7 @@ class Variant:
     def _guarded(self, function: F) -> F:
         raise NotImplementedError
 
-    def _declare(self) -> Entry:
+    def _declare(self) -> OpRecord:
         self.refuse_if_impossible()
         op, home = self.op.declaration, self.op.home
         if adapter_of(op).has_containers:
@@ -211,7 +211,7 @@ class Variant:
                 do="call it: it is the op, then a copy",
             )
         name = home.suffixed(SUFFIXES[self.kind])
-        taken = registry.find_entry(str(name))
+        taken = registry.find_record(str(name))
         tags = tuple(tag for tag in HANDED_BACK if tag.name == self.kind)
         composition = functools.partial(self._compose)
         declaration = Declaration(
@@ -225,22 +225,22 @@ class Variant:
             composition=composition,
         )
         is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
-        entry = declare.define(declaration, replace=is_old)
-        entry.modules = self.op.modules
-        entry.add(Fake(op.location, composition), replace=False)
-        return entry
+        record = declare.define(declaration, replace=is_old)
+        record.modules = self.op.modules
+        record.add(Fake(op.location, composition), replace=False)
+        return record
 
 
-def _find_container(op: Entry, kind: str) -> str | None:
+def _find_container(op: OpRecord, kind: str) -> str | None:
     """Return which container stands in the way of a variant, or None."""
     nothing: str | None = None
-    return adapter_of(op.declaration).around(nothing, lambda form, _: _find_container_in(form, kind))
+    return adapter_of(op.declaration).around(nothing, lambda tree, _: _find_container_in(tree, kind))
 
 
-def _find_container_in(form: Form, kind: str) -> str | None:
-    if form.results is not None:
+def _find_container_in(tree: ArgumentTree, kind: str) -> str | None:
+    if tree.results is not None:
         return "it returns a container"
-    return "its first argument is a container" if kind == INPLACE and not form.is_plain(0) else None
+    return "its first argument is a container" if kind == INPLACE and not tree.is_plain(0) else None
 
 
 def _restore(cls: type[Variant], name: str, modules: str | tuple[str, ...]) -> Variant:

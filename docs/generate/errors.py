@@ -38,7 +38,7 @@ def page(root: Path) -> str:
         parts += [f"## {title}", *INTRODUCTIONS.get(error, ())] if own else []
         for path, group in _by_file(own):
             parts.append(f"### {titles[path.relative_to(root / 'custom_autograd')]}")
-            parts += [_entry(row, places[row], shown.get((row.error, row.text))) for row in group]
+            parts += [_record(row, places[row], shown.get((row.error, row.text))) for row in group]
     return "\n\n".join(parts) + "\n"
 
 
@@ -148,7 +148,7 @@ def anchors(found: list[Message]) -> dict[Message, str]:
 WORDS = 8
 
 
-def _entry(message: Message, anchor: str, example: str | None) -> str:
+def _record(message: Message, anchor: str, example: str | None) -> str:
     lines = [f"{anchored(anchor)} {code(message.text)}"]
     facts = dict(message.facts)
     for name, label in (("expected", "Expected"), ("do", "What to do")):

@@ -109,7 +109,7 @@ def test_the_location_is_that_of_the_function_behind():
 def test_pickled(name):
     op = OPS[name][0]
 
-    assert op._entry is pickle.loads(pickle.dumps(op))._entry
+    assert op._record is pickle.loads(pickle.dumps(op))._record
 
 
 def test_rules_that_are_methods_by_value(fresh_compiler):

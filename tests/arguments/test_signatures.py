@@ -267,8 +267,8 @@ def _(grad, x, weight):
 
 @affine.register_jvp
 def _(x, weight, tangent_x, tangent_weight, tangent_bias):
-    terms = [(tangent_x, weight), (tangent_weight, x), (tangent_bias, 1)]
-    return sum(tangent * factor for tangent, factor in terms if tangent is not None)
+    options = [(tangent_x, weight), (tangent_weight, x), (tangent_bias, 1)]
+    return sum(tangent * factor for tangent, factor in options if tangent is not None)
 
 
 @affine.register_vmap

@@ -225,14 +225,14 @@ def test_a_replaced_policy_is_compiled_anew():
     op = custom_op("autocast::recompiled", lambda x: x * 2, schema="(Tensor x) -> Tensor")
     op.register_fake(lambda x: torch.empty_like(x))
     op.register_autocast("cpu", LOW)
-    before, compiled = fingerprint(op._entry), torch.compile(lambda x: op(x) + 0, backend="aot_eager")
+    before, compiled = fingerprint(op._record), torch.compile(lambda x: op(x) + 0, backend="aot_eager")
     with lowered():
         dtypes = [compiled(torch.ones(2)).dtype]
         op.register_autocast("cpu", "keep", replace=True)
         dtypes.append(compiled(torch.ones(2)).dtype)
 
     assert [LOW, torch.float32] == dtypes
-    assert before != fingerprint(op._entry)
+    assert before != fingerprint(op._record)
 
 
 class Side(enum.Enum):

@@ -89,7 +89,7 @@ def test_the_fingerprint_follows_rules_and_nothing_else():
     def declare(number, gradient):
         op = custom_op(f"compiler::fingerprint_{number}")(plain)
         op.register_backward(gradient)
-        return fingerprint(op._entry)
+        return fingerprint(op._record)
 
     first = declare(1, lambda grad: grad * 2)
 
@@ -106,7 +106,7 @@ def test_the_fingerprint_follows_containers_that_a_rule_reads(value):
     def declare(number, read):
         op = custom_op(f"compiler::{type(value).__name__}_{number}")(plain)
         op.register_backward(lambda grad: grad * len(read))
-        return fingerprint(op._entry)
+        return fingerprint(op._record)
 
     assert declare(1, value) != declare(2, [2.0])
 
@@ -115,7 +115,7 @@ def test_the_fingerprint_follows_what_partial_bound():
     def declare(number, factor):
         op = custom_op(f"compiler::partial_{number}")(plain)
         op.register_backward(functools.partial(scale_gradient, factor))
-        return fingerprint(op._entry)
+        return fingerprint(op._record)
 
     assert declare(1, 2.0) == declare(2, 2.0)
     assert declare(3, 2.0) != declare(4, 3.0)
@@ -133,7 +133,7 @@ def test_the_fingerprint_follows_functions_without_a_module():
         exec(f"def factor(): return {factor}\ndef backward(grad): return grad * factor()", scope)
         op = custom_op(f"compiler::made_{number}")(plain)
         op.register_backward(scope["backward"])
-        return fingerprint(op._entry)
+        return fingerprint(op._record)
 
     assert declare(1, 2) == declare(2, 2)
     assert declare(3, 2) != declare(4, 3)

@@ -95,7 +95,7 @@ def test_json_has_every_mutant(folder, capsys):
     document = json.loads((folder / "found.json").read_text())
 
     assert document["ok"]
-    assert [("backward", "sign", "noticed")] == [(r["rule"], r["operator"], r["fate"]) for r in document["mutants"]]
+    assert [("backward", "sign", "noticed")] == [(r["rule"], r["operator"], r["status"]) for r in document["mutants"]]
 
 
 def test_unknown_operator_ends_with_2(folder, capsys):

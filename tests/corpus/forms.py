@@ -27,7 +27,7 @@ Rule: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class ArgumentTree:
     """An op in pieces.
 
     Args:
@@ -46,7 +46,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared(Form):
+class Declared(ArgumentTree):
     """An op of this package.
 
     Args:
@@ -75,7 +75,7 @@ class Declared(Form):
     hidden: tuple[str, ...] = ()
     non_differentiable: tuple[str, ...] = ()
     tags: tuple[torch.Tag, ...] = ()
-    parts: Mapping[str, Form] = field(default_factory=dict)
+    parts: Mapping[str, ArgumentTree] = field(default_factory=dict)
 
     def declare(self, name: str) -> object:
         """Declares it, and registers what there is."""
@@ -113,7 +113,7 @@ class Declared(Form):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Library(Form):
+class Library(ArgumentTree):
     """An op of torch.library.custom_op."""
 
     schema: str
@@ -137,7 +137,7 @@ class Library(Form):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Defined(Form):
+class Defined(ArgumentTree):
     """An op of the dispatcher, with kernels by dispatch key."""
 
     schema: str
@@ -162,7 +162,7 @@ class Defined(Form):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written(Form):
+class Written(ArgumentTree):
     """A torch.autograd.Function; without `setup`, `forward` takes ctx first."""
 
     forward: Rule
@@ -179,7 +179,7 @@ class Written(Form):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plain(Form):
+class Plain(ArgumentTree):
     """A Python function."""
 
     function: Rule

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from corpus.forms import Form
+from corpus.forms import ArgumentTree
 from custom_autograd.verification.harness.targets import SamplesRule
 
 
@@ -47,12 +47,12 @@ class Honest:
     samples: SamplesRule
 
 
-def plant(name: str, family: str, check: str, purpose: str, form: Form) -> Mutant:
+def plant(name: str, family: str, check: str, purpose: str, form: ArgumentTree) -> Mutant:
     """A mutant of pieces."""
     return Mutant(name, family, purpose, check, _once(functools.partial(form.declare, name)), form.samples)
 
 
-def honest(name: str, purpose: str, form: Form) -> Honest:
+def honest(name: str, purpose: str, form: ArgumentTree) -> Honest:
     """An honest op of pieces."""
     return Honest(name, purpose, _once(functools.partial(form.declare, name)), form.samples)
 

@@ -99,8 +99,8 @@ def ignored_in_containers(x: Tensor, p: Weights) -> Tensor:
 
 def _known_but_not_attached(op, casts, output=None):
     """A policy of which the dispatcher knows nothing."""
-    policy = parse_policy(op._entry.declaration, "cpu", casts, output)
-    op._entry.add(Autocast("nowhere", policy), replace=False)
+    policy = parse_policy(op._record.declaration, "cpu", casts, output)
+    op._record.add(Autocast("nowhere", policy), replace=False)
 
 
 _known_but_not_attached(not_followed, "lower")

@@ -123,7 +123,7 @@ def test_plain_function_is_skipped_with_the_reason():
     assert "only an op of the dispatcher" in result.message
 
 
-@pytest.mark.parametrize("op", [padded, padded_to_a_multiple], ids=lambda op: op._entry.name)
+@pytest.mark.parametrize("op", [padded, padded_to_a_multiple], ids=lambda op: op._record.name)
 def test_reference_that_pads_passes(op):
     assert "passed" == result_of(op, Sample(torch.ones(3, 4), 5)).status
 

@@ -60,13 +60,13 @@ def _(make):
     yield Sample(make(3))
 
 
-def fates(*operators, checks=("gradcheck",)):
+def statuses(*operators, checks=("gradcheck",)):
     outcomes = mutate([identity], by_checks(select_checks(checks)), operators=operators)
-    return {(row.rule, row.operator): row.fate for row in outcomes}
+    return {(row.rule, row.operator): row.status for row in outcomes}
 
 
 def test_check_that_fails_notices():
-    assert fates("sign") == {("backward", "sign"): "noticed"}
+    assert statuses("sign") == {("backward", "sign"): "noticed"}
 
 
 def test_outcome_names_the_check_and_what_it_says():
@@ -77,21 +77,21 @@ def test_outcome_names_the_check_and_what_it_says():
 
 
 def test_change_that_no_check_looks_for_survives():
-    assert fates("abs", checks=("schema",)) == {("backward", "abs"): "survived"}
+    assert statuses("abs", checks=("schema",)) == {("backward", "abs"): "survived"}
 
 
 def test_change_without_effect_on_the_samples_is_no_survivor():
-    assert fates("transpose") == {("backward", "transpose"): "no change"}
+    assert statuses("transpose") == {("backward", "transpose"): "no change"}
 
 
 def test_gradient_that_no_sample_wants_is_no_survivor():
     outcomes = mutate([shifted], by_checks(select_checks(["gradcheck"])), operators=["drop"])
 
-    assert [("drop[x]", "noticed"), ("drop[shift]", "no change")] == [(row.operator, row.fate) for row in outcomes]
+    assert [("drop[x]", "noticed"), ("drop[shift]", "no change")] == [(row.operator, row.status) for row in outcomes]
 
 
 def test_kernel_that_the_samples_never_call_is_not_reached():
-    found = fates("factor")
+    found = statuses("factor")
 
     assert found["kernel cuda", "factor"] == "not reached"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from custom_autograd import KernelError
-from custom_autograd.pytrees import treespecs as skeletons
+from custom_autograd.pytrees import treespecs as treespecs
 from custom_autograd.pytrees.basic_leaf_types import Parts
 from custom_autograd.pytrees.leaf_types import UnknownKindError, kind_of, letters
 from custom_autograd.pytrees.treespecs import MisfitError
@@ -60,7 +60,7 @@ def taken_apart(value, annotation=Any):
 
 def put_together(text, parts):
     rows = {"T": iter(parts.tensors), "I": iter(parts.ints), "F": iter(parts.floats)}
-    return skeletons.rebuild(skeletons.parse(text), lambda letter: next(rows[letter]))
+    return treespecs.rebuild(treespecs.parse(text), lambda letter: next(rows[letter]))
 
 
 def same(one, other):
@@ -103,10 +103,10 @@ def test_the_text_does_not_depend_on_numbers_and_tensors(value):
 @given(VALUES)
 def test_a_mirror_is_collected_in_the_order_of_the_tensors(value):
     text, parts = taken_apart(value)
-    node, numbers = skeletons.parse(text), iter(range(100))
-    mirror = skeletons.rebuild(node, lambda letter: next(numbers) if letter == "T" else None, is_plain=True)
+    node, numbers = treespecs.parse(text), iter(range(100))
+    mirror = treespecs.rebuild(node, lambda letter: next(numbers) if letter == "T" else None, is_plain=True)
 
-    assert list(range(len(parts.tensors))) == list(skeletons.collect(node, mirror, "v"))
+    assert list(range(len(parts.tensors))) == list(treespecs.collect(node, mirror, "v"))
 
 
 class Sides(TypedDict):
@@ -194,5 +194,5 @@ def test_a_text_imports_nothing(text, name, problem, imports_of):
     sys.path.insert(0, str(imports_of))
 
     with pytest.raises(KernelError, match=problem):
-        skeletons.rebuild(skeletons.parse(text.format(name)), lambda letter: None)
+        treespecs.rebuild(treespecs.parse(text.format(name)), lambda letter: None)
     assert "not_imported" not in sys.modules

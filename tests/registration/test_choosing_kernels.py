@@ -312,7 +312,7 @@ def test_a_kernel_that_ran_before_it_was_not_available_is_passed_over(way, requi
 
 
 def test_each_kernel_is_checked_in_full_when_it_first_runs():
-    """Not only the one that ran when the road to them was proven."""
+    """Not only the one that ran when the direct call to them was proven."""
     op = custom_op("choosing::subject", lambda x: x.add_(1) * 1, schema="(Tensor x) -> Tensor", replace=True)
     op.register_kernel("cpu", adding(1), name="small", when=lambda x: bool(x[0] < 2))
     for _ in range(3):
@@ -326,11 +326,11 @@ def test_insisting_does_not_leave_anything_behind():
     op = three()
     with op.use_kernel("plain"):
         value(op, 1)
-    before = op._entry.kernels.choose("cpu")
+    before = op._record.kernels.choose("cpu")
     with op.use_kernel("default"):
         value(op, 1)
 
-    assert op._entry.kernels.choose("cpu") is before
+    assert op._record.kernels.choose("cpu") is before
 
 
 def test_each_asyncio_task_insists_for_itself():
@@ -392,7 +392,7 @@ def test_a_single_kernel_is_called_as_it_is():
     op.register_kernel("cpu", function)
     value(op, 1)
 
-    assert op._entry.kernels.choose("cpu") is function
+    assert op._record.kernels.choose("cpu") is function
 
 
 def test_messages_name_the_kernel_that_ran():

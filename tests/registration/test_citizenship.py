@@ -72,7 +72,7 @@ def test_an_op_pickles_by_name():
     again = pickle.loads(pickle.dumps(scale))
 
     assert isinstance(again, CustomOp)
-    assert again._entry is scale._entry
+    assert again._record is scale._record
     assert 3.0 == again(torch.ones(1)).item()
 
 
@@ -87,7 +87,7 @@ def test_a_module_that_holds_an_op_can_be_copied_and_pickled():
     module.op = scale
 
     assert copy.deepcopy(module).op is scale
-    assert pickle.loads(pickle.dumps(module)).op._entry is scale._entry
+    assert pickle.loads(pickle.dumps(module)).op._record is scale._record
 
 
 def test_an_op_can_be_unpickled_where_its_module_is_not_imported_yet(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from custom_autograd import CustomAutogradError, DeclarationError, custom_op
-from custom_autograd.registration.registry import find_entry
+from custom_autograd.registration.registry import find_record
 
 
 def identity(x: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def test_what_cannot_be_an_op_is_refused(function, options, problem):
     message = str(caught.value)
     assert message.startswith("declaring::refused: ")
     assert f"test_declaring.py:{inspect.getsourcelines(function)[1]}" in message
-    assert find_entry("declaring::refused") is None
+    assert find_record("declaring::refused") is None
     assert not hasattr(torch.ops.declaring, "refused")
 
 
@@ -153,7 +153,7 @@ OTHER.define("taken(Tensor x) -> Tensor")
 def test_a_name_that_another_library_took_is_refused():
     with pytest.raises(DeclarationError, match="was not declared through custom_autograd"):
         custom_op("declaring_other::taken", identity)
-    assert find_entry("declaring_other::taken") is None
+    assert find_record("declaring_other::taken") is None
 
 
 # ------------------------------------------------------------------------------------------------------- the good side
@@ -217,7 +217,7 @@ def test_arguments_may_have_any_name(name):
 
 @pytest.mark.parametrize("name", AWKWARD)
 def test_arguments_may_have_any_name_under_torch_func(name):
-    op = find_entry(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._entry
+    op = find_record(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._record
     x = torch.rand(3, dtype=torch.float64)
     found = torch.func.grad(lambda t: op.call(t, 3, s=0.5).sum())(x)
     _, tangent = torch.func.jvp(lambda t: op.call(t, 3, s=0.5), (x,), (x,))
@@ -271,14 +271,16 @@ def schemas(draw):
 
 def _parse(text):
     from custom_autograd.core.annotations import read_function
+    from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
     from custom_autograd.core.inference import schema_of
     from custom_autograd.core.names import parse_name
-    from custom_autograd.core.wish import Refusal, Wish
 
     parse_name("declaring::property")
-    wish = Wish(op="declaring::property", mutates=(), schema=text, outputs=None, hidden=(), non_differentiable=())
-    refuse = Refusal(wish.op, "test_declaring.py")
-    return schema_of(_anything, read_function(_anything, wish, refuse), wish, refuse)
+    declaration_options = DeclarationOptions(
+        op="declaring::property", mutates=(), schema=text, outputs=None, hidden=(), non_differentiable=()
+    )
+    refuse = Refusal(declaration_options.op, "test_declaring.py")
+    return schema_of(_anything, read_function(_anything, declaration_options, refuse), declaration_options, refuse)
 
 
 def _anything(*args, **kwargs):
@@ -307,10 +309,12 @@ def test_a_schema_agrees_with_the_parser_of_the_dispatcher(text):
 
 def test_the_generated_source_of_every_awkward_name_is_python():
     for name in AWKWARD:
-        entry = find_entry(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._entry
+        record = (
+            find_record(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._record
+        )
         from custom_autograd.dispatch.generated import program_of
 
-        assert ast.parse(program_of(entry).source)
+        assert ast.parse(program_of(record).source)
 
 
 @pytest.mark.parametrize("option", [{"mutates_args": 3}, {"device_types": 3}, {"hidden": 3}, {"tags": ["x"]}], ids=str)

@@ -372,8 +372,8 @@ def test_replace_means_it(op, register, one, other):
     register(op, one)
     register(op, other, replace=True)
 
-    registered = [function for rule in op._entry.registrations.all() for function in rule.functions]
-    registered += [kernel.function for kernel in op._entry.kernels.values()]
+    registered = [function for rule in op._record.registrations.all() for function in rule.functions]
+    registered += [kernel.function for kernel in op._record.kernels.values()]
     assert other in registered
     assert one not in registered
 
@@ -383,7 +383,7 @@ def test_a_refused_second_rule_leaves_the_first(op):
     with pytest.raises(RegistrationError):
         op.register_fake(second)
 
-    assert first is op._entry.registrations.fake.function
+    assert first is op._record.registrations.fake.function
 
 
 def test_autocast_twice_raises(op):

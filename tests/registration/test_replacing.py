@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import DeclarationError, custom_op
-from custom_autograd.registration.registry import find_entry
+from custom_autograd.registration.registry import find_record
 
 
 def declare(name, factor, **options):
@@ -117,7 +117,7 @@ def test_what_the_dispatcher_refuses_is_rolled_back(asked):
 
     assert 2.0 == asked(old)
     assert 2.0 == asked(torch.ops.replacing.refused)
-    assert old._entry is find_entry("replacing::refused")
+    assert old._record is find_record("replacing::refused")
     assert 5.0 == value(declare("refused", 5.0, replace=True))
 
 
@@ -125,7 +125,7 @@ def test_a_first_declaration_that_the_dispatcher_refuses_leaves_nothing():
     with pytest.raises(DeclarationError, match="the dispatcher refuses the op"):
         declare("never", 3.0, device_types="nothing")
 
-    assert find_entry("replacing::never") is None
+    assert find_record("replacing::never") is None
     assert not hasattr(torch.ops.replacing, "never")
     assert 2.0 == value(declare("never", 2.0))
 

@@ -1,4 +1,4 @@
-"""The direct road is the dispatcher's way: in every mode, for every kind of tensor, for every shape of schema."""
+"""The direct call is the dispatcher's way: in every mode, for every kind of tensor, for every shape of schema."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from runtime.grid_ops import OPS, GridOp
 from runtime.grid_tensors import KINDS, Wrapper, numbers
 from torch import Tensor
 
-from custom_autograd.dispatch import direct_calls as roads
+from custom_autograd.dispatch import direct_calls as direct_calls
 from custom_autograd.dispatch.direct_calls import through_dispatcher
 
-SLOW = ("compile", "export", "linearize")  # these trace the call, which takes no direct road: a third of the kinds
+SLOW = ("compile", "export", "linearize")  # these trace the call, which takes no direct call: a third of the kinds
 
 
 def shown(value: Any) -> Any:
@@ -62,7 +62,7 @@ def outcome(mode: str, grid_op: GridOp, kind: str) -> list[Any]:
         result = MODES[mode](grid_op.call, x, y, seen)
         seen.append(shown(result))
         seen += gradients(result, x, y)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other road must raise it too
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other direct call must raise it too
         seen.append((type(error).__name__, first_line(error)))
     seen += [shown(x), shown(y)]
     return seen
@@ -96,7 +96,7 @@ def test_every_cell_is_the_same_on_both_roads(mode, op):
     differences = []
     for kind in list(KINDS)[::3] if mode in SLOW else KINDS:
         for _ in range(2):
-            OPS[op].call(*numbers(3, 2))  # a road for plain tensors is known: no other tensor may pass for one
+            OPS[op].call(*numbers(3, 2))  # a direct call for plain tensors is known: no other tensor may pass for one
         runs = [outcome(mode, OPS[op], kind) for _ in range(1 if mode in SLOW else 3)]
         with through_dispatcher():
             expected = outcome(mode, OPS[op], kind)
@@ -111,7 +111,7 @@ def test_plain_calls_do_take_the_direct_road(op, monkeypatch):
     x, y = numbers(3, 2)
     for _ in range(2):
         OPS[op].call(x, y)
-    monkeypatch.setattr(OPS[op].op._entry, "call", lambda *args, **kwargs: pytest.fail("the dispatcher was called"))
+    monkeypatch.setattr(OPS[op].op._record, "call", lambda *args, **kwargs: pytest.fail("the dispatcher was called"))
 
     OPS[op].call(x, y)
     OPS[op].call(x.requires_grad_(), y)
@@ -119,16 +119,18 @@ def test_plain_calls_do_take_the_direct_road(op, monkeypatch):
 
 
 def test_a_road_that_differs_is_reported(monkeypatch):
-    """The comparison itself: a direct road with another kernel than the dispatcher's is found."""
+    """The comparison itself: a direct call with another kernel than the dispatcher's is found."""
     monkeypatch.setattr(
-        roads.Roads, "_prove", lambda self, tensors: (lambda *_: True, lambda x, y: x - y, None, False, False)
+        direct_calls.DirectCallTable,
+        "_prove",
+        lambda self, tensors: (lambda *_: True, lambda x, y: x - y, None, False, False),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        OPS["one"].op._entry.forget()
+        OPS["one"].op._record.forget()
         found = [outcome("none", OPS["one"], "plain") for _ in range(2)][-1]
     with through_dispatcher():
         expected = outcome("none", OPS["one"], "plain")
-    OPS["one"].op._entry.forget()
+    OPS["one"].op._record.forget()
 
     assert found != expected

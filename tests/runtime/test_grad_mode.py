@@ -183,7 +183,7 @@ def test_a_mode_inside_an_overload_s_call_finds_grad_mode_off():
     x = torch.ones(3)
     for _ in range(3):
         op(x)
-    autograd = op._entry.programs["cheap"].autograd
+    autograd = op._record.programs["cheap"].autograd
     keyset = torch._C._dispatch_keys(x)
     with Heavy():
         assert [False] * 3 == [autograd(keyset, x).requires_grad for _ in range(3)]
@@ -280,7 +280,7 @@ def test_an_interrupt_leaves_grad_mode_as_it_was(interrupted, way):
     x = torch.ones(3)
     for _ in range(3):
         op(x)
-    program = op._entry.programs["cheap"]
+    program = op._record.programs["cheap"]
     calls = {
         "op": (type(op).__call__, (op, x)),
         "writing op": (type(op).__call__, (op, x)),

@@ -244,10 +244,10 @@ def test_every_name_in_generated_source_is_the_ops_or_is_chosen_to_be_free(kind,
         if isinstance(node, (ast.Name, ast.arg))
     }
     stray = {name for name in stray if not name.startswith("own_")}
-    flat = {*op._entry.declaration.schema.argument_names, *op._entry.declaration.schema.output_names}
+    flat = {*op._record.declaration.schema.argument_names, *op._record.declaration.schema.output_names}
 
     assert len(texts) >= 2
-    assert stray <= {*PLAIN.values(), *flat, op._entry.declaration.name.name}
+    assert stray <= {*PLAIN.values(), *flat, op._record.declaration.name.name}
     assert found[0] is not None
 
 

@@ -137,7 +137,7 @@ def is_ours(name):
     """Return True if the op of this name was declared with this package."""
     from custom_autograd.registration import registry
 
-    return registry.find_entry(name) is not None
+    return registry.find_record(name) is not None
 
 
 FLOWS = {"torchao": torchao, "transformers": transformers, "fms": fms}

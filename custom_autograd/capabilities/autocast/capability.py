@@ -11,7 +11,7 @@ from custom_autograd.capabilities.autocast.caster import Caster, is_cast, polici
 from custom_autograd.registration.capability import Call, Capability
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import opened
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import key_of_device
 
@@ -21,35 +21,35 @@ class Autocast(Capability):
 
     name = "autocast"
 
-    def attach(self, entry: Entry) -> None:
+    def attach(self, record: OpRecord) -> None:
         """Register a kernel at the Autocast key of each device type with a policy."""
-        for device_type in entry.registrations.autocast:
-            implement(entry, f"Autocast{key_of_device(device_type)}", _kernel(entry, device_type))
+        for device_type in record.registrations.autocast:
+            implement(record, f"Autocast{key_of_device(device_type)}", _kernel(record, device_type))
 
-    def is_direct(self, entry: Entry, tensors: Sequence[Tensor]) -> bool:
+    def is_direct(self, record: OpRecord, tensors: Sequence[Tensor]) -> bool:
         """Return False if a policy is in effect for a tensor."""
-        return not any(is_cast(entry, tensor) for tensor in tensors)
+        return not any(is_cast(record, tensor) for tensor in tensors)
 
-    def around_backward(self, entry: Entry, backward: Call) -> Call:
+    def around_backward(self, record: OpRecord, backward: Call) -> Call:
         """Switch autocast off in the backward, as it was in the forward."""
-        return without_casts(entry, backward)
+        return without_casts(record, backward)
 
-    def around_batched(self, entry: Entry, batched: Call) -> Call:
+    def around_batched(self, record: OpRecord, batched: Call) -> Call:
         """Apply the policies above the batching kernel, which runs above the Autocast key."""
-        return Caster(entry).around(batched)
+        return Caster(record).around(batched)
 
-    def describe(self, entry: Entry) -> str:
+    def describe(self, record: OpRecord) -> str:
         """Return the policies, or that autocast leaves the op alone."""
-        policies = [f"{policy.device_type}: {policy.text}" for policy in policies_of(entry)]
+        policies = [f"{policy.device_type}: {policy.text}" for policy in policies_of(record)]
         return f"registered: {'; '.join(policies)}" if policies else "none: inputs keep their dtype"
 
 
-def _kernel(entry: Entry, device_type: str) -> Callable[..., Any]:
-    caster = Caster(entry)
+def _kernel(record: OpRecord, device_type: str) -> Callable[..., Any]:
+    caster = Caster(record)
 
     @outside_compilation
     def autocast(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        policy = entry.registrations.autocast[device_type].policy
-        return caster.run(policy, opened(entry), *args, **kwargs)
+        policy = record.registrations.autocast[device_type].policy
+        return caster.run(policy, opened(record), *args, **kwargs)
 
     return autocast

@@ -19,22 +19,22 @@ from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.casting import PROMOTE, CastPolicy
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import without_autocast
 from custom_autograd.torch_private.transforms import depth
 
 Call = Callable[..., Any]  # Any: takes and returns what the schema says
 
 
-def policies_of(entry: Entry) -> tuple[CastPolicy, ...]:
+def policies_of(record: OpRecord) -> tuple[CastPolicy, ...]:
     """Return what is registered, one policy for each device type."""
-    return tuple(rule.policy for rule in entry.registrations.autocast.values())
+    return tuple(rule.policy for rule in record.registrations.autocast.values())
 
 
-def is_cast(entry: Entry, tensor: Tensor) -> bool:
+def is_cast(record: OpRecord, tensor: Tensor) -> bool:
     """Return whether a policy is in effect for a tensor."""
     device_type = tensor.device.type
-    return device_type in entry.registrations.autocast and torch.is_autocast_enabled(device_type)
+    return device_type in record.registrations.autocast and torch.is_autocast_enabled(device_type)
 
 
 class _Depths(threading.local):
@@ -50,9 +50,9 @@ _depths = _Depths()
 class Caster:
     """Applies the policies of one op."""
 
-    def __init__(self, entry: Entry) -> None:
-        self._entry = entry
-        self._bind = Binder(entry.declaration.schema)
+    def __init__(self, record: OpRecord) -> None:
+        self._record = record
+        self._bind = Binder(record.declaration.schema)
 
     def around(self, call: Call) -> Call:
         """Return what runs the op under all policies for which autocast is on, and is itself above the Autocast key."""
@@ -67,7 +67,7 @@ class Caster:
 
     def _in_effect(self, *args: Any, **kwargs: Any) -> tuple[CastPolicy, ...]:
         """Return the policies for which autocast is on, where the call has a tensor on their device type."""
-        enabled = [p for p in policies_of(self._entry) if torch.is_autocast_enabled(p.device_type)]
+        enabled = [p for p in policies_of(self._record) if torch.is_autocast_enabled(p.device_type)]
         if not enabled:
             return ()
         devices = {tensor.device.type for value in (*args, *kwargs.values()) for tensor in _tensors(value)}
@@ -82,7 +82,7 @@ class Caster:
             args: as the dispatcher hands them on (Any: what the schema says, as below).
             kwargs: ditto.
         """
-        key, here = id(self._entry), depth()
+        key, here = id(self._record), depth()
         outer = _depths.of.get(key)
         with without_autocast(policy.device_type):
             if outer is not None and here < outer:
@@ -107,7 +107,7 @@ class Caster:
             return result
         floating = [t for value in arguments.values() for t in _tensors(value) if t.is_floating_point()]
         given = next((tensor.dtype for tensor in floating if tensor.device.type == policy.device_type), None)
-        outputs = self._entry.declaration.schema.outputs
+        outputs = self._record.declaration.schema.outputs
         results = [result] if len(outputs) == 1 else list(result)
         for index, output in enumerate(outputs):
             if output.name in policy.outputs:
@@ -116,9 +116,9 @@ class Caster:
         return results[0] if len(outputs) == 1 else tuple(results)
 
 
-def without_casts(entry: Entry, backward: Call) -> Call:
+def without_casts(record: OpRecord, backward: Call) -> Call:
     """Return the backward of an op, with autocast off where the op has a policy: as its forward ran."""
-    for policy in policies_of(entry):
+    for policy in policies_of(record):
         backward = _switched_off(policy.device_type, backward)
     return backward
 

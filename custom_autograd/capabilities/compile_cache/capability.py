@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint
 from custom_autograd.registration.capability import Capability
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiler import CacheTag
 
 _TAG = CacheTag()
@@ -20,15 +20,15 @@ class CompileCache(Capability):
 
     name = "compile cache"
 
-    def attach(self, entry: Entry) -> None:
+    def attach(self, record: OpRecord) -> None:
         """Count the rules of the op again, if something may have been compiled with them."""
-        if entry.is_traced:
-            self.before_trace(entry)
+        if record.is_traced:
+            self.before_trace(record)
 
-    def before_trace(self, entry: Entry) -> None:
+    def before_trace(self, record: OpRecord) -> None:
         """Count the rules of the op into the tag, in place of what was counted before."""
-        _TAG.update(str(entry.home), fingerprint(entry))
+        _TAG.update(str(record.home), fingerprint(record))
 
-    def describe(self, entry: Entry) -> str:
+    def describe(self, record: OpRecord) -> str:
         """Return how the op is told apart from its earlier versions."""
-        return f"derived from the source of its rules ({fingerprint(entry):016x})"
+        return f"derived from the source of its rules ({fingerprint(record):016x})"

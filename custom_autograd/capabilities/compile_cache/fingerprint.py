@@ -9,22 +9,22 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from custom_autograd.core.locations import unwrap
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 
 DEEPEST = 4
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def fingerprint(entry: Entry) -> int:
+def fingerprint(record: OpRecord) -> int:
     """64 bits of the schema and of everything that tracing runs: fake, reference, gradient and jvp rules."""
     digest = hashlib.blake2b(digest_size=8)
-    digest.update(entry.declaration.schema.text.encode())
-    for rule in sorted(entry.registrations.all(), key=lambda rule: rule.title):
+    digest.update(record.declaration.schema.text.encode())
+    for rule in sorted(record.registrations.all(), key=lambda rule: rule.title):
         digest.update(rule.title.encode())
         digest.update(rule.settings.encode())
         for function in rule.functions:
             _update(digest, function, set(), 0)
-    reference = entry.reference()
+    reference = record.reference()
     if reference is not None:
         _update(digest, reference, set(), 0)
     return int.from_bytes(digest.digest(), "big")

@@ -19,7 +19,7 @@ from custom_autograd.core.schema import Argument
 from custom_autograd.dispatch.generated import program_of
 from custom_autograd.registration.library import implement
 from custom_autograd.registration.one_tuple import opened
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.nested import NestedTensor, Raggedness, raggedness_of
 from custom_autograd.values.tensors import tensors_in
@@ -27,36 +27,36 @@ from custom_autograd.values.tensors import tensors_in
 BACKENDS = ("NestedTensorCPU", "NestedTensorCUDA")
 
 
-def attach(entry: Entry, has_rule: Callable[[], bool]) -> Callable[..., Any]:
+def attach(record: OpRecord, has_rule: Callable[[], bool]) -> Callable[..., Any]:
     """Register what the op does for nested tensors at their own dispatch keys, where no other call passes by.
 
     Args:
-        entry: the op.
+        record: the op.
         has_rule: whether the op has a rule of its own for jagged tensors, when asked.
 
     Returns:
         What it does with the arguments of the schema, where nested tensors are among them (Any: as the schema says).
     """
-    over_values = OverValues(entry)
+    over_values = OverValues(record)
 
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         if has_rule():
-            return program_of(entry).autograd(keyset, *args, **kwargs)
+            return program_of(record).autograd(keyset, *args, **kwargs)
         return over_values(*args, **kwargs)
 
-    implement(entry, "AutogradNestedTensor", autograd, with_keyset=True)
+    implement(record, "AutogradNestedTensor", autograd, with_keyset=True)
     for key in BACKENDS:
-        implement(entry, key, over_values)
+        implement(record, key, over_values)
     return over_values
 
 
 class OverValues:
     """Runs one op on the values of jagged tensors, where it is declared to be pointwise."""
 
-    def __init__(self, entry: Entry) -> None:
-        self.entry = entry
-        self.bind = Binder(entry.declaration.schema)
+    def __init__(self, record: OpRecord) -> None:
+        self.record = record
+        self.bind = Binder(record.declaration.schema)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
         """Return the op on nested tensors.
@@ -68,19 +68,19 @@ class OverValues:
         name, first = self._first(arguments)
         values = {one: self._unwrap(one, value, name, first) for one, value in arguments.items()}
         positional, keywords = self.bind.call(values)
-        result = opened(self.entry)(*positional, **keywords)
+        result = opened(self.record)(*positional, **keywords)
         raggedness = raggedness_of(first)
         return self._wrap(result, raggedness, tuple(first.values().shape[: raggedness.dim]))
 
     def _first(self, arguments: Mapping[str, Any]) -> tuple[str, NestedTensor]:
         """Return the first jagged tensor and its argument, once it is clear that the op can do anything with it."""
-        schema = self.entry.declaration.schema
+        schema = self.record.declaration.schema
         nested = [(name, one) for name, value in arguments.items() for one in tensors_in([value]) if one.is_nested]
         for name, one in nested:
             if not isinstance(one, NestedTensor):
                 self._refuse_strided(name)
         name, first = nested[0]
-        if torch.Tag.pointwise not in self.entry.declaration.tags:
+        if torch.Tag.pointwise not in self.record.declaration.tags:
             self._refuse_all(name)
         if schema.mutated_arguments or schema.is_view:
             self._refuse_memory(schema.mutated_arguments[0] if schema.mutated_arguments else None)
@@ -124,7 +124,7 @@ class OverValues:
         if not isinstance(result, Tensor):
             return result
         if tuple(result.shape[: len(sizes)]) != sizes:
-            raise self.entry.declaration.origin().error(
+            raise self.record.declaration.origin().error(
                 KernelError,
                 "the op is declared pointwise, and its output has another shape than the values",
                 expected=f"{sizes}, and any sizes behind",
@@ -134,7 +134,7 @@ class OverValues:
         return nested_of(result, raggedness)
 
     def _refuse_strided(self, name: str) -> NoReturn:
-        raise self.entry.declaration.origin().error(
+        raise self.record.declaration.origin().error(
             KernelError,
             f"'{name}' is a nested tensor of strided layout",
             expected="dense tensors, or nested tensors of layout torch.jagged",
@@ -143,7 +143,7 @@ class OverValues:
         )
 
     def _refuse_all(self, name: str) -> NoReturn:
-        raise self.entry.declaration.origin().error(
+        raise self.record.declaration.origin().error(
             KernelError,
             f"'{name}' is a nested tensor, and the op has no rule for those",
             expected="a dense tensor, a pointwise op, or a rule",
@@ -154,14 +154,14 @@ class OverValues:
 
     def _refuse_memory(self, written: Argument | None) -> NoReturn:
         does = "returns views" if written is None else f"writes to '{written.name}'"
-        raise self.entry.declaration.origin().error(
+        raise self.record.declaration.origin().error(
             KernelError,
             f"the op {does}, which it cannot for nested tensors",
             do="call it on x.values(), or register_torch_dispatch(type(x), rule)",
         )
 
     def _refuse_raggedness(self, name: str, value: NestedTensor, first_name: str, first: NestedTensor) -> NoReturn:
-        raise self.entry.declaration.origin().error(
+        raise self.record.declaration.origin().error(
             KernelError,
             f"the nested tensors '{first_name}' and '{name}' are not ragged alike",
             expected=f"the same offsets, and as many dimensions, in both; '{first_name}' has shape {_shown(first)}",
@@ -171,7 +171,7 @@ class OverValues:
         )
 
     def _refuse_dense(self, name: str, dense: Tensor, first_name: str, first: NestedTensor) -> NoReturn:
-        raise self.entry.declaration.origin().error(
+        raise self.record.declaration.origin().error(
             KernelError,
             f"the dense tensor '{name}' does not broadcast against the nested tensor '{first_name}'",
             expected=f"no more than the dimensions behind the ragged one of {_shown(first)}, or size 1 there",

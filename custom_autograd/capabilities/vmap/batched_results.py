@@ -12,7 +12,7 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.one_tuple import content
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
 
 RETURN = "return the output, and for each output the dimension that is batched, or None"
@@ -24,12 +24,12 @@ class BatchedResultReader:
     PyTorch trusts the structure of it: it reads past the end of a tuple that is too short.
     """
 
-    def __init__(self, entry: Entry, rule: Rule, batch_size: int) -> None:
-        self.entry = entry
+    def __init__(self, record: OpRecord, rule: Rule, batch_size: int) -> None:
+        self.record = record
         self.rule = rule
         self.batch_size = batch_size
-        self.schema = entry.declaration.schema
-        self.origin = entry.declaration.origin(rule.location)
+        self.schema = record.declaration.schema
+        self.origin = record.declaration.origin(rule.location)
 
     def read(self, found: Any) -> tuple[Any, Any]:  # Any: whatever the user's rule returned
         """Return the output and its out_dims, in one structure.
@@ -76,7 +76,7 @@ class BatchedResultReader:
         if not hidden or count != len(outputs) - len(hidden):
             return "return one value per output, in the order of the schema"
         kind = "output" if len(hidden) == 1 else "outputs"
-        call = f"{self.entry.declaration.name.name}.overload(...), ({', '.join('0' for _ in outputs)})"
+        call = f"{self.record.declaration.name.name}.overload(...), ({', '.join('0' for _ in outputs)})"
         return f"return the hidden {kind} {quote(hidden)} as well, as the op's overload does: return {call}"
 
     def _dims(self, out_dims: Any) -> Sequence[Any]:

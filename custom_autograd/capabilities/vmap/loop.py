@@ -13,7 +13,7 @@ from custom_autograd.core.errors import KernelError, VmapUnavailable
 from custom_autograd.pytrees.fields import Free, Plain
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.one_tuple import opened
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 
 ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or list of dimensions) of each
 
@@ -27,11 +27,11 @@ def is_batched(dims: Any) -> bool:  # Any: a pytree of dimensions
     return dims is not None
 
 
-def loop_over_batch(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
+def loop_over_batch(record: OpRecord, bind: Binder, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
     """Call the op on each sample of a batch, and stacks the results.
 
     Args:
-        entry: the op.
+        record: the op.
         bind: of its arguments.
         info: `batch_size` and `randomness` of the vmap (Any: torch's VmapInfo).
         values: the arguments, without batch wrappers.
@@ -44,13 +44,13 @@ def loop_over_batch(entry: Entry, bind: Binder, info: Any, values: ByName, dims:
         KernelError: a written argument is not batched while another is, an op that draws random numbers is under
             randomness="error", or a non-tensor output differs between samples.
     """
-    _check(entry, info, values, dims)
+    _check(record, info, values, dims)
     is_empty = info.batch_size == 0
-    calls = [_one_call(entry, bind, info, values, dims, index) for index in range(max(info.batch_size, is_empty))]
+    calls = [_one_call(record, bind, info, values, dims, index) for index in range(max(info.batch_size, is_empty))]
     columns = list(zip(*calls, strict=True))
     results = [
-        _stack(entry, output.name, column, is_empty=is_empty)
-        for output, column in zip(entry.declaration.schema.outputs, columns, strict=True)
+        _stack(record, output.name, column, is_empty=is_empty)
+        for output, column in zip(record.declaration.schema.outputs, columns, strict=True)
     ]
     out_dims = [_dims_of(result) for result in results]
     if len(results) == 1:
@@ -58,14 +58,14 @@ def loop_over_batch(entry: Entry, bind: Binder, info: Any, values: ByName, dims:
     return tuple(results), tuple(out_dims)
 
 
-def _check(entry: Entry, info: Any, values: ByName, dims: ByName) -> None:
-    schema = entry.declaration.schema
+def _check(record: OpRecord, info: Any, values: ByName, dims: ByName) -> None:
+    schema = record.declaration.schema
     for argument in schema.mutated_arguments:
-        for label, dim in _labelled(entry, argument.name, values, dims):
+        for label, dim in _labelled(record, argument.name, values, dims):
             if dim is None:
-                raise _written_once_per_sample(entry, label, values, dims)
-    if info.randomness == "error" and _draws(entry, values):
-        raise entry.declaration.origin().error(
+                raise _written_once_per_sample(record, label, values, dims)
+    if info.randomness == "error" and _draws(record, values):
+        raise record.declaration.origin().error(
             VmapUnavailable,
             "vmap met an op that draws random numbers",
             expected="randomness='different' or 'same'",
@@ -74,9 +74,9 @@ def _check(entry: Entry, info: Any, values: ByName, dims: ByName) -> None:
         )
 
 
-def _labelled(entry: Entry, name: str, values: ByName, dims: ByName) -> list[tuple[str, Any]]:
+def _labelled(record: OpRecord, name: str, values: ByName, dims: ByName) -> list[tuple[str, Any]]:
     """Return how a message spells each tensor of an argument, and the dimension that the tensor is batched over."""
-    value, node = values[name], _node_of(entry, name)
+    value, node = values[name], _node_of(record, name)
     path = name if node is None else node.path
     if isinstance(value, Tensor):
         return [(f"'{path}'", dims[name])]
@@ -89,15 +89,15 @@ def _labelled(entry: Entry, name: str, values: ByName, dims: ByName) -> list[tup
     return [(one, dim) for one, item, dim in rows if isinstance(item, Tensor)]
 
 
-def _node_of(entry: Entry, name: str) -> Plain | Free | None:
+def _node_of(record: OpRecord, name: str) -> Plain | Free | None:
     """Return what a flat argument stands for in the signature that the author wrote."""
-    nodes = adapter_of(entry.declaration).nodes
+    nodes = adapter_of(record.declaration).nodes
     return next((node for node in nodes if isinstance(node, (Plain, Free)) and node.name == name), None)
 
 
-def _written_once_per_sample(entry: Entry, label: str, values: ByName, dims: ByName) -> KernelError:
-    rows = [row for name in values for row in _labelled(entry, name, values, dims)]
-    return entry.declaration.origin().error(
+def _written_once_per_sample(record: OpRecord, label: str, values: ByName, dims: ByName) -> KernelError:
+    rows = [row for name in values for row in _labelled(record, name, values, dims)]
+    return record.declaration.origin().error(
         KernelError,
         f"vmap would write one tensor once per sample: {label} is not batched",
         found=f"{', '.join(one for one, dim in rows if dim is not None)} batched",
@@ -105,26 +105,26 @@ def _written_once_per_sample(entry: Entry, label: str, values: ByName, dims: ByN
     )
 
 
-def _one_call(entry: Entry, bind: Binder, info: Any, values: ByName, dims: ByName, index: int) -> tuple[Any, ...]:
+def _one_call(record: OpRecord, bind: Binder, info: Any, values: ByName, dims: ByName, index: int) -> tuple[Any, ...]:
     sample = {name: _select(value, dims[name], index) for name, value in values.items()}
     positional, keywords = bind.call(sample)
-    overload = opened(entry)
-    if info.randomness == "same" and _draws(entry, values):
+    overload = opened(record)
+    if info.randomness == "same" and _draws(record, values):
         is_last = index == info.batch_size - 1
         positional, keywords = bind.call(sample if is_last else {n: _copied(value) for n, value in sample.items()})
         with torch.random.fork_rng(enabled=not is_last):
             result = overload(*positional, **keywords)
     else:
         result = overload(*positional, **keywords)
-    if not entry.declaration.schema.outputs:
+    if not record.declaration.schema.outputs:
         return ()
-    return tuple(result) if len(entry.declaration.schema.outputs) > 1 else (result,)
+    return tuple(result) if len(record.declaration.schema.outputs) > 1 else (result,)
 
 
-def _draws(entry: Entry, values: ByName) -> bool:
+def _draws(record: OpRecord, values: ByName) -> bool:
     """Return whether a call draws random numbers: it says so by a tag, or is given a generator."""
     is_given = any(isinstance(value, torch.Generator) for value in values.values())
-    return is_given or torch.Tag.nondeterministic_seeded in entry.declaration.tags
+    return is_given or torch.Tag.nondeterministic_seeded in record.declaration.tags
 
 
 def _copied(value: Any) -> Any:
@@ -143,15 +143,15 @@ def _select(value: Any, dim: Any, index: int) -> Any:
     return value.select(dim, index)
 
 
-def _stack(entry: Entry, name: str, column: Sequence[Any], *, is_empty: bool) -> Any:
+def _stack(record: OpRecord, name: str, column: Sequence[Any], *, is_empty: bool) -> Any:
     first = column[0]
     if isinstance(first, Tensor):
         stacked = torch.stack(list(column))
         return stacked[:0] if is_empty else stacked
     if isinstance(first, (list, tuple)) and first and isinstance(first[0], Tensor):
-        return [_stack(entry, name, items, is_empty=is_empty) for items in zip(*column, strict=True)]
+        return [_stack(record, name, items, is_empty=is_empty) for items in zip(*column, strict=True)]
     if any(value != first for value in column):
-        raise entry.declaration.origin().error(
+        raise record.declaration.origin().error(
             KernelError,
             f"the output '{name}' is not a tensor and differs between the samples of a vmap",
             found=", ".join(map(str, column[:4])),

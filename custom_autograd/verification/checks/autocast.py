@@ -16,9 +16,9 @@ from custom_autograd.calls.bind import gather
 from custom_autograd.core.casting import Cast, CastPolicy
 from custom_autograd.core.samples import Sample
 from custom_autograd.core.schema import Schema
-from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -32,7 +32,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
-from custom_autograd.verification.harness.passes import entry_of, same_randomness, why_not_own_op
+from custom_autograd.verification.harness.passes import record_of, same_randomness, why_not_own_op
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 LOW = torch.bfloat16
@@ -143,13 +143,13 @@ def _against_fake(
 
 
 def _against_policy(target: Target, sample: Sample, plain: Results, found: Results) -> Iterator[Finding]:
-    entry = entry_of(target)
-    rule = None if entry is None else entry.registrations.autocast.get("cpu")
-    if entry is None or rule is None:
+    record = record_of(target)
+    rule = None if record is None else record.registrations.autocast.get("cpu")
+    if record is None or rule is None:
         yield _roughly(found.outputs, plain.outputs)
         return
     policy = rule.policy
-    expected = _run(replace(target, call=_cast_by_hand(target, entry, policy)), sample)
+    expected = _run(replace(target, call=_cast_by_hand(target, record, policy)), sample)
     label = f"under autocast, not what casts by hand give, as the policy {policy.text} says"
     difference = find_difference(found.outputs, expected.outputs) or find_difference(
         [g for _, g in found.grads],
@@ -159,9 +159,9 @@ def _against_policy(target: Target, sample: Sample, plain: Results, found: Resul
     yield PASSED if difference is None else failed(f"{label}: {difference}", cause="the policy is not applied")
 
 
-def _cast_by_hand(target: Target, entry: Entry, policy: CastPolicy) -> Function:
+def _cast_by_hand(target: Target, record: OpRecord, policy: CastPolicy) -> Function:
     """Return the call without autocast, between the casts that autocast should make; written without dispatch keys."""
-    schema, adapter = entry.declaration.schema, adapter_of(entry.declaration)
+    schema, adapter = record.declaration.schema, adapter_of(record.declaration)
     outputs = [output.name for output in schema.visible_outputs]
     flat: Calls = (_read, _write, _take)
     read, write, take = adapter.around(flat, _containers)
@@ -202,17 +202,17 @@ def _take(result: object) -> object:
     return result
 
 
-def _containers(form: Form, _: Calls) -> Calls:
+def _containers(tree: ArgumentTree, _: Calls) -> Calls:
     """Return the three for an op with containers."""
 
     def read(schema: Schema, args: Arguments, kwargs: ByName) -> ByName:
-        positional, keywords = form.flat_call(*args, **kwargs)
+        positional, keywords = tree.flat_call(*args, **kwargs)
         return {**dict(zip(schema.argument_names, positional, strict=False)), **keywords}
 
     def write(schema: Schema, values: ByName, args: Arguments, kwargs: ByName) -> tuple[Arguments, ByName]:
-        return form.arguments(values)
+        return tree.arguments(values)
 
-    return read, write, functools.partial(_take_containers, form)
+    return read, write, functools.partial(_take_containers, tree)
 
 
 def _spread(schema: Schema, name: str, value: object) -> Sequence[object]:
@@ -223,8 +223,8 @@ def _floating(value: object) -> list[Tensor]:
     return [x for x in Sample(value).tensors() if x.is_floating_point()]
 
 
-def _take_containers(form: Form, result: object) -> object:
-    results = form.results
+def _take_containers(tree: ArgumentTree, result: object) -> object:
+    results = tree.results
     if results is None:
         return result
     if not results.hidden:

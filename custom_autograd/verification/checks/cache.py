@@ -14,7 +14,7 @@ from typing import Any
 from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint, is_plain
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.samples import Sample
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import AnyRegistration, Autocast, Effect
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, skipped
 from custom_autograd.verification.harness.targets import Target
@@ -34,7 +34,7 @@ class Cache(Check):
 
     def applies_to(self, target: Target) -> str | None:
         """Torch's own ops are known by its version; of other ops its caches know the name only."""
-        if _entry_of(target) is not None:
+        if _record_of(target) is not None:
             return None
         if target.overload is None:
             return "torch.compile traces through it, so that the graph itself is in the key of compile caches"
@@ -43,29 +43,29 @@ class Cache(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per rule, and per value that a rule reads."""
         del sample
-        entry = _entry_of(target)
-        if entry is None or not entry.registrations.all():
+        record = _record_of(target)
+        if record is None or not record.registrations.all():
             yield skipped("no rule is registered")
             return
-        before = fingerprint(entry)
-        if before != fingerprint(entry):
+        before = fingerprint(record)
+        if before != fingerprint(record):
             yield failed("the fingerprint of the rules changes from call to call, so that compile caches never hit")
             return
-        for rule in entry.registrations.all():
+        for rule in record.registrations.all():
             for what, changed in _changed(rule):
-                is_seen = fingerprint(_with(entry, changed)) != before
+                is_seen = fingerprint(_with(record, changed)) != before
                 yield PASSED if is_seen else _unseen(rule, what)
 
 
-def _entry_of(target: Target) -> Entry | None:
-    found = getattr(target.subject, "_entry", target.subject)
-    return found if isinstance(found, Entry) else None
+def _record_of(target: Target) -> OpRecord | None:
+    found = getattr(target.subject, "_record", target.subject)
+    return found if isinstance(found, OpRecord) else None
 
 
-def _with(entry: Entry, rule: AnyRegistration) -> Entry:
+def _with(record: OpRecord, rule: AnyRegistration) -> OpRecord:
     """Return a copy of what is known of an op with one rule replaced; nothing is registered."""
-    changed = copy.copy(entry)
-    changed.registrations = entry.registrations.with_(rule)
+    changed = copy.copy(record)
+    changed.registrations = record.registrations.with_(rule)
     return changed
 
 

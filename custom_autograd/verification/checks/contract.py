@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample, TensorLeaf
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
@@ -33,7 +33,7 @@ class Contract(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding for their number, and one per tensor: all inputs together, each alone, in float64."""
-        is_ours = isinstance(getattr(target.subject, "_entry", None), Entry)
+        is_ours = isinstance(getattr(target.subject, "_record", None), OpRecord)
         try:
             gradients_of(target, sample)
         except Exception as error:

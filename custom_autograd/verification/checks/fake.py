@@ -20,8 +20,8 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.dtypes import floating, integers, kinds
-from custom_autograd.verification.harness.entries import has_derived_fake
 from custom_autograd.verification.harness.metadata import find_untruth
+from custom_autograd.verification.harness.records import has_derived_fake
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.variants import VARIED

@@ -12,8 +12,8 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.agreement import compare_values
 from custom_autograd.verification.harness.base import Check, Finding, first_line, skipped
 from custom_autograd.verification.harness.dispatching import completing
-from custom_autograd.verification.harness.entries import unless_replaced
 from custom_autograd.verification.harness.known_kernels import device_of_kernel, label_of_kernel
+from custom_autograd.verification.harness.records import unless_replaced
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Function, Target
 

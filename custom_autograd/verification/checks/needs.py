@@ -17,7 +17,7 @@ from custom_autograd.torch_private.verification import Overload, arguments_of_ov
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, measured
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of
-from custom_autograd.verification.harness.passes import cotangents_of, entry_of, forward, repeatable_gradients
+from custom_autograd.verification.harness.passes import cotangents_of, forward, record_of, repeatable_gradients
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -157,6 +157,6 @@ def _waste(target: Target, function: TensorFunction, position: int, everything: 
 
 def _is_promised(target: Target, name: str) -> bool:
     """Return whether a rule of the op says that it knows what is needed."""
-    entry = entry_of(target)
-    rules = () if entry is None else entry.registrations.named_gradient_rules()
+    record = record_of(target)
+    rules = () if record is None else record.registrations.named_gradient_rules()
     return any(rule.wants_needs or (isinstance(rule, Gradient) and rule.named == (name,)) for rule in rules)

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from custom_autograd.core.samples import Sample
 from custom_autograd.core.variants import INPLACE, OUT
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.verification.harness.agreement import find_gradient_difference
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import function_of
-from custom_autograd.verification.harness.entries import entry_of
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 
@@ -35,34 +35,34 @@ class Parity(Check):
         plain = sample.map(lambda tensor: tensor.detach())
         with torch.no_grad():
             expected = call_on(target.call, plain.map(Tensor.clone))
-        for kind, entry in _variants(target).items():
+        for kind, record in _variants(target).items():
             for label, lay_out in LAYOUTS:
                 run = _run_inplace if kind == INPLACE else _run_out
-                yield run(entry, plain, expected, f"op.{kind}, {label}", lay_out)
+                yield run(record, plain, expected, f"op.{kind}, {label}", lay_out)
         if INPLACE in _variants(target) and _can_hold(plain, expected):
             yield _gradient(target, sample, _variants(target)[INPLACE])
 
 
-def _variants(target: Target) -> dict[str, Entry]:
-    entry = entry_of(target)
-    if entry is None:
+def _variants(target: Target) -> dict[str, OpRecord]:
+    record = record_of(target)
+    if record is None:
         return {}
-    return {kind: entry.variants[kind] for kind in (INPLACE, OUT) if _has_own_kernels(entry, kind)}
+    return {kind: record.variants[kind] for kind in (INPLACE, OUT) if _has_own_kernels(record, kind)}
 
 
-def _has_own_kernels(entry: Entry, kind: str) -> bool:
-    return kind in entry.variants and entry.variants[kind].has_own_kernels
+def _has_own_kernels(record: OpRecord, kind: str) -> bool:
+    return kind in record.variants and record.variants[kind].has_own_kernels
 
 
 def _run_inplace(
-    entry: Entry, sample: Sample, expected: tuple[Tensor, ...], label: str, lay_out: Callable[[Tensor], Tensor]
+    record: OpRecord, sample: Sample, expected: tuple[Tensor, ...], label: str, lay_out: Callable[[Tensor], Tensor]
 ) -> Finding:
     if not _can_hold(sample, expected):
         return skipped(f"{label}: the result does not fit into the first argument")
     first, *others = sample.tensors()
     copies = [lay_out(first), *(other.clone() for other in others)]
     with torch.no_grad():
-        (returned,) = call_on(_caller(entry), sample.with_tensors(copies))
+        (returned,) = call_on(_caller(record), sample.with_tensors(copies))
     if returned is not copies[0]:
         return failed(f"{label}: something other than the first argument is returned")
     for other, copy in zip(others, copies[1:], strict=True):
@@ -72,14 +72,14 @@ def _run_inplace(
 
 
 def _run_out(
-    entry: Entry, sample: Sample, expected: tuple[Tensor, ...], label: str, lay_out: Callable[[Tensor], Tensor]
+    record: OpRecord, sample: Sample, expected: tuple[Tensor, ...], label: str, lay_out: Callable[[Tensor], Tensor]
 ) -> Finding:
-    names = [argument.name for argument in entry.declaration.schema.mutated_arguments]
+    names = [argument.name for argument in record.declaration.schema.mutated_arguments]
     targets = [lay_out(_marked(one)) for one in expected]
     copies = sample.map(Tensor.clone)
     keywords = {**copies.kwargs, **dict(zip(names, targets, strict=True))}
     with torch.no_grad():
-        _caller(entry)(*copies.args, **keywords)
+        _caller(record)(*copies.args, **keywords)
     for copy, given in zip(copies.tensors(), sample.tensors(), strict=True):
         if find_difference((copy,), (given,)) is not None:
             return failed(f"{label}: an argument is written to")
@@ -91,13 +91,13 @@ def _compare(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], label: str
     return PASSED if difference is None else difference.failed(f"{label}: {difference}, by the op itself")
 
 
-def _gradient(target: Target, sample: Sample, entry: Entry) -> Finding:
+def _gradient(target: Target, sample: Sample, record: OpRecord) -> Finding:
     """Return the gradients through the write, which are derived, against those of the op."""
     try:
         function = function_of(target, sample)
     except NothingToCheckError as reason:
         return skipped(f"op.inplace, gradient: {reason}")
-    call = _caller(entry)
+    call = _caller(record)
 
     def on_a_copy(*args: object, **kwargs: object) -> object:
         first, *others = Sample(*args, **kwargs).tensors()
@@ -108,9 +108,9 @@ def _gradient(target: Target, sample: Sample, entry: Entry) -> Finding:
     return PASSED if difference is None else difference.failed(f"op.inplace, {difference}, by the op itself")
 
 
-def _caller(entry: Entry) -> Function:
-    assert entry.call is not None  # it is declared
-    return entry.call
+def _caller(record: OpRecord) -> Function:
+    assert record.call is not None  # it is declared
+    return record.call
 
 
 def _can_hold(sample: Sample, expected: tuple[Tensor, ...]) -> bool:

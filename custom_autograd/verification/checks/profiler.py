@@ -10,7 +10,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.dispatch import has_python_dispatch
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.differentiable import function_of
-from custom_autograd.verification.harness.passes import cotangents_of, entry_of, forward, own_node, why_not_own_op
+from custom_autograd.verification.harness.passes import cotangents_of, forward, own_node, record_of, why_not_own_op
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on
 
@@ -63,7 +63,7 @@ def _backward(target: Target, sample: Sample, name: str) -> Finding:
         called.backward(cotangents)
     if not any(node_name in row for row in recorded):
         return failed(f"a profile of the backward does not show '{node_name}', only {_shown(recorded)}")
-    if entry_of(target) is not None and name.split("::")[-1] not in node_name:
+    if record_of(target) is not None and name.split("::")[-1] not in node_name:
         return failed(f"a profile shows the backward of '{name}' as '{node_name}', which does not tell whose it is")
     return PASSED
 

@@ -27,10 +27,10 @@ from custom_autograd.verification.harness.differentiable import (
 from custom_autograd.verification.harness.passes import (
     Forward,
     cotangents_of,
-    entry_of,
     forward,
     is_same,
     own_node,
+    record_of,
     repeatable_gradients,
 )
 from custom_autograd.verification.harness.targets import Target
@@ -116,8 +116,8 @@ def _count(tensors: Sequence[Tensor]) -> str:
 
 def _is_generated(target: Target) -> bool:
     """Whether the backward was derived from the reference, which needs every input whatever its formula reads."""
-    entry = entry_of(target)
-    return entry is not None and not entry.registrations.gradient_rules()
+    record = record_of(target)
+    return record is not None and not record.registrations.gradient_rules()
 
 
 # ------------------------------------------------------------------------------------------------- edits in place

@@ -13,7 +13,7 @@ from custom_autograd.torch_private.verification import name_of_overload
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, reference_of
-from custom_autograd.verification.harness.passes import cotangents_of, entry_of, same_randomness, why_not_own_op
+from custom_autograd.verification.harness.passes import cotangents_of, record_of, same_randomness, why_not_own_op
 from custom_autograd.verification.harness.targets import Target
 
 Way = Callable[[TensorFunction, Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[str] | None]]
@@ -67,8 +67,8 @@ def _refused(function: TensorFunction, cotangents: Sequence[Tensor], way: Way, l
 
 def _seen(target: Target, label: str, seen: Sequence[str] | None) -> Iterator[Finding]:
     """Yield whether an op came by under its own name, once; what is taken apart by design never does."""
-    overload, entry = target.overload, entry_of(target)
-    is_made_of_others = entry is not None and find_composition(entry) is not None
+    overload, record = target.overload, record_of(target)
+    is_made_of_others = record is not None and find_composition(record) is not None
     if seen is None or overload is None or why_not_own_op(target) is not None:
         yield PASSED
         return

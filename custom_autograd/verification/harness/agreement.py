@@ -17,7 +17,7 @@ from custom_autograd.verification.harness.base import PASSED, Finding, find_refu
 from custom_autograd.verification.harness.comparison import Difference, find_difference, widened
 from custom_autograd.verification.harness.differentiable import TensorFunction, copies, signed_like, vector_jacobian
 from custom_autograd.verification.harness.dispatching import completing
-from custom_autograd.verification.harness.entries import entry_of
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import is_index
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 from custom_autograd.verification.harness.variants import long_sizes, sizes, tile_sizes, without_dimensions
@@ -197,10 +197,10 @@ def _raised(error: Exception, target: Target, sample: Sample, label: str, name: 
 
 def _declared_outputs(target: Target) -> int | None:
     """Return how many tensors an op declares to return; None if that depends on the call, or is not known."""
-    entry = entry_of(target)
-    if entry is None:
+    record = record_of(target)
+    if record is None:
         return None
-    outputs = [output for output in entry.declaration.schema.outputs if output.alias_of is None]
+    outputs = [output for output in record.declaration.schema.outputs if output.alias_of is None]
     return len(outputs) if all(output.type == "Tensor" for output in outputs) else None
 
 

@@ -4,7 +4,7 @@ import inspect
 from dataclasses import dataclass, replace
 
 from custom_autograd.core.schema import Argument, Schema
-from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.fields import plain_places
 
 
@@ -25,21 +25,21 @@ def argument_of_schema(row: Argument) -> TargetArgument:
     return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default, row.kind)
 
 
-def arguments_with_containers(form: Form, schema: Schema) -> tuple[TargetArgument, ...]:
+def arguments_with_containers(tree: ArgumentTree, schema: Schema) -> tuple[TargetArgument, ...]:
     """Return the arguments as the author of the op sees them; of a container, what holds for anything in it."""
     found = []
-    for node in form.inputs:
+    for node in tree.inputs:
         flat = [argument for argument in schema.arguments if argument.name in node.flat()]
         is_mutated, is_differentiable = any(a.is_mutated for a in flat), any(a.is_differentiable for a in flat)
-        parameter = form.signature.parameters[node.name]
+        parameter = tree.signature.parameters[node.name]
         found.append(TargetArgument(node.name, is_mutated, is_differentiable, parameter.default, parameter.kind))
     return tuple(found)
 
 
-def places_in_containers(form: Form, schema: Schema) -> dict[str, TargetArgument]:
+def places_in_containers(tree: ArgumentTree, schema: Schema) -> dict[str, TargetArgument]:
     """By argument and path, as in `params.weight`, what is known of a tensor that has a place of its own."""
     found = {}
-    for place in plain_places(form.inputs):
+    for place in plain_places(tree.inputs):
         if place.name in schema.argument_names:
             known = argument_of_schema(schema.argument(place.name))
             found[place.path] = replace(known, name=place.path.partition(".")[0].partition("[")[0])

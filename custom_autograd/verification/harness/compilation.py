@@ -11,7 +11,7 @@ from torch import Tensor
 
 from custom_autograd.core.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.core.samples import Sample
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.verification import fake_mode
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line, root_cause
 from custom_autograd.verification.harness.comparison import Difference, find_difference
@@ -104,7 +104,7 @@ def fresh(call: Function) -> Function:
 
 def is_declared_here(target: Target) -> bool:
     """Return whether the target is an op of this package, whose every rule is to work in every transform."""
-    return isinstance(getattr(target.subject, "_entry", target.subject), Entry)
+    return isinstance(getattr(target.subject, "_record", target.subject), OpRecord)
 
 
 def refusal_of(target: Target, error: Exception) -> str | None:

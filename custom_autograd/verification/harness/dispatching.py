@@ -11,22 +11,22 @@ import torch
 from custom_autograd.calls.bind import gather
 from custom_autograd.core.samples import Sample
 from custom_autograd.core.schema import Argument, Schema
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.verification import Overload, arguments_of_overload
 
 Function: TypeAlias = Callable[..., object]
 """A kernel, a reference or an op: arguments of any kind, tensors in any container out."""
 
 
-def call_overload(entry: Entry, /, *args: object, **kwargs: object) -> object:
+def call_overload(record: OpRecord, /, *args: object, **kwargs: object) -> object:
     """Call the overload of an op with the arguments that the op takes.
 
     An op that returns a tuple of one is called as graphs do: torch cannot keep sizes as symbols in a tuple.
     """
-    call = to_dispatcher(entry.declaration.schema, Sample(*args, **kwargs))
-    if entry.output is not None:
-        return (cast(Function, entry.output)(*call.args, **call.kwargs),)
-    return cast(Function, entry.overload)(*call.args, **call.kwargs)
+    call = to_dispatcher(record.declaration.schema, Sample(*args, **kwargs))
+    if record.output is not None:
+        return (cast(Function, record.output)(*call.args, **call.kwargs),)
+    return cast(Function, record.overload)(*call.args, **call.kwargs)
 
 
 def to_dispatcher(schema: Schema, sample: Sample) -> Sample:

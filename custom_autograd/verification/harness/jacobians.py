@@ -27,7 +27,7 @@ class NamedFunction(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OpRecord:
     """The entry of a Jacobian in which the backward and a central difference differ most.
 
     Args:
@@ -47,7 +47,7 @@ class Entry:
 
 def find_worst_entry(
     function: NamedFunction, inputs: Sequence[Tensor], step: float, *, outputs: Sequence[str] = ()
-) -> Entry | None:
+) -> OpRecord | None:
     """Return the entry in which the backward and a central difference differ most; None for complex tensors.
 
     Args:
@@ -58,16 +58,16 @@ def find_worst_entry(
     """
     if any(value.is_complex() for value in inputs):
         return None
-    worst: Entry | None = None
+    worst: OpRecord | None = None
     for position, name in enumerate(function.names):
         for output, expected in enumerate(_numeric_columns(function, inputs, position, step)):
             if expected.is_complex():
                 return None
             found = _analytic_rows(function, inputs, position, output, expected)
             label = outputs[output] if output < len(outputs) else f"output {output}"
-            entry = _largest(found, expected, label, name, position)
-            if entry is not None and (worst is None or entry.size > worst.size):
-                worst = entry
+            record = _largest(found, expected, label, name, position)
+            if record is not None and (worst is None or record.size > worst.size):
+                worst = record
     return worst
 
 
@@ -78,7 +78,7 @@ def find_wrong_direction(
     precision: Precision,
     *,
     outputs: str = "the outputs",
-) -> Entry | None:
+) -> OpRecord | None:
     """Return one random direction of an input along which the backward is wrong, for Jacobians too large to look at.
 
     Args:
@@ -105,7 +105,7 @@ def find_wrong_direction(
         if not estimate.is_kink and error > bound:
             pair = format_pair(found, estimate.value, digits=4, text=" by finite differences")
             text = f"the derivative of {outputs} by {name} along a direction = {pair}"
-            return Entry(text, torch.tensor([[found]]), torch.tensor([[estimate.value]]), error, position)
+            return OpRecord(text, torch.tensor([[found]]), torch.tensor([[estimate.value]]), error, position)
     return None
 
 
@@ -137,7 +137,7 @@ def _analytic_rows(
     return rows
 
 
-def _largest(found: Tensor, expected: Tensor, output: str, name: str, position: int) -> Entry | None:
+def _largest(found: Tensor, expected: Tensor, output: str, name: str, position: int) -> OpRecord | None:
     difference = (found - expected).abs().nan_to_num(nan=torch.inf)
     if difference.numel() == 0 or float(difference.max()) == 0:
         return None
@@ -145,4 +145,4 @@ def _largest(found: Tensor, expected: Tensor, output: str, name: str, position: 
     one, other = float(found[row, column]), float(expected[row, column])
     pair = format_pair(one, other, digits=4, text=" by finite differences")
     text = f"d {output}[{row}] / d {name}[{column}] = {pair}"
-    return Entry(text, found, expected, float(difference.max()), position)
+    return OpRecord(text, found, expected, float(difference.max()), position)

@@ -69,9 +69,11 @@ def ops_of(module: ModuleType) -> list[object]:
     for value in vars(module).values():
         if is_op(value) and not any(value is other for other in found):
             found.append(value)
-    kept = [getattr(value, "_entry", None) for value in found]
-    declared = [entry for entry in registry.all_entries() if entry.declaration.function.__module__ == module.__name__]
-    return found + [entry for entry in declared if entry not in kept]
+    kept = [getattr(value, "_record", None) for value in found]
+    declared = [
+        record for record in registry.all_records() if record.declaration.function.__module__ == module.__name__
+    ]
+    return found + [record for record in declared if record not in kept]
 
 
 def is_whole(text: str) -> bool:
@@ -81,12 +83,12 @@ def is_whole(text: str) -> bool:
 
 def names_of_all() -> frozenset[str]:
     """Return the names of all ops that this process has declared."""
-    return frozenset(entry.name for entry in registry.all_entries()) | definitions.names_of_definitions()
+    return frozenset(record.name for record in registry.all_records()) | definitions.names_of_definitions()
 
 
 def is_op(value: object) -> bool:
     """Return whether a value is the handle of a declared op."""
-    is_handle = not isinstance(value, type) and isinstance(getattr(value, "_entry", None), registry.Entry)
+    is_handle = not isinstance(value, type) and isinstance(getattr(value, "_record", None), registry.OpRecord)
     return is_handle or isinstance(value, verification.Definition)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.verification.harness.base import NothingToCheckError
 from custom_autograd.verification.harness.differentiable import TensorsFunction, signed_like
 from custom_autograd.verification.harness.targets import Target
@@ -142,12 +142,12 @@ def own_node(outputs: Sequence[Tensor]) -> BackwardCFunction | None:
     return function if is_first and isinstance(function, BackwardCFunction) else None
 
 
-def entry_of(target: Target) -> Entry | None:
+def record_of(target: Target) -> OpRecord | None:
     """Return what is registered for the target, if it was declared with `custom_op`."""
-    if isinstance(target.subject, Entry):
+    if isinstance(target.subject, OpRecord):
         return target.subject
-    entry = getattr(target.subject, "_entry", None)
-    return entry if isinstance(entry, Entry) else None
+    record = getattr(target.subject, "_record", None)
+    return record if isinstance(record, OpRecord) else None
 
 
 def why_not_own_op(target: Target) -> str | None:

@@ -21,11 +21,11 @@ from custom_autograd.core.errors import CheckError
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch.generated import source_of
-from custom_autograd.pytrees.argument_tree import Form
+from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.call_source import refusal
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.pytrees.treespecs import MisfitError
-from custom_autograd.registration.registry import Entry
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.arguments import (
     TargetArgument,
@@ -162,11 +162,11 @@ def target_of(value: object) -> Target:
 
 
 def _target_of(value: object) -> Target:
-    entry = getattr(value, "_entry", None)
-    if isinstance(entry, Entry):
-        return _from_entry(cast(Function, value), entry)
-    if isinstance(value, Entry):
-        return _from_entry(cast(Function, value.overload), value)
+    record = getattr(value, "_record", None)
+    if isinstance(record, OpRecord):
+        return _from_record(cast(Function, value), record)
+    if isinstance(value, OpRecord):
+        return _from_record(cast(Function, value.overload), value)
     if isinstance(value, verification.Definition):
         return _from_definition(value)
     overload = verification.find_overload(value)
@@ -179,50 +179,50 @@ def _target_of(value: object) -> Target:
     raise _not_callable(value)
 
 
-def _from_entry(call: Function, entry: Entry) -> Target:
-    schema, samples = entry.declaration.schema, entry.registrations.samples
-    found = _from_schema(call, entry, schema)
+def _from_record(call: Function, record: OpRecord) -> Target:
+    schema, samples = record.declaration.schema, record.registrations.samples
+    found = _from_schema(call, record, schema)
     found = replace(found, samples=None if samples is None else cast(SamplesRule, samples.function))
-    return adapter_of(entry.declaration).around(found, functools.partial(_with_containers, schema))
+    return adapter_of(record.declaration).around(found, functools.partial(_with_containers, schema))
 
 
-def _with_containers(schema: Schema, form: Form, flat: Target) -> Target:
+def _with_containers(schema: Schema, tree: ArgumentTree, flat: Target) -> Target:
     """Return the target as its author sees it: what is flat inside is called with containers."""
 
     def flattened(sample: Sample) -> Sample:
         try:
-            return flat.to_dispatcher(sample.with_arguments(*form.flat_call(*sample.args, **sample.kwargs)))
+            return flat.to_dispatcher(sample.with_arguments(*tree.flat_call(*sample.args, **sample.kwargs)))
         except MisfitError as error:
             raise refusal(flat.name, flat.location, error) from None
 
     return replace(
         flat,
-        full=form.outside(flat.full),
-        arguments=arguments_with_containers(form, schema),
+        full=tree.outside(flat.full),
+        arguments=arguments_with_containers(tree, schema),
         to_dispatcher=flattened,
-        reference=None if flat.reference is None else form.outside(flat.reference),
-        kernels={device: form.outside(function) for device, function in flat.kernels.items()},
-        places=places_in_containers(form, schema),
+        reference=None if flat.reference is None else tree.outside(flat.reference),
+        kernels={device: tree.outside(function) for device, function in flat.kernels.items()},
+        places=places_in_containers(tree, schema),
     )
 
 
-def _from_schema(call: Function, entry: Entry, schema: Schema) -> Target:
-    reference = entry.reference()
+def _from_schema(call: Function, record: OpRecord, schema: Schema) -> Target:
+    reference = record.reference()
     target = Target(
-        name=entry.name,
+        name=record.name,
         call=repeatable(schema, call),
-        full=repeatable(schema, functools.partial(call_overload, entry)),
+        full=repeatable(schema, functools.partial(call_overload, record)),
         arguments=tuple(argument_of_schema(row) for row in schema.arguments),
-        overload=entry.overload,
+        overload=record.overload,
         to_dispatcher=functools.partial(to_dispatcher, schema),
         reference=None if reference is None else repeatable(schema, reference),
-        kernels={key_of_kernel(kernel): repeatable(schema, conditional(kernel)) for kernel in entry.kernels.all()},
-        location=entry.declaration.location,
+        kernels={key_of_kernel(kernel): repeatable(schema, conditional(kernel)) for kernel in record.kernels.all()},
+        location=record.declaration.location,
         may_alias=schema.is_view or schema.may_return_inputs,
         hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
-        source=functools.partial(source_of, entry),
+        source=functools.partial(source_of, record),
     )
-    rule = entry.registrations.reference
+    rule = record.registrations.reference
     return (
         target
         if rule is None

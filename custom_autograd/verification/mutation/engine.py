@@ -18,10 +18,10 @@ from custom_autograd.verification.check import accepted_failures, case_of
 from custom_autograd.verification.harness import acceptance, runner
 from custom_autograd.verification.harness.base import Check
 from custom_autograd.verification.harness.targets import target_of
+from custom_autograd.verification.mutation.equivalence import status_on
 from custom_autograd.verification.mutation.operators import OPERATORS, Mutant, mutants_of
-from custom_autograd.verification.mutation.outcomes import Fate, Outcome
-from custom_autograd.verification.mutation.sites import sites_of
-from custom_autograd.verification.mutation.witness import fate_on
+from custom_autograd.verification.mutation.outcomes import MutantStatus, Outcome
+from custom_autograd.verification.mutation.points import points_of
 from custom_autograd.verification.report import Result
 
 
@@ -32,12 +32,12 @@ class Verdict:
     Args:
         by: the names of what failed; none where everything passed.
         message: the first thing that they said.
-        fate: of a mutant that nothing notices, as far as the tests can tell.
+        status: of a mutant that nothing notices, as far as the tests can tell.
     """
 
     by: tuple[str, ...] = ()
     message: str = ""
-    fate: Fate = "survived"
+    status: MutantStatus = "survived"
 
 
 Judge: TypeAlias = Callable[[object, Mutant], Verdict]
@@ -70,38 +70,38 @@ def mutate(
     names = _operators(operators)
     for op in ops:
         target = target_of(op)
-        mutants = [mutant for site in sites_of(op) for mutant in mutants_of(site, names)]
+        mutants = [mutant for point in points_of(op) for mutant in mutants_of(point, names)]
         if not mutants:
             raise _nothing_to_change(target.name)
         for mutant in mutants:
             start = time.perf_counter()
-            fate = _fate_on_samples(op, mutant, seed) if needs_samples or target.samples is not None else "survived"
-            verdict = judge(op, mutant) if fate == "survived" else Verdict(fate=fate)
+            status = _status_on_samples(op, mutant, seed) if needs_samples or target.samples is not None else "survived"
+            verdict = judge(op, mutant) if status == "survived" else Verdict(status=status)
             yield Outcome(
-                mutant.site.op,
-                mutant.site.rule,
+                mutant.point.op,
+                mutant.point.rule,
                 mutant.label,
                 mutant.operator.purpose,
-                "noticed" if verdict.by else verdict.fate,
+                "noticed" if verdict.by else verdict.status,
                 verdict.by,
                 verdict.message,
                 time.perf_counter() - start,
             )
 
 
-def _fate_on_samples(op: object, mutant: Mutant, seed: int) -> Fate:
+def _status_on_samples(op: object, mutant: Mutant, seed: int) -> MutantStatus:
     """Return what is known before any test runs; "survived" stands for nothing yet."""
     case = case_of(op, seed=seed)
     samples = [sample for sample in case.samples if sample.error is None]
     with runner.isolated_randomness(seed), torch.enable_grad():
-        return fate_on(mutant, case.target, samples)
+        return status_on(mutant, case.target, samples)
 
 
 def by_checks(checks: Sequence[Check], *, seed: int = 0) -> Judge:
     """Return the judge that runs our own checks, until the first one fails."""
 
     def judge(op: object, mutant: Mutant) -> Verdict:
-        with mutant.site.exchange(mutant.function()):
+        with mutant.point.exchange(mutant.function()):
             found = first_finding(op, checks, seed=seed)
         return Verdict() if found is None else Verdict((found.check,), found.message.split("\n", 1)[0])
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from custom_autograd.verification.mutation import changes, states
+from custom_autograd.verification.mutation.points import Function, Kind, MutationPoint
 from custom_autograd.verification.mutation.results import map_results, swap_results
-from custom_autograd.verification.mutation.sites import Function, Kind, Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,15 @@ class Operator:
     name: str
     purpose: str
     kinds: tuple[Kind, ...]
-    change: Callable[[Site, Function, str], Function]
-    parts: Callable[[Site], tuple[str, ...]] = lambda site: ("",)
+    change: Callable[[MutationPoint, Function, str], Function]
+    parts: Callable[[MutationPoint], tuple[str, ...]] = lambda point: ("",)
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One operator at one site."""
 
-    site: Site
+    point: MutationPoint
     operator: Operator
     part: str
 
@@ -51,51 +51,51 @@ class Mutant:
     @property
     def path(self) -> str:
         """Return what finds it in another process: "ns::op/backward/drop[x]"."""
-        return f"{self.site.op}/{self.site.rule}/{self.label}"
+        return f"{self.point.op}/{self.point.rule}/{self.label}"
 
     def function(self) -> Function:
         """Return the wrong function, with a state of its own where it has one."""
-        return self.operator.change(self.site, self.site.function, self.part)
+        return self.operator.change(self.point, self.point.function, self.part)
 
 
-def mutants_of(site: Site, names: tuple[str, ...] | None = None) -> tuple[Mutant, ...]:
+def mutants_of(point: MutationPoint, names: tuple[str, ...] | None = None) -> tuple[Mutant, ...]:
     """Return every mutant of a site, by all operators or those of these names."""
-    chosen = [row for row in OPERATORS if site.kind in row.kinds and (names is None or row.name in names)]
-    return tuple(Mutant(site, operator, part) for operator in chosen for part in operator.parts(site))
+    chosen = [row for row in OPERATORS if point.kind in row.kinds and (names is None or row.name in names)]
+    return tuple(Mutant(point, operator, part) for operator in chosen for part in operator.parts(point))
 
 
-def _results(change: changes.Change) -> Callable[[Site, Function, str], Function]:
+def _results(change: changes.Change) -> Callable[[MutationPoint, Function, str], Function]:
     """Return what the function returns, changed tensor by tensor."""
 
-    def wrong(site: Site, function: Function, part: str) -> Function:
+    def wrong(point: MutationPoint, function: Function, part: str) -> Function:
         del part
         return lambda *args, **kwargs: map_results(
-            function(*args, **kwargs), site.results, lambda name, tensor: change(tensor)
+            function(*args, **kwargs), point.results, lambda name, tensor: change(tensor)
         )
 
     return wrong
 
 
-def _drop(site: Site, function: Function, part: str) -> Function:
+def _drop(point: MutationPoint, function: Function, part: str) -> Function:
     def change(name: str, tensor: Tensor) -> Tensor:
         return changes.zero(tensor) if name == part else tensor
 
-    return lambda *args, **kwargs: map_results(function(*args, **kwargs), site.results, change)
+    return lambda *args, **kwargs: map_results(function(*args, **kwargs), point.results, change)
 
 
-def _swap(site: Site, function: Function, part: str) -> Function:
-    del site, part
+def _swap(point: MutationPoint, function: Function, part: str) -> Function:
+    del point, part
     return lambda *args, **kwargs: swap_results(function(*args, **kwargs))
 
 
-def _incoming(change: changes.Change) -> Callable[[Site, Function, str], Function]:
+def _incoming(change: changes.Change) -> Callable[[MutationPoint, Function, str], Function]:
     """Return what comes in, changed tensor by tensor before the function sees it."""
 
-    def wrong(site: Site, function: Function, part: str) -> Function:
+    def wrong(point: MutationPoint, function: Function, part: str) -> Function:
         del part
 
         def run(*args: object, **kwargs: object) -> object:
-            args, kwargs = changes.map_arguments(args, kwargs, site.is_incoming, change)
+            args, kwargs = changes.map_arguments(args, kwargs, point.is_incoming, change)
             return function(*args, **kwargs)
 
         return run
@@ -103,11 +103,11 @@ def _incoming(change: changes.Change) -> Callable[[Site, Function, str], Functio
     return wrong
 
 
-def _inputs(change: changes.Change) -> Callable[[Site, Function, str], Function]:
+def _inputs(change: changes.Change) -> Callable[[MutationPoint, Function, str], Function]:
     """Return the arguments of a kernel, changed tensor by tensor before it sees them."""
 
-    def wrong(site: Site, function: Function, part: str) -> Function:
-        del site, part
+    def wrong(point: MutationPoint, function: Function, part: str) -> Function:
+        del point, part
 
         def run(*args: object, **kwargs: object) -> object:
             args, kwargs = changes.map_arguments(args, kwargs, lambda key: True, change)
@@ -118,25 +118,25 @@ def _inputs(change: changes.Change) -> Callable[[Site, Function, str], Function]
     return wrong
 
 
-def _mean(site: Site, function: Function, part: str) -> Function:
+def _mean(point: MutationPoint, function: Function, part: str) -> Function:
     del part
 
     def run(*args: object, **kwargs: object) -> object:
-        incoming = changes.first_tensor(args, kwargs, site.is_incoming)
+        incoming = changes.first_tensor(args, kwargs, point.is_incoming)
         result = function(*args, **kwargs)
-        return map_results(result, site.results, lambda name, tensor: changes.averaged(tensor, incoming))
+        return map_results(result, point.results, lambda name, tensor: changes.averaged(tensor, incoming))
 
     return run
 
 
-def _names_of_several(site: Site) -> tuple[str, ...]:
+def _names_of_several(point: MutationPoint) -> tuple[str, ...]:
     """Return a mutant for the whole, where there is something to exchange."""
-    return ("",) if len(site.results) > 1 else ()
+    return ("",) if len(point.results) > 1 else ()
 
 
-def _saved(site: Site) -> tuple[str, ...]:
+def _saved(point: MutationPoint) -> tuple[str, ...]:
     """Return a mutant for the whole, where what was saved is an argument."""
-    return ("",) if site.saved else ()
+    return ("",) if point.saved else ()
 
 
 RULES: tuple[Kind, ...] = ("backward", "jvp")
@@ -144,7 +144,7 @@ RULES: tuple[Kind, ...] = ("backward", "jvp")
 OPERATORS: tuple[Operator, ...] = (
     Operator("sign", "returns the negative", RULES, _results(changes.negated)),
     Operator("factor", "returns twice what it should", ("backward", "jvp", "kernel"), _results(changes.doubled)),
-    Operator("drop", "returns zeros in the place of one result", RULES, _drop, lambda site: site.results or ("0",)),
+    Operator("drop", "returns zeros in the place of one result", RULES, _drop, lambda point: point.results or ("0",)),
     Operator("swap", "returns two gradients of one shape in the wrong order", RULES, _swap, _names_of_several),
     Operator("detach", "loses the second derivative", RULES, _results(changes.detached)),
     Operator("abs", "takes the absolute value of what comes in", RULES, _incoming(changes.magnitude)),

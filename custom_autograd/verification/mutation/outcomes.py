@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
-Fate: TypeAlias = Literal["noticed", "survived", "no change", "not reached"]
+MutantStatus: TypeAlias = Literal["noticed", "survived", "no change", "not reached"]
 """noticed: a test failed. survived: all passed. no change: it returns the right thing on the samples. not reached: the
 samples never call the function, such as a kernel of a device that is not there."""
 
@@ -21,7 +21,7 @@ class Outcome:
         rule: which of its functions was changed.
         operator: how.
         purpose: what is wrong with such a rule: it "returns the negative".
-        fate: see `Fate`.
+        status: see `Fate`.
         noticed_by: the checks or tests that failed.
         message: the first thing that they said.
         seconds: wall time, s.
@@ -31,7 +31,7 @@ class Outcome:
     rule: str
     operator: str
     purpose: str
-    fate: Fate
+    status: MutantStatus
     noticed_by: tuple[str, ...] = ()
     message: str = ""
     seconds: float = 0.0
@@ -39,15 +39,15 @@ class Outcome:
 
 def is_clean(outcomes: Sequence[Outcome]) -> bool:
     """Return whether every mutant that could be noticed was."""
-    return not any(outcome.fate == "survived" for outcome in outcomes)
+    return not any(outcome.status == "survived" for outcome in outcomes)
 
 
 def rows_of(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     """Return a table: its titles, then a line for each mutant that changes something."""
     rows: list[tuple[str, ...]] = [("op", "rule", "operator", "noticed by")]
     for outcome in outcomes:
-        if outcome.fate in ("noticed", "survived"):
-            shown = "SURVIVED" if outcome.fate == "survived" else _names(outcome.noticed_by)
+        if outcome.status in ("noticed", "survived"):
+            shown = "SURVIVED" if outcome.status == "survived" else _names(outcome.noticed_by)
             rows.append((outcome.op, outcome.rule, outcome.operator, shown))
     return rows
 
@@ -60,23 +60,23 @@ def _names(names: Sequence[str]) -> str:
 def remarks_of(outcomes: Sequence[Outcome]) -> list[str]:
     """Return what the table does not say: mutants without effect, what survivors do, and the counts."""
     lines = []
-    for fate, reason in REASONS.items():
+    for status, reason in REASONS.items():
         found: dict[str, list[str]] = {}
         for outcome in outcomes:
-            if outcome.fate == fate:
+            if outcome.status == status:
                 found.setdefault(f"{outcome.op}, {outcome.rule}", []).append(outcome.operator)
-        lines += [f"{fate}: {place}: {', '.join(operators)} ({reason})" for place, operators in found.items()]
+        lines += [f"{status}: {place}: {', '.join(operators)} ({reason})" for place, operators in found.items()]
     for outcome in outcomes:
-        if outcome.fate == "survived":
+        if outcome.status == "survived":
             where = f"{outcome.op}, {outcome.rule}, {outcome.operator}"
             lines.append(f"survived: {where}: no test fails where the rule {outcome.purpose}")
-    counts = [(fate, sum(outcome.fate == fate for outcome in outcomes)) for fate in FATES]
-    return [*lines, ", ".join(f"{number} {fate}" for fate, number in counts if number)]
+    counts = [(status, sum(outcome.status == status for outcome in outcomes)) for status in STATUSES]
+    return [*lines, ", ".join(f"{number} {status}" for status, number in counts if number)]
 
 
 def format_json(outcomes: Sequence[Outcome]) -> str:
     """Return an object with `format`, `ok`, `counts` and `mutants`."""
-    counts = {fate: sum(outcome.fate == fate for outcome in outcomes) for fate in FATES}
+    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in STATUSES}
     document = {
         "format": 1,
         "ok": is_clean(outcomes),
@@ -86,9 +86,9 @@ def format_json(outcomes: Sequence[Outcome]) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-FATES: tuple[Fate, ...] = ("noticed", "survived", "no change", "not reached")
+STATUSES: tuple[MutantStatus, ...] = ("noticed", "survived", "no change", "not reached")
 
-REASONS: dict[Fate, str] = {
+REASONS: dict[MutantStatus, str] = {
     "no change": "the rule returns the same on the samples",
     "not reached": "the samples never call it",
 }

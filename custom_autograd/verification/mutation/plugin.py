@@ -15,10 +15,10 @@ from types import ModuleType
 
 import pytest
 
+from custom_autograd.verification.mutation.equivalence import Equivalence
 from custom_autograd.verification.mutation.operators import Mutant, mutants_of
-from custom_autograd.verification.mutation.sites import find_sites
+from custom_autograd.verification.mutation.points import find_points
 from custom_autograd.verification.mutation.suites import LOG, MUTANT, WATCH
-from custom_autograd.verification.mutation.witness import Witness
 
 
 class Activation:
@@ -28,28 +28,28 @@ class Activation:
         self.op, self.rule, self.label = path.split("/", 2)
         self.is_watched = is_watched
         self.stack = contextlib.ExitStack()
-        self.witnesses: list[Witness] = []
+        self.witnesses: list[Equivalence] = []
 
     def attempt(self) -> None:
         """Change the op, if it is declared by now and has not been changed."""
         if self.witnesses:
             return
-        mutants = [row for site in find_sites(self.op) if site.rule == self.rule for row in mutants_of(site)]
+        mutants = [row for point in find_points(self.op) if point.rule == self.rule for row in mutants_of(point)]
         for mutant in mutants:
             if mutant.label == self.label:
                 self._put(mutant)
 
     def _put(self, mutant: Mutant) -> None:
-        witness, wrong = Witness(), mutant.function()
-        self.witnesses.append(witness)
-        watched = witness.beside(mutant.site.function, wrong) if self.is_watched else wrong
-        self.stack.enter_context(mutant.site.exchange(watched))
+        equivalence, wrong = Equivalence(), mutant.function()
+        self.witnesses.append(equivalence)
+        watched = equivalence.beside(mutant.point.function, wrong) if self.is_watched else wrong
+        self.stack.enter_context(mutant.point.exchange(watched))
 
     def finish(self) -> None:
         """Put the right functions back, and note what became of the wrong ones."""
         self.stack.close()
-        for witness in self.witnesses:
-            _log(fate=witness.fate if self.is_watched else "survived")
+        for equivalence in self.witnesses:
+            _log(status=equivalence.status if self.is_watched else "survived")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from custom_autograd.torch_private.transforms import is_transforming
 from custom_autograd.verification.mutation.changes import first_tensor, map_arguments
+from custom_autograd.verification.mutation.points import Function, MutationPoint
 from custom_autograd.verification.mutation.results import map_results
-from custom_autograd.verification.mutation.sites import Function, Site
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -23,7 +23,7 @@ def is_plain(tensor: Tensor) -> bool:
     return type(tensor) is Tensor and not is_transforming()
 
 
-def written_incoming(site: Site, function: Function, part: str) -> Function:
+def written_incoming(point: MutationPoint, function: Function, part: str) -> Function:
     """Right results, but the incoming gradients are multiplied by two afterwards."""
     del part
 
@@ -33,15 +33,15 @@ def written_incoming(site: Site, function: Function, part: str) -> Function:
         return tensor
 
     def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's function
-        copies, named = map_arguments(args, kwargs, site.is_incoming, torch.clone)
-        result = map_results(function(*copies, **named), site.results, lambda name, tensor: tensor)
-        map_arguments(args, kwargs, site.is_incoming, write)
+        copies, named = map_arguments(args, kwargs, point.is_incoming, torch.clone)
+        result = map_results(function(*copies, **named), point.results, lambda name, tensor: tensor)
+        map_arguments(args, kwargs, point.is_incoming, write)
         return result
 
     return run
 
 
-def written_input(site: Site, function: Function, part: str) -> Function:
+def written_input(point: MutationPoint, function: Function, part: str) -> Function:
     """Right results, but one is added to the first tensor afterwards."""
     del part
 
@@ -53,11 +53,11 @@ def written_input(site: Site, function: Function, part: str) -> Function:
                 first.add_(1)
         return result
 
-    del site
+    del point
     return run
 
 
-def cached(site: Site, function: Function, part: str) -> Function:
+def cached(point: MutationPoint, function: Function, part: str) -> Function:
     """Right results in memory that the next call overwrites."""
     del part
     buffers: dict[object, Tensor] = {}
@@ -69,19 +69,19 @@ def cached(site: Site, function: Function, part: str) -> Function:
         buffer = buffers.setdefault(key, torch.empty_like(tensor))
         return buffer.detach().copy_(tensor.detach())
 
-    return lambda *args, **kwargs: map_results(function(*args, **kwargs), site.results, keep)
+    return lambda *args, **kwargs: map_results(function(*args, **kwargs), point.results, keep)
 
 
-def stale_incoming(site: Site, function: Function, part: str) -> Function:
+def stale_incoming(point: MutationPoint, function: Function, part: str) -> Function:
     """Return the incoming gradients of the first call, for all calls of the same sizes."""
     del part
-    return _stale(function, site.is_incoming)
+    return _stale(function, point.is_incoming)
 
 
-def stale_saved(site: Site, function: Function, part: str) -> Function:
+def stale_saved(point: MutationPoint, function: Function, part: str) -> Function:
     """Return the saved tensors of the first call, for all calls of the same sizes."""
     del part
-    return _stale(function, site.is_saved)
+    return _stale(function, point.is_saved)
 
 
 def _stale(function: Function, is_meant: Any) -> Function:  # Any: a method of the site, as map_arguments takes it
@@ -108,7 +108,7 @@ def _noted(tensors: list[Tensor], tensor: Tensor) -> Tensor:
     return tensor
 
 
-def counted(site: Site, function: Function, part: str) -> Function:
+def counted(point: MutationPoint, function: Function, part: str) -> Function:
     """Right results at the first call, and a thousandth more with each further one, a hundred times."""
     del part
     calls = itertools.count()
@@ -120,6 +120,6 @@ def counted(site: Site, function: Function, part: str) -> Function:
             del name
             return tensor * factor if tensor.is_floating_point() or tensor.is_complex() else tensor
 
-        return map_results(function(*args, **kwargs), site.results, change)
+        return map_results(function(*args, **kwargs), point.results, change)
 
     return run

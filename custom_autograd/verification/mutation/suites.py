@@ -22,7 +22,7 @@ from custom_autograd.core.errors import CheckError
 from custom_autograd.verification.harness.targets import target_of
 from custom_autograd.verification.mutation.engine import Judge, Verdict
 from custom_autograd.verification.mutation.operators import Mutant
-from custom_autograd.verification.mutation.outcomes import Fate
+from custom_autograd.verification.mutation.outcomes import MutantStatus
 
 MUTANT = "CUSTOM_AUTOGRAD_MUTATE"
 WATCH = "CUSTOM_AUTOGRAD_MUTATE_WATCH"
@@ -40,7 +40,7 @@ class Run:
     output: str
     seconds: float
     failed: tuple[str, ...]
-    fates: tuple[Fate, ...]
+    statuses: tuple[MutantStatus, ...]
 
 
 def command_for(paths: Sequence[str]) -> list[str]:
@@ -84,8 +84,8 @@ def run_tests(command: Sequence[str], path: str | None, *, limit: float | None, 
         code, output = _ended(command, _environment(path, log, is_watched=is_watched), limit)
         events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
     failed = tuple(dict.fromkeys(event["failed"] for event in events if "failed" in event))
-    fates: tuple[Fate, ...] = tuple(event["fate"] for event in events if "fate" in event)
-    return Run(code, output, time.perf_counter() - start, failed, fates)
+    statuses: tuple[MutantStatus, ...] = tuple(event["status"] for event in events if "status" in event)
+    return Run(code, output, time.perf_counter() - start, failed, statuses)
 
 
 def _ended(command: Sequence[str], environment: dict[str, str], limit: float | None) -> tuple[int, str]:
@@ -114,22 +114,22 @@ def _environment(path: str | None, log: Path, *, is_watched: bool) -> dict[str, 
 def _verdict(command: Sequence[str], mutant: Mutant, run: Run) -> Verdict:
     if run.code == TIMED_OUT:
         return Verdict(("the time limit",), run.output)
-    if run.code == PASSED and not run.fates:
-        raise CheckError(f"{' '.join(command)}: no test declares {mutant.site.op}, so that nothing can be changed")
+    if run.code == PASSED and not run.statuses:
+        raise CheckError(f"{' '.join(command)}: no test declares {mutant.point.op}, so that nothing can be changed")
     if run.code == PASSED:
-        return Verdict(fate=_worst(run.fates))
+        return Verdict(status=_worst(run.statuses))
     names = run.failed or (f"exit code {run.code}",)
     lines = [line for line in run.output.splitlines() if line.startswith("E ")]
     return Verdict(names, lines[0].removeprefix("E ").strip() if lines else "")
 
 
-def _worst(fates: Sequence[Fate]) -> Fate:
+def _worst(statuses: Sequence[MutantStatus]) -> MutantStatus:
     """Return a process that workers of xdist do not ask sees nothing: what one of them saw counts."""
-    for fate in WORST_FIRST:
-        if fate in fates:
-            return fate
+    for status in WORST_FIRST:
+        if status in statuses:
+            return status
     return "survived"
 
 
 TIMED_OUT = 124
-WORST_FIRST: tuple[Fate, ...] = ("survived", "no change", "not reached")
+WORST_FIRST: tuple[MutantStatus, ...] = ("survived", "no change", "not reached")

@@ -19,7 +19,7 @@ import torch
 
 from custom_autograd.register import attach_capabilities
 from custom_autograd.registration.kernel import Kernel
-from custom_autograd.registration.registry import Entry, find_entry
+from custom_autograd.registration.registry import OpRecord, find_record
 from custom_autograd.registration.rule_names import META, NEEDS, differentiable_results, special_names
 from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, Jvp
 from custom_autograd.torch_private import definitions, verification
@@ -34,7 +34,7 @@ Style: TypeAlias = Literal["by name", "after ctx", "arguments"]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class MutationPoint:
     """One function of an op that can be changed.
 
     Args:
@@ -80,15 +80,15 @@ class Site:
         return self.names[key] if key < len(self.names) else ""
 
 
-def sites_of(value: object) -> tuple[Site, ...]:
+def points_of(value: object) -> tuple[MutationPoint, ...]:
     """Return every function of an op that can be changed; none where a target is a plain callable or an overload.
 
     Args:
         value: an op of custom_op or torch.library.custom_op, or a torch.autograd.Function subclass.
     """
-    entry = value if isinstance(value, Entry) else getattr(value, "_entry", None)
-    if isinstance(entry, Entry):
-        return (*_rules_of(entry), *_kernels_of(entry))
+    record = value if isinstance(value, OpRecord) else getattr(value, "_record", None)
+    if isinstance(record, OpRecord):
+        return (*_rules_of(record), *_kernels_of(record))
     if isinstance(value, verification.Definition):
         return tuple(_of_definition(value))
     if isinstance(value, type) and issubclass(value, torch.autograd.Function):
@@ -96,17 +96,17 @@ def sites_of(value: object) -> tuple[Site, ...]:
     return ()
 
 
-def find_sites(op: str) -> tuple[Site, ...]:
+def find_points(op: str) -> tuple[MutationPoint, ...]:
     """Return the sites of the op of that name in this process; none where it is not declared, or not declared yet.
 
     Args:
         op: "namespace::name", or the qualified name of a torch.autograd.Function subclass.
     """
-    found = find_entry(op) or definitions.find_definition(op)
+    found = find_record(op) or definitions.find_definition(op)
     if found is not None:
-        return sites_of(found)
+        return points_of(found)
     classes = [cls for cls in _subclasses(torch.autograd.Function) if cls.__qualname__ == op]
-    return tuple(site for cls in classes for site in sites_of(cls))
+    return tuple(point for cls in classes for point in points_of(cls))
 
 
 def _subclasses(cls: type) -> Iterator[type]:
@@ -116,105 +116,105 @@ def _subclasses(cls: type) -> Iterator[type]:
         yield from _subclasses(one)
 
 
-def _rules_of(entry: Entry) -> Iterator[Site]:
-    registered = entry.registrations
+def _rules_of(record: OpRecord) -> Iterator[MutationPoint]:
+    registered = record.registrations
     for rule in registered.named_gradient_rules():
-        yield _gradient_of(entry, rule)
+        yield _gradient_of(record, rule)
     if registered.drop_in is not None:
-        yield _drop_in_of(entry, registered.drop_in)
+        yield _drop_in_of(record, registered.drop_in)
     if registered.jvp is not None:
-        yield _jvp_of(entry, registered.jvp)
+        yield _jvp_of(record, registered.jvp)
 
 
-def _gradient_of(entry: Entry, rule: Backward | Gradient) -> Site:
-    schema = entry.declaration.schema
+def _gradient_of(record: OpRecord, rule: Backward | Gradient) -> MutationPoint:
+    schema = record.declaration.schema
     special = set(special_names(schema, with_grads=True, with_tangents=False)) - {NEEDS, META}
-    return Site(
-        entry.name,
+    return MutationPoint(
+        record.name,
         rule.title,
         "backward",
         "by name",
         rule.function,
         rule.inputs or tuple(argument.name for argument in schema.differentiable_arguments),
-        partial(_exchanged_rule, entry, rule),
+        partial(_exchanged_rule, record, rule),
         rule.names,
         frozenset(rule.names) & special,
     )
 
 
-def _drop_in_of(entry: Entry, rule: DropIn) -> Site:
-    return Site(
-        entry.name,
+def _drop_in_of(record: OpRecord, rule: DropIn) -> MutationPoint:
+    return MutationPoint(
+        record.name,
         "backward",
         "backward",
         "after ctx",
         rule.function,
-        tuple(entry.declaration.schema.argument_names),
-        partial(_exchanged_rule, entry, rule),
+        tuple(record.declaration.schema.argument_names),
+        partial(_exchanged_rule, record, rule),
     )
 
 
-def _jvp_of(entry: Entry, rule: Jvp) -> Site:
-    schema = entry.declaration.schema
+def _jvp_of(record: OpRecord, rule: Jvp) -> MutationPoint:
+    schema = record.declaration.schema
     special = set(special_names(schema, with_grads=False, with_tangents=True)) - {NEEDS, META}
-    return Site(
-        entry.name,
+    return MutationPoint(
+        record.name,
         "jvp",
         "jvp",
         "by name",
         rule.function,
         tuple(result.name for result in differentiable_results(schema)),
-        partial(_exchanged_rule, entry, rule),
+        partial(_exchanged_rule, record, rule),
         rule.names,
         frozenset(rule.names) & special,
     )
 
 
-def _kernels_of(entry: Entry) -> Iterator[Site]:
-    results = tuple(output.name for output in entry.declaration.schema.fresh_outputs)
-    for kernel in entry.kernels.all():
-        yield Site(
-            entry.name,
+def _kernels_of(record: OpRecord) -> Iterator[MutationPoint]:
+    results = tuple(output.name for output in record.declaration.schema.fresh_outputs)
+    for kernel in record.kernels.all():
+        yield MutationPoint(
+            record.name,
             f"kernel {kernel.title}",
             "kernel",
             "arguments",
             kernel.given,
             results,
-            partial(_exchanged_kernel, entry, kernel),
+            partial(_exchanged_kernel, record, kernel),
         )
 
 
 @contextlib.contextmanager
-def _exchanged_rule(entry: Entry, rule: SiteRule, function: Function) -> Iterator[None]:
-    _set_rule(entry, replace(rule, function=function))
+def _exchanged_rule(record: OpRecord, rule: SiteRule, function: Function) -> Iterator[None]:
+    _set_rule(record, replace(rule, function=function))
     try:
         yield
     finally:
-        _set_rule(entry, rule)
+        _set_rule(record, rule)
 
 
-def _set_rule(entry: Entry, rule: SiteRule) -> None:
-    with entry.lock:
-        entry.registrations = entry.registrations.with_(rule)
-        entry.forget()
-        attach_capabilities(entry)
+def _set_rule(record: OpRecord, rule: SiteRule) -> None:
+    with record.lock:
+        record.registrations = record.registrations.with_(rule)
+        record.forget()
+        attach_capabilities(record)
 
 
 @contextlib.contextmanager
-def _exchanged_kernel(entry: Entry, kernel: Kernel, function: Function) -> Iterator[None]:
-    entry.kernels.add(replace(kernel, function=kernel.wrap(function), given=function), replace=True)
+def _exchanged_kernel(record: OpRecord, kernel: Kernel, function: Function) -> Iterator[None]:
+    record.kernels.add(replace(kernel, function=kernel.wrap(function), given=function), replace=True)
     try:
         yield
     finally:
-        entry.kernels.add(kernel, replace=True)
+        record.kernels.add(kernel, replace=True)
 
 
-def _of_definition(definition: verification.Definition) -> Iterator[Site]:
+def _of_definition(definition: verification.Definition) -> Iterator[MutationPoint]:
     target = target_of(definition)
     names = tuple(argument.name for argument in target.arguments)
     backward = definitions.backward_of(definition)
     if backward is not None:
-        yield Site(
+        yield MutationPoint(
             target.name,
             "backward",
             "backward",
@@ -224,7 +224,7 @@ def _of_definition(definition: verification.Definition) -> Iterator[Site]:
             partial(_exchanged_backward, definition),
         )
     for device, kernel in definitions.kernels_of(definition).items():
-        yield Site(
+        yield MutationPoint(
             target.name,
             f"kernel {device or 'default'}",
             "kernel",
@@ -256,14 +256,14 @@ def _exchanged_item(table: dict[str | None, Function], key: str | None, function
         table[key] = before
 
 
-def _of_function(cls: type[torch.autograd.Function]) -> Iterator[Site]:
+def _of_function(cls: type[torch.autograd.Function]) -> Iterator[MutationPoint]:
     target = target_of(cls)
     names = tuple(argument.name for argument in target.arguments)
     for attribute, rule, kind in METHODS:
         if getattr(cls, attribute) is getattr(torch.autograd.Function, attribute):
             continue
         is_forward = attribute == "forward"
-        yield Site(
+        yield MutationPoint(
             target.name,
             rule,
             kind,

@@ -10,7 +10,7 @@ from custom_autograd.core.errors import DeclarationError
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DeclarationOptions:
     """What the author of an op said about its schema, next to the function itself."""
 
     op: str

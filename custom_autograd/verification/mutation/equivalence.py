@@ -15,13 +15,13 @@ from custom_autograd.verification.harness.differentiable import can_have_gradien
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.mutation.operators import Mutant
-from custom_autograd.verification.mutation.outcomes import Fate
+from custom_autograd.verification.mutation.outcomes import MutantStatus
+from custom_autograd.verification.mutation.points import Function
 from custom_autograd.verification.mutation.results import tensors_of
-from custom_autograd.verification.mutation.sites import Function
 from custom_autograd.verification.mutation.states import is_plain
 
 
-class Witness:
+class Equivalence:
     """Runs a right function beside a wrong one, and compares what they return and what they write to.
 
     Attributes:
@@ -55,7 +55,7 @@ class Witness:
         return run
 
     @property
-    def fate(self) -> Fate:
+    def status(self) -> MutantStatus:
         """Return what is known of the function before any test says something; "survived" stands for nothing.
 
         It looks again at everything that was returned: later calls must not have changed it.
@@ -78,11 +78,11 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     return not torch.allclose(one.detach(), other.detach(), rtol=0, atol=0, equal_nan=True)
 
 
-def fate_on(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Fate:
+def status_on(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> MutantStatus:
     """Return what is known of a mutant from samples alone; "survived" stands for nothing."""
-    if mutant.site.kind == "backward" and mutant.part and not _is_wanted(mutant.part, target, samples):
+    if mutant.point.kind == "backward" and mutant.part and not _is_wanted(mutant.part, target, samples):
         return "no change"
-    return watch(mutant, target, samples).fate
+    return watch(mutant, target, samples).status
 
 
 def _is_wanted(name: str, target: Target, samples: Sequence[Sample]) -> bool:
@@ -91,7 +91,7 @@ def _is_wanted(name: str, target: Target, samples: Sequence[Sample]) -> bool:
     return any(target.argument_of(leaf).name == name for leaf in leaves)
 
 
-def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Witness:
+def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Equivalence:
     """Return what a mutant does on samples and on their other layouts: forward, backward, backward again, and tangents.
 
     Args:
@@ -99,12 +99,12 @@ def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Witness:
         target: the op.
         samples: those that are not declared to raise.
     """
-    witness = Witness()
-    with mutant.site.exchange(witness.beside(mutant.site.function, mutant.function())):
+    equivalence = Equivalence()
+    with mutant.point.exchange(equivalence.beside(mutant.point.function, mutant.function())):
         for sample in samples:
             for _, variant in layouts(sample):
-                _run(target, variant.with_tensors(_marked(variant, sample)), is_forward_mode=mutant.site.kind == "jvp")
-    return witness
+                _run(target, variant.with_tensors(_marked(variant, sample)), is_forward_mode=mutant.point.kind == "jvp")
+    return equivalence
 
 
 def _marked(variant: Sample, sample: Sample) -> list[Tensor]:

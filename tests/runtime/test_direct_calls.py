@@ -21,7 +21,7 @@ from custom_autograd.kernels.library import find_or_build
 
 
 def made(name: str):
-    """An op whose roads are known, and which returns its input plus one."""
+    """An op whose direct calls are known, and which returns its input plus one."""
     op = custom_op(f"roads::{name}", lambda x: x + 1, schema="(Tensor x) -> Tensor", replace=True)
     op.register_fake(torch.empty_like)
     op.register_backward(lambda grad: grad)
@@ -114,7 +114,7 @@ torch::stable::Tensor plus_seven(const torch::stable::Tensor& x) {
   }
   return out;
 }
-STABLE_TORCH_LIBRARY_IMPL(roads, CPU, m) { m.impl("compiled", TORCH_BOX(&plus_seven)); }
+STABLE_TORCH_LIBRARY_IMPL(direct calls, CPU, m) { m.impl("compiled", TORCH_BOX(&plus_seven)); }
 """
 
 
@@ -135,7 +135,7 @@ def test_no_more_roads_are_kept_than_can_be_asked_quickly():
     for rank in range(3 * LONGEST):
         assert torch.equal(torch.ones((1,) * (rank % 20)), op(torch.zeros((1,) * (rank % 20))))
 
-    assert len(op._entry.roads._known[None]) <= LONGEST
+    assert len(op._record.direct_calls._known[None]) <= LONGEST
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 100])
@@ -287,7 +287,7 @@ def seen(kind: str, value: object) -> object:
     """What the kernel is given for a value, or the kind of error."""
     try:
         VALUED[kind](torch.zeros(1), value)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other road must raise it too
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other direct call must raise it too
         return type(error).__name__
     return type(SEEN[-1]).__name__, repr(SEEN[-1])
 
