@@ -169,8 +169,8 @@ def define(declaration: Declaration, *, replace: bool) -> OpRecord:
     return record
 
 
-def _attach(record: OpRecord, home: Name) -> None:
-    library.define(record, home)
+def _attach(record: OpRecord, dispatcher_name: Name) -> None:
+    library.define(record, dispatcher_name)
     attach_capabilities(record)
     library.publish(record)
 
@@ -178,9 +178,9 @@ def _attach(record: OpRecord, home: Name) -> None:
 def _move(record: OpRecord) -> None:
     """Move a replaced op to a name of its own, where old handles find it as it was."""
     numbered = (record.declaration.name.suffixed(f"__replaced_{number}") for number in itertools.count(1))
-    home = next(name for name in numbered if not is_defined(name.namespace, name.name, name.overload))
+    dispatcher_name = next(name for name in numbered if not is_defined(name.namespace, name.name, name.overload))
     library.undefine(record)
-    _attach(record, home)
+    _attach(record, dispatcher_name)
 
 
 def capabilities(record: OpRecord) -> dict[str, str]:

@@ -29,11 +29,11 @@ class OpDef(OwnDefinition):
 
     @property
     def _namespace(self) -> str:  # type: ignore[override]  # read-only, here and below
-        return self._record.home.namespace
+        return self._record.dispatcher_name.namespace
 
     @property
     def _name(self) -> str:  # type: ignore[override]
-        return self._record.home.qualifier
+        return self._record.dispatcher_name.qualifier
 
     @property
     def _opoverload(self) -> OpOverload:  # type: ignore[override]

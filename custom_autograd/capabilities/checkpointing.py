@@ -58,7 +58,7 @@ def _register(record: OpRecord, modes: Iterable[type]) -> None:
         slot = f"checkpoint {mode.__module__}.{mode.__qualname__}"
         if slot not in record.attached:
             assert record.library is not None
-            register_torch_dispatch(record.library, record.home.name, mode, _rule(record))
+            register_torch_dispatch(record.library, record.dispatcher_name.name, mode, _rule(record))
             record.attached.add(slot)
 
 

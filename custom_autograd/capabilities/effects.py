@@ -17,7 +17,7 @@ class Effect(Capability):
         rule = record.registrations.effect
         if rule is not None:
             assert record.library is not None
-            register_effect(record.library, str(record.home), rule.effect)
+            register_effect(record.library, str(record.dispatcher_name), rule.effect)
 
     def describe(self, record: OpRecord) -> str:
         """Return the effect, or that compilers may reorder calls."""

@@ -52,7 +52,9 @@ class Fake(Capability):
             _check_has_no_data(record, f"{rule.location}, fake", found, arguments)
             return found
 
-        torch.library.register_fake(str(record.home), enclosed(record.declaration.schema, fake), lib=record.library)
+        torch.library.register_fake(
+            str(record.dispatcher_name), enclosed(record.declaration.schema, fake), lib=record.library
+        )
         if record.output is not None:
             torch.library.register_fake(record.output.name(), fake, lib=record.library)
         record.attached.add(self.name)

@@ -31,7 +31,7 @@ class Sharding(Capability):
         if f"Operator {record.overload} {NO_STRATEGY}" not in str(error) or self.name in record.attached:
             return False
         if not _is_shardable(record):
-            advice = ADVICE.format(*str(record.home).split("::"))
+            advice = ADVICE.format(*str(record.dispatcher_name).split("::"))
             add_note(error, f"{record.name}, declared at {record.declaration.location}: {advice}")
             return False
         from torch.distributed.tensor import Replicate, Shard  # loaded by whoever made the DTensor

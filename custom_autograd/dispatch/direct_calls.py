@@ -143,7 +143,7 @@ class DirectCallTable:
         """Return the dispatch keys at which somebody else's kernel stands now."""
         count = changes.count
         if self._foreign[0] != count:
-            self._foreign = count, registrations.foreign_keys(str(self._record.home), library.FILE)
+            self._foreign = count, registrations.foreign_keys(str(self._record.dispatcher_name), library.FILE)
         return self._foreign[1]
 
     def _is_blind(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:

@@ -14,15 +14,15 @@ from custom_autograd.torch_private import definitions, dispatch
 from custom_autograd.torch_private.dispatch import OpOverload
 
 
-def define(record: OpRecord, home: Name) -> None:
+def define(record: OpRecord, dispatcher_name: Name) -> None:
     """Make the op known to the dispatcher under a name."""
-    library = torch.library.Library(home.namespace, "FRAGMENT")
+    library = torch.library.Library(dispatcher_name.namespace, "FRAGMENT")
     tags = (torch.Tag.pt2_compliant_tag, *record.declaration.tags)
-    library.define(f"{home.qualifier}{record.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
-    record.library, record.home = library, home
-    record.overload = _overload(home)
+    library.define(f"{dispatcher_name.qualifier}{record.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
+    record.library, record.dispatcher_name = library, dispatcher_name
+    record.overload = _overload(dispatcher_name)
     if record.declaration.schema.is_one_tuple:
-        output = home.suffixed(SUFFIX)
+        output = dispatcher_name.suffixed(SUFFIX)
         library.define(
             f"{output.qualifier}{text_of_output(record.declaration.schema)}", tags=tuple(dict.fromkeys(tags))
         )
@@ -40,13 +40,13 @@ def _overload(name: Name) -> OpOverload:
 def publish(record: OpRecord) -> None:
     """Let torch.library find the op by name, so that rules registered by name are registered with it."""
     if record.handle is not None and record.library is not None:
-        definitions.publish(str(record.home), record.handle)
+        definitions.publish(str(record.dispatcher_name), record.handle)
 
 
 def undefine(record: OpRecord) -> None:
     """Take the op back from the dispatcher."""
     if record.library is not None:
-        definitions.withdraw(str(record.home))
+        definitions.withdraw(str(record.dispatcher_name))
         dispatch.destroy(record.library)
     record.library = None
 
@@ -60,9 +60,11 @@ def implement(record: OpRecord, key: str, function: Callable[..., Any], *, with_
         return
     assert record.library is not None  # an entry is defined before anything is attached to it
     call = enclosed(record.declaration.schema, function)
-    record.library.impl(record.home.qualifier, call, key, with_keyset=with_keyset)
+    record.library.impl(record.dispatcher_name.qualifier, call, key, with_keyset=with_keyset)
     if record.output is not None:
-        record.library.impl(record.home.suffixed(SUFFIX).qualifier, staying(function), key, with_keyset=with_keyset)
+        record.library.impl(
+            record.dispatcher_name.suffixed(SUFFIX).qualifier, staying(function), key, with_keyset=with_keyset
+        )
     record.attached.add(key)
 
 

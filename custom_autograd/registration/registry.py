@@ -55,7 +55,7 @@ class OpRecord:
         declaration: what was fixed when it was declared.
         modules: the modules one of which declares it when it is imported.
         kernels: its kernels by device type.
-        home: the name under which the dispatcher knows it; its own, until a replacement takes that.
+        dispatcher_name: the name under which the dispatcher knows it; its own, until a replacement takes that.
         overload: the dispatcher's op.
         output: the second op of the dispatcher, if the first returns a tuple of one; see one_tuple.py.
         library: the handle through which everything was registered with the dispatcher.
@@ -80,7 +80,7 @@ class OpRecord:
         self.declaration = declaration
         self.modules: tuple[str, ...] = ()
         self.kernels = Kernels(declaration)
-        self.home = declaration.name
+        self.dispatcher_name = declaration.name
         self.overload: OpOverload | None = None
         self.output: OpOverload | None = None
         self.library: torch.library.Library | None = None

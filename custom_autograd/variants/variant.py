@@ -68,7 +68,7 @@ class Variant:
     @property
     def name(self) -> str:
         """Return the qualified name of the dispatcher's op: "ns::op_" or "ns::op_out"."""
-        return str(self.op.home.suffixed(SUFFIXES[self.kind]))
+        return str(self.op.dispatcher_name.suffixed(SUFFIXES[self.kind]))
 
     @property
     def schema(self) -> Schema:
@@ -201,7 +201,7 @@ class Variant:
 
     def _declare(self) -> OpRecord:
         self.refuse_if_impossible()
-        op, home = self.op.declaration, self.op.home
+        op, dispatcher_name = self.op.declaration, self.op.dispatcher_name
         if adapter_of(op).has_containers:
             raise DeclarationError(
                 self.op.name,
@@ -210,7 +210,7 @@ class Variant:
                 declared=op.location,
                 do="call it: it is the op, then a copy",
             )
-        name = home.suffixed(SUFFIXES[self.kind])
+        name = dispatcher_name.suffixed(SUFFIXES[self.kind])
         taken = registry.find_record(str(name))
         tags = tuple(tag for tag in HANDED_BACK if tag.name == self.kind)
         composition = functools.partial(self._compose)

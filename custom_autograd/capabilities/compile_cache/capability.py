@@ -27,7 +27,7 @@ class CompileCache(Capability):
 
     def before_trace(self, record: OpRecord) -> None:
         """Count the rules of the op into the tag, in place of what was counted before."""
-        _TAG.update(str(record.home), fingerprint(record))
+        _TAG.update(str(record.dispatcher_name), fingerprint(record))
 
     def describe(self, record: OpRecord) -> str:
         """Return how the op is told apart from its earlier versions."""

@@ -45,7 +45,7 @@ class Subclasses(Capability):
 
 def _register(record: OpRecord, cls: type, function: Callable[..., Any]) -> None:
     assert record.library is not None
-    register_torch_dispatch(record.library, record.home.qualifier, cls, function)
+    register_torch_dispatch(record.library, record.dispatcher_name.qualifier, cls, function)
     record.attached.add(cls)
 
 
