@@ -7,6 +7,8 @@ import sys
 import pytest
 from test_documents import ROOT, blocks_of
 
+pytestmark = pytest.mark.slow  # one process runs all pages; test_documents.py runs each by itself
+
 SAMPLES = {
     "batch-with-vmap": {
         "outer": "[Sample(make(3), make(2))]",

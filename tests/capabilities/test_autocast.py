@@ -292,7 +292,10 @@ registered: cpu: 'float32', output {'mean': 'lower'}""",
     )
 
 
-@pytest.mark.parametrize("op", [scaled, derived, torch_style, precise, add_product], ids=lambda op: op.__name__)
+SLOW = [pytest.param(op, marks=pytest.mark.slow) for op in (derived, torch_style, precise)]
+
+
+@pytest.mark.parametrize("op", [scaled, add_product, *SLOW], ids=lambda op: op.__name__)
 def test_every_check_passes(op):
     report = op.check(raise_on_failure=False)
 

@@ -58,6 +58,7 @@ def run(folder, *cases):
     return [tuple(map(float, line.split())) for line in finished.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_changed_backward_or_a_function_that_it_calls_is_not_served_from_the_cache_on_disk(tmp_path):
     """Each case in a process of its own; the second shows that the cache works where nothing changed."""
     cases = ["1;grad * 2 * factor()", "1;grad * 2 * factor()", "1;grad * 10 * factor()", "2;grad * 2 * factor()"]

@@ -45,6 +45,7 @@ def test_show_prints_schema_kernels_coverage_samples_and_source(target, capsys):
     assert square.source.splitlines()[0].strip() in out
 
 
+@pytest.mark.slow
 def test_check_of_an_op_with_everything_ends_with_0(target, capsys):
     assert torch.get_default_dtype() == torch.float32
     assert 0 == main(["check", target, "--dtype", "float64"])

@@ -135,6 +135,7 @@ def test_test_suite_that_fails_as_it_is_ends_with_2(folder, capsys):
     assert "it ends with 1 before anything is changed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_test_suite_that_never_declares_the_op_ends_with_2(folder, capsys):
     arguments = ["--operators", "sign", "--pytest", "test_mutate_ops.py::test_nothing"]
     code = main(["mutate", "mutate_ops.py:square", *arguments])

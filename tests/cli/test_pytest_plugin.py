@@ -66,6 +66,7 @@ def is_installed():
     return any(row.value == "custom_autograd.pytest_plugin" for row in entry_points(group="pytest11"))
 
 
+@pytest.mark.slow
 def test_one_item_per_op_and_check_skipped_where_nothing_was_checked(folder):
     code, out = run_pytest(folder, "--custom-ops", "plugin_ops:RIGHT", "--custom-ops-checks", "gradcheck,reference")
 
@@ -82,6 +83,7 @@ def test_finding_fails_its_item_with_the_report(folder):
     assert "Traceback" not in out
 
 
+@pytest.mark.slow
 def test_op_without_samples_is_skipped(folder):
     code, out = run_pytest(folder, "--custom-ops", "plugin_ops:right")
 
@@ -103,6 +105,7 @@ def test_plugin_imports_nothing_heavy_without_the_option(folder):
     assert 0 == code, out
 
 
+@pytest.mark.slow
 def test_parametrize_checks_makes_one_test_per_op_and_check(folder):
     (folder / "test_ops.py").write_text(TEST)
     code, out = run_pytest(folder, "test_ops.py")
@@ -157,6 +160,7 @@ def test_items_are_named_after_op_check_and_inputs(scale):
     assert ["scale-fake", "scale-gradcheck-x_weight", "scale-gradcheck-x", "scale-gradcheck-weight"] == found
 
 
+@pytest.mark.slow
 def test_items_have_the_namespace_where_two_ops_share_a_name(scale):
     write_scale(scale, "other_ops")
     targets = ["--custom-ops", "scale_ops.py", "--custom-ops", "other_ops.py"]
@@ -165,6 +169,7 @@ def test_items_have_the_namespace_where_two_ops_share_a_name(scale):
     assert ["plugin_scale_ops::scale-fake", "plugin_other_ops::scale-fake"] == found
 
 
+@pytest.mark.slow
 def test_k_and_m_choose_items_under_strict_markers(scale):
     options = ["--custom-ops", "scale_ops.py", "--strict-markers", "-m", "custom_op and derivatives"]
     found = collected(scale, *options, "-k", "weight and not x_weight")
@@ -182,6 +187,7 @@ def test_only_the_part_that_is_wrong_fails(scale):
     assert "FAILED scale_ops.py::scale-gradcheck-weight" in out
 
 
+@pytest.mark.slow
 def test_accepted_failure_is_one_item_for_all_parts(scale):
     accepted = '.xfail("gradcheck", reason="known")'
     write_scale(scale, "scale_ops", gradient="-grad * x", sample=accepted)
@@ -191,6 +197,7 @@ def test_accepted_failure_is_one_item_for_all_parts(scale):
     assert "accepted, because known" in out
 
 
+@pytest.mark.slow
 def test_unknown_check_is_a_usage_error(scale):
     code, out = run_pytest(scale, "--custom-ops", "scale_ops.py", "--custom-ops-checks", "gradchek")
 
@@ -198,6 +205,7 @@ def test_unknown_check_is_a_usage_error(scale):
     assert "did you mean 'gradcheck'?" in out
 
 
+@pytest.mark.slow
 def test_xdist_and_junit_properties(scale):
     options = ["--custom-ops", "scale_ops.py", "--custom-ops-checks", "schema", "-n", "1", "--junit-xml", "found.xml"]
     code, out = run_pytest(scale, *options, "no_tests.py")

@@ -87,6 +87,7 @@ def without_frames(text):
     return "\n".join(kept) + "\n"
 
 
+@pytest.mark.slow
 def test_several_processes_find_the_same_in_the_same_order(file, capsys):
     targets = ["worker_ops.py:WRONG", "worker_ops.py:RIGHT"]
     codes = [main(["check", *targets, *CHECKS, "-j", n, "--json", f"{n}.json"]) for n in ("0", "2")]
@@ -96,6 +97,7 @@ def test_several_processes_find_the_same_in_the_same_order(file, capsys):
     assert {"workers::wrong", "workers::right"} == {row[0] for row in rows(file / "2.json")}
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_an_error_of_its_op_and_what_remains_gets_another(file, capsys):
     code = main(["check", *(f"worker_ops.py:{name}" for name in ("KILLED", "LEAVING", "RIGHT")), *CHECKS, "-j", "2"])
 
@@ -125,6 +127,7 @@ ERROR workers::leaving: gradcheck, on three
     )
 
 
+@pytest.mark.slow
 def test_a_process_goes_on_after_a_target_that_it_cannot_load_and_tells_each_result(file):
     told = []
     texts = ["nowhere.py:op", "worker_ops.py:RIGHT"]
@@ -212,6 +215,7 @@ def samples(make):
 """
 
 
+@pytest.mark.slow
 def test_the_command_that_reproduces_a_crash_names_one_op_of_a_file_with_several(imports_of, capsys):
     (imports_of / "several_ops.py").write_text(SEVERAL)
     main(["check", "several_ops.py", "--checks", "determinism"])

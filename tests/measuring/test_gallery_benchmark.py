@@ -116,6 +116,7 @@ def test_a_case_that_is_not_there_is_named():
     assert "no such cases: " in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of a process")
 def test_peak_memory_is_that_of_the_tensors_alive_at_once():
     script = """

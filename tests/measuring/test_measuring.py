@@ -46,6 +46,7 @@ def test_the_machine_is_described():
     assert found["cpu"]
 
 
+@pytest.mark.slow
 def test_the_script_measures_every_target_it_can(tmp_path):
     out = tmp_path / "found.json"
     options = ["--only", "declare", "--only", "inputs", "--seconds", "0", "--out", str(out)]
@@ -56,6 +57,7 @@ def test_the_script_measures_every_target_it_can(tmp_path):
     assert "cuda" in found["not measured"]
 
 
+@pytest.mark.slow
 def test_a_quick_run_has_every_peer_in_every_mode_or_says_why_not(quick_run):
     timings = quick_run["timings"]
     measured = {name.split(" | ")[0] for name in timings}

@@ -102,7 +102,7 @@ thread.join()
 print(os.waitstatus_to_exitcode(status), slope(3))
 """
 
-METHODS = ["fork", "spawn"] if hasattr(os, "fork") else ["spawn"]
+METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow)] if hasattr(os, "fork") else ["spawn"]
 pytestmark = pytest.mark.multi_rank
 
 
