@@ -77,7 +77,7 @@ def test_there_are_sixty():
 
 
 def is_slow(name):
-    """Whether only `make test-all` runs it: what has nothing to find, but for every fifth, and what takes ten seconds."""
+    """Whether only `make test-all` runs it: most of what has nothing to find, and what takes ten seconds."""
     return name == "nn.functional.bilinear" or (name not in FOUND and list(INFOS).index(name) % 5 > 0)
 
 
