@@ -26,7 +26,8 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.pytrees.adapters import flat_kernel_function
 from custom_autograd.pytrees.argument_tree import find_argument_tree, flat_options
 from custom_autograd.register import attach_capabilities
-from custom_autograd.registration import library, registry
+from custom_autograd.registration import dispatcher_library as library
+from custom_autograd.registration import registry
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import OpRecord

@@ -11,7 +11,7 @@ from custom_autograd import declare
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch.generated import program_of, source_of
 from custom_autograd.opdef import OpDef
-from custom_autograd.registration import library
+from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.variants import InplaceVariant, OutVariant

@@ -15,7 +15,6 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.torch_private import (
     checkpointing,
     classes,
-    compilation,
     compiler,
     definitions,
     dispatch,
@@ -25,7 +24,6 @@ from custom_autograd.torch_private import (
     nested,
     observers,
     preloading,
-    registrations,
     schemas,
     storages,
     symbols,
@@ -36,6 +34,8 @@ from custom_autograd.torch_private import (
     verification,
     versions,
 )
+from custom_autograd.torch_private import compile_counter as compilation
+from custom_autograd.torch_private import registered_kernels as registrations
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from custom_autograd.calls.bind import Binder
-from custom_autograd.calls.layouts import LAYOUTS, wrapper_of
+from custom_autograd.calls.memory_layouts import LAYOUTS, wrapper_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest

@@ -2,13 +2,13 @@
 
 from custom_autograd.capabilities.autocast.capability import Autocast
 from custom_autograd.capabilities.autograd import Backward, ForwardMode, Kernels
-from custom_autograd.capabilities.checkpointing import Checkpointing
+from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache.capability import CompileCache
 from custom_autograd.capabilities.effects import Effect
 from custom_autograd.capabilities.fake import Fake
+from custom_autograd.capabilities.op_variants import VARIANTS
 from custom_autograd.capabilities.sharding import Sharding
 from custom_autograd.capabilities.subclasses.capability import Subclasses
-from custom_autograd.capabilities.variants import VARIANTS
 from custom_autograd.capabilities.vmap.capability import Vmap
 from custom_autograd.registration.capability import Capability
 

@@ -16,7 +16,7 @@ from custom_autograd.dispatch import composition
 from custom_autograd.dispatch.call import make_call, make_traced
 from custom_autograd.dispatch.direct_calls import DirectCallTable
 from custom_autograd.dispatch.generated import program_of
-from custom_autograd.registration.library import implement
+from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import dispatch, guards

@@ -29,10 +29,11 @@ from torch import Tensor
 from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
 from custom_autograd.dispatch.direct_source import NO_DIRECT_CALL, DirectCall
 from custom_autograd.dispatch.generated import program_of
-from custom_autograd.registration import library
+from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private import guards, registrations, transforms, versions
-from custom_autograd.torch_private.registrations import changes
+from custom_autograd.torch_private import guards, transforms, versions
+from custom_autograd.torch_private import registered_kernels as registrations
+from custom_autograd.torch_private.registered_kernels import changes
 from custom_autograd.values import validation
 
 CLASSES = (Tensor, torch.nn.Parameter)

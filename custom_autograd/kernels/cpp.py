@@ -19,8 +19,8 @@ import torch
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.kernels.lazy import LazyKernel, thread_lock
-from custom_autograd.kernels.library import find_or_build
-from custom_autograd.torch_private.registrations import names_in
+from custom_autograd.kernels.shared_library import find_or_build
+from custom_autograd.torch_private.registered_kernels import names_in
 
 
 def cpp_kernel(

@@ -12,7 +12,7 @@ import torch
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels.compilers import CudaCompiler
 from custom_autograd.kernels.cpp import CppKernel, words
-from custom_autograd.kernels.library import find_or_build
+from custom_autograd.kernels.shared_library import find_or_build
 
 
 def cuda_kernel(

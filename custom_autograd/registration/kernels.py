@@ -22,7 +22,7 @@ from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.conditions import first_line
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import Kernel, declared_kernel
-from custom_autograd.torch_private.registrations import changes
+from custom_autograd.torch_private.registered_kernels import changes
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
 

@@ -29,7 +29,7 @@ from custom_autograd.registration.rule_types import AnyRegistration, Rule
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.definitions import OwnDefinition
 from custom_autograd.torch_private.dispatch import OpOverload
-from custom_autograd.torch_private.registrations import changes
+from custom_autograd.torch_private.registered_kernels import changes
 
 GeneratedCall: TypeAlias = Callable[..., Any]
 """A generated function that calls one op (Any: it takes and returns what the op's schema says)."""

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 
 from custom_autograd.core.errors import CustomAutogradError
 from custom_autograd.core.messages import show
-from custom_autograd.torch_private.registrations import changes
+from custom_autograd.torch_private.registered_kernels import changes
 
 LEVELS = ("full", "cheap", "off")
 VARIABLE = "CUSTOM_AUTOGRAD_VALIDATION"

@@ -20,7 +20,7 @@ from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 from custom_autograd.values.tensors import tensors_in
-from custom_autograd.variants.memory import find_same, find_shared, has_several_elements_in_one_place
+from custom_autograd.variants.shared_memory import find_same, find_shared, has_several_elements_in_one_place
 
 
 def write_in_place(

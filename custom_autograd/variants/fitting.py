@@ -9,7 +9,7 @@ from torch import Tensor
 
 from custom_autograd.values.tensors import first_tensor, tensors_in
 from custom_autograd.variants.expected import Metadata
-from custom_autograd.variants.memory import has_several_elements_in_one_place, overlap_any
+from custom_autograd.variants.shared_memory import has_several_elements_in_one_place, overlap_any
 
 
 def fits(targets: Sequence[Tensor], results: Metadata | None, others: Sequence[Any]) -> bool:  # Any: other arguments

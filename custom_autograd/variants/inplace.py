@@ -11,7 +11,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import show
-from custom_autograd.core.variants import INPLACE
+from custom_autograd.core.variant_schemas import INPLACE
 from custom_autograd.variants.copying import write_in_place
 from custom_autograd.variants.fitting import fits
 from custom_autograd.variants.variant import Variant

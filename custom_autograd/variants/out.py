@@ -11,7 +11,7 @@ import torch
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import quote
-from custom_autograd.core.variants import OUT, out_names
+from custom_autograd.core.variant_schemas import OUT, out_names
 from custom_autograd.variants.copying import refuse_shared_targets, write_out
 from custom_autograd.variants.fitting import fits
 from custom_autograd.variants.variant import Variant

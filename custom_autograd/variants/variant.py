@@ -17,7 +17,7 @@ from custom_autograd import declare, register
 from custom_autograd.calls.kernel_options import KernelOptions
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.variants import INPLACE, OUT, SUFFIXES, find_problem, variant_of
+from custom_autograd.core.variant_schemas import INPLACE, OUT, SUFFIXES, find_problem, variant_of
 from custom_autograd.dispatch.call import make_public_call
 from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.op_adapter import adapter_of

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.kernels import KernelUnavailable, KernelWarning, cpp_kernel
-from custom_autograd.kernels.library import CPP, Build, find_or_build
+from custom_autograd.kernels.shared_library import CPP, Build, find_or_build
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 

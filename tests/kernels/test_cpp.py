@@ -20,7 +20,7 @@ from torch import Tensor
 from custom_autograd import KernelError, custom_op
 from custom_autograd.kernels import CppKernel, KernelUnavailable, KernelWarning, cpp_kernel
 from custom_autograd.kernels.lazy import LazyKernel
-from custom_autograd.kernels.library import find_or_build
+from custom_autograd.kernels.shared_library import find_or_build
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kernels are built on Linux and macOS only")
@@ -206,7 +206,7 @@ def test_cache_holds_nothing_but_finished_libraries(light: Path, cache: Path) ->
 )
 def test_cache_folder(chosen: str, base: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's own variable comes before the desktop's."""
-    from custom_autograd.kernels.library import cache_folder
+    from custom_autograd.kernels.shared_library import cache_folder
 
     monkeypatch.setenv("CUSTOM_AUTOGRAD_CACHE", chosen)
     monkeypatch.setenv("XDG_CACHE_HOME", base)
@@ -337,7 +337,7 @@ def test_killed_builder_leaves_no_lock(source: Path, cache: Path) -> None:
     """The lock of a process that is killed is free at once."""
     script = """
 import pathlib
-from custom_autograd.kernels import library
+from custom_autograd.kernels import shared_library as library
 folder = pathlib.Path(sys.argv[1]).parent / "cache" / "kernels"
 folder.mkdir(parents=True)
 held = folder / (library.Build(kernel.source, (), library.CPP, folder).place() + ".lock")
@@ -361,7 +361,7 @@ def test_child_forked_during_a_build_can_build(source: Path) -> None:
     """A child does not wait for a lock whose holder, a thread, it does not have."""
     script = """
 import os
-from custom_autograd.kernels import library
+from custom_autograd.kernels import shared_library as library
 kernel._lock.__enter__()
 child = os.fork()
 if not child:

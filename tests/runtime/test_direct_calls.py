@@ -17,7 +17,7 @@ import custom_autograd
 from custom_autograd import KernelError, custom_op
 from custom_autograd.core.errors import CustomAutogradError
 from custom_autograd.dispatch.direct_calls import LONGEST, through_dispatcher
-from custom_autograd.kernels.library import find_or_build
+from custom_autograd.kernels.shared_library import find_or_build
 
 
 def made(name: str):

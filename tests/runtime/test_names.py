@@ -229,7 +229,7 @@ def test_every_name_in_generated_source_is_the_ops_or_is_chosen_to_be_free(kind,
         return own(self, name)
 
     monkeypatch.setattr(sources.Source, "own", marked)
-    for module in ("calls.bind", "dispatch.call", "calls.layouts", "dispatch.generated"):
+    for module in ("calls.bind", "dispatch.call", "calls.memory_layouts", "dispatch.generated"):
         monkeypatch.setattr(
             f"custom_autograd.{module}.compile_source",
             lambda text, name, namespace: texts.append(text) or compile_source(text, name, namespace),

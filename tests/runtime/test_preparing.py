@@ -7,7 +7,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from custom_autograd import custom_op
-from custom_autograd.calls.layouts import on_device_of, wrapper_of
+from custom_autograd.calls.memory_layouts import on_device_of, wrapper_of
 from custom_autograd.core.schema import Schema
 
 

@@ -74,7 +74,7 @@ LOCKED = """
 from custom_autograd.registration import registry
 from custom_autograd.dispatch import direct_calls
 from custom_autograd.values import validation
-from custom_autograd.torch_private.registrations import changes
+from custom_autograd.torch_private.registered_kernels import changes
 
 held, done = threading.Event(), threading.Event()
 

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.torch_version import TorchVersion
 
-from custom_autograd.torch_private.compilation import GraphCounter
+from custom_autograd.torch_private.compile_counter import GraphCounter
 from custom_autograd.torch_private.observers import Wrapped
 
 

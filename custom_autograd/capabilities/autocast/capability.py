@@ -9,7 +9,7 @@ from torch import Tensor
 
 from custom_autograd.capabilities.autocast.caster import Caster, is_cast, policies_of, without_casts
 from custom_autograd.registration.capability import Call, Capability
-from custom_autograd.registration.library import implement
+from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiler import outside_compilation

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from custom_autograd.capabilities.subclasses import nested
+from custom_autograd.capabilities.subclasses import nested_tensors as nested
 from custom_autograd.capabilities.subclasses.refusals import explain
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.one_tuple import enclosed

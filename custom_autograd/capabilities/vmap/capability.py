@@ -10,7 +10,7 @@ from custom_autograd.capabilities.vmap.batched_results import BatchedResultReade
 from custom_autograd.capabilities.vmap.loop import is_batched, loop_over_batch
 from custom_autograd.core.errors import KernelError
 from custom_autograd.registration.capability import Capability, registered
-from custom_autograd.registration.library import implement
+from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import content, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule

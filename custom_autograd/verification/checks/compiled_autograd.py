@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.torch_private.compilation import compiled_backward
+from custom_autograd.torch_private.compile_counter import compiled_backward
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

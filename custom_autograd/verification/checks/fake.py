@@ -20,7 +20,7 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.dtypes import floating, integers, kinds
-from custom_autograd.verification.harness.metadata import find_untruth
+from custom_autograd.verification.harness.fake_agreement import find_untruth
 from custom_autograd.verification.harness.records import has_derived_fake
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Target, call_on

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.core.variants import INPLACE, OUT
+from custom_autograd.core.variant_schemas import INPLACE, OUT
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.verification.harness.agreement import find_gradient_difference
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, skipped

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.torch_private.compilation import GraphCounter
+from custom_autograd.torch_private.compile_counter import GraphCounter
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

@@ -21,7 +21,7 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.compilation import is_limit_of_torch
-from custom_autograd.verification.harness.metadata import find_untruth
+from custom_autograd.verification.harness.fake_agreement import find_untruth
 from custom_autograd.verification.harness.records import has_derived_fake
 from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, resized
 from custom_autograd.verification.harness.targets import Target, call_on

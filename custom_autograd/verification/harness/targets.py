@@ -27,14 +27,14 @@ from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.pytrees.treespecs import MisfitError
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import verification
-from custom_autograd.verification.harness.arguments import (
+from custom_autograd.verification.harness.dispatching import call_overload, completing, repeatable, to_dispatcher
+from custom_autograd.verification.harness.known_kernels import conditional, key_of_kernel
+from custom_autograd.verification.harness.named_arguments import (
     TargetArgument,
     argument_of_schema,
     arguments_with_containers,
     places_in_containers,
 )
-from custom_autograd.verification.harness.dispatching import call_overload, completing, repeatable, to_dispatcher
-from custom_autograd.verification.harness.known_kernels import conditional, key_of_kernel
 
 Function: TypeAlias = Callable[..., object]
 """A kernel, a reference or an op: arguments of any kind, tensors in any container out."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.harness.arguments import TargetArgument
+from custom_autograd.verification.harness.named_arguments import TargetArgument
 from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, pinned_sizes, resized, sizes_of
 
 LARGE = 257

@@ -14,10 +14,10 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.mutation.changed_results import tensors_of
 from custom_autograd.verification.mutation.operators import Mutant
 from custom_autograd.verification.mutation.outcomes import MutantStatus
 from custom_autograd.verification.mutation.points import Function
-from custom_autograd.verification.mutation.results import tensors_of
 from custom_autograd.verification.mutation.states import is_plain
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from custom_autograd.verification.mutation import changes, states
+from custom_autograd.verification.mutation.changed_results import map_results, swap_results
 from custom_autograd.verification.mutation.points import Function, Kind, MutationPoint
-from custom_autograd.verification.mutation.results import map_results, swap_results
 
 
 @dataclass(frozen=True, slots=True)

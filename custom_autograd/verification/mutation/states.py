@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from custom_autograd.torch_private.transforms import is_transforming
+from custom_autograd.verification.mutation.changed_results import map_results
 from custom_autograd.verification.mutation.changes import first_tensor, map_arguments
 from custom_autograd.verification.mutation.points import Function, MutationPoint
-from custom_autograd.verification.mutation.results import map_results
 
 
 def is_plain(tensor: Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from custom_autograd.core.variants import INPLACE, OUT, find_problem
+from custom_autograd.core.variant_schemas import INPLACE, OUT, find_problem
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
 

@@ -17,7 +17,7 @@ from custom_autograd.capabilities.subclasses.ragged import nested_of, to_values
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.schema import Argument
 from custom_autograd.dispatch.generated import program_of
-from custom_autograd.registration.library import implement
+from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiler import outside_compilation
