@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 import torch
 
 from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
+from custom_autograd.capabilities import CAPABILITIES
 from custom_autograd.core.annotations import read_function
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError
@@ -25,9 +26,9 @@ from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.schema import Schema
 from custom_autograd.pytrees.adapters import flat_kernel_function
 from custom_autograd.pytrees.argument_tree import find_argument_tree, flat_options
-from custom_autograd.register import attach_capabilities
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration import registry
+from custom_autograd.registration.capability import attach_all
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import OpRecord
@@ -143,7 +144,7 @@ def define(declaration: Declaration, *, replace: bool) -> OpRecord:
     """Make an op known to the registry and the dispatcher, or leave both as they were."""
     name, devices, function = declaration.name, declaration.device_types, declaration.function
     record, replaced = registry.claim(declaration, replace=replace)
-    record.modules = modules_of(function)
+    record.modules, record.capabilities = modules_of(function), CAPABILITIES
     for device_type in devices or (None,):
         kernel = (
             declared_kernel(declaration)
@@ -172,7 +173,7 @@ def define(declaration: Declaration, *, replace: bool) -> OpRecord:
 
 def _attach(record: OpRecord, dispatcher_name: Name) -> None:
     library.define(record, dispatcher_name)
-    attach_capabilities(record)
+    attach_all(record)
     library.publish(record)
 
 

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import torch
 
-from custom_autograd import declare, register
+from custom_autograd import declare
 from custom_autograd.calls.kernel_options import KernelOptions
+from custom_autograd.capabilities import autograd, effects, fake, kernels
+from custom_autograd.capabilities import reference as references
+from custom_autograd.capabilities.autocast import capability as autocast
+from custom_autograd.capabilities.subclasses import capability as subclasses
+from custom_autograd.capabilities.vmap import capability as vmap
 from custom_autograd.core.casting import Cast
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.dispatch.call import publish
@@ -181,7 +186,7 @@ class CustomOp(Handle, Generic[P, R]):
                 a term cannot be kept.
         """
         kernel_options = KernelOptions(name, when, priority, layouts)
-        return register.add_kernel(self._record, device_types, fn, kernel_options, replace=replace)
+        return kernels.register(self._record, device_types, fn, kernel_options, replace=replace)
 
     def use_kernel(self, name: str) -> AbstractContextManager[None]:
         """Run only kernels of that name while the context is open, in this thread and in backward passes it starts.
@@ -207,7 +212,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a fake is registered.
         """
-        return register.add_fake(self._record, fn, replace=replace)
+        return fake.register(self._record, fn, replace=replace)
 
     @or_decorator
     def register_reference(self, fn: F, /, *, replace: bool = False) -> F:
@@ -218,7 +223,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a reference is registered.
         """
-        return register.add_reference(self._record, fn, replace=replace)
+        return references.register(self._record, fn, replace=replace)
 
     @or_decorator
     def register_backward(
@@ -244,7 +249,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a backward is registered.
         """
-        return register.add_backward(
+        return autograd.register_backward(
             self._record,
             fn,
             once_differentiable=once_differentiable,
@@ -268,8 +273,8 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: a name is not a differentiable input, a parameter names nothing, or the place is taken.
         """
-        register.check_inputs(self._record, inputs)
-        return lambda fn: register.add_gradient(
+        autograd.check_inputs(self._record, inputs)
+        return lambda fn: autograd.register_gradient(
             self._record,
             inputs,
             fn,
@@ -291,7 +296,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a jvp is registered.
         """
-        return register.add_jvp(self._record, fn, replace=replace)
+        return autograd.register_jvp(self._record, fn, replace=replace)
 
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, replace: bool = False
@@ -306,7 +311,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, the op mutates, or a backward is registered.
         """
-        register.add_drop_in(self._record, backward, setup_context, replace=replace)
+        autograd.register_drop_in(self._record, backward, setup_context, replace=replace)
 
     @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
     def register_vmap(self, func: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
@@ -322,8 +327,8 @@ class CustomOp(Handle, Generic[P, R]):
             RegistrationError: the parameters do not fit the schema, or a rule is registered.
         """
         if func is None:
-            return lambda function: register.add_vmap(self._record, function, replace=replace)
-        return register.add_vmap(self._record, func, replace=replace)
+            return lambda function: vmap.register(self._record, function, replace=replace)
+        return vmap.register(self._record, func, replace=replace)
 
     def register_autocast(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch returns its own kernel
         self,
@@ -362,7 +367,7 @@ class CustomOp(Handle, Generic[P, R]):
             ...     scaled_product(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2)).dtype
             torch.float32
         """
-        register.add_autocast(self._record, device_type, cast_inputs, output, replace=replace)
+        autocast.register(self._record, device_type, cast_inputs, output, replace=replace)
 
     def register_effect(self, effect: Any) -> None:  # Any: torch.library's EffectType, which has no public name
         """Register how compilers order calls with respect to those of other ops that have effects.
@@ -371,7 +376,7 @@ class CustomOp(Handle, Generic[P, R]):
             effect: `torch._library.effects.EffectType.ORDERED`, or None for an op whose calls may be reordered, which
                 is the default.
         """
-        register.add_effect(self._record, effect)
+        effects.register(self._record, effect)
 
     @or_decorator_for
     def register_torch_dispatch(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -382,7 +387,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit, or the class has a rule.
         """
-        return register.add_torch_dispatch(self._record, torch_dispatch_class, fn, replace=replace)
+        return subclasses.register(self._record, torch_dispatch_class, fn, replace=replace)
 
     @or_decorator
     def register_samples(self, fn: F, /, *, replace: bool = False) -> F:
@@ -391,7 +396,7 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: it does not take one argument, or samples are registered.
         """
-        return register.add_samples(self._record, fn, replace=replace)
+        return references.register_samples(self._record, fn, replace=replace)
 
     def set_kernel_enabled(  # type: ignore[override]  # torch names a private class
         self, device_type: str, enabled: bool = True

@@ -1,11 +1,12 @@
 """CAPABILITIES: the subsystems of PyTorch that learn about an op, in the order in which they attach."""
 
 from custom_autograd.capabilities.autocast.capability import Autocast
-from custom_autograd.capabilities.autograd import Backward, ForwardMode, Kernels
+from custom_autograd.capabilities.autograd import Backward, ForwardMode
 from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache.capability import CompileCache
 from custom_autograd.capabilities.effects import Effect
 from custom_autograd.capabilities.fake import Fake
+from custom_autograd.capabilities.kernels import Kernels
 from custom_autograd.capabilities.op_variants import VARIANTS
 from custom_autograd.capabilities.sharding import Sharding
 from custom_autograd.capabilities.subclasses.capability import Subclasses

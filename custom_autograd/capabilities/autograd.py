@@ -1,29 +1,22 @@
-"""Kernels, reverse mode and forward mode: what the runtime attaches to the dispatcher for every op."""
+"""Reverse mode and forward mode: the rules that are registered for them, and what the reference adds."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
 from custom_autograd.autograd.plan import make_plan
-from custom_autograd.dispatch import attaching as autograd_kernel
+from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.dispatch.composition import find_composition
-from custom_autograd.registration.capability import Capability, registered
+from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.registration import rules
+from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
-
-
-class Kernels(Capability):
-    """The op's kernels, its Autograd kernel and its version counters."""
-
-    name = "kernels"
-
-    def attach(self, record: OpRecord) -> None:
-        """Register all three; they look up rules when they run."""
-        autograd_kernel.attach(record)
-
-    def describe(self, record: OpRecord) -> str:
-        """Return the device types with a kernel of their own, and the default kernel."""
-        kernels = [
-            f"{kernel.title.replace('default', 'any device', 1)} ({kernel.place})" for kernel in record.kernels.all()
-        ]
-        return f"registered: {', '.join(kernels)}"
+from custom_autograd.registration.rule_types import Backward as BackwardRule
+from custom_autograd.registration.rule_types import DropIn, Gradient
 
 
 class Backward(Capability):
@@ -67,3 +60,112 @@ class ForwardMode(Capability):
         if plan.rules or plan.drop_in:
             return "derived from the backward"
         return "derived from the reference" if plan.reference or find_composition(record) else "missing: register_jvp"
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def register_backward(
+    record: OpRecord, function: F, *, once_differentiable: bool, materialize_grads: bool, replace: bool
+) -> F:
+    """Register the gradients of all inputs, bound by name."""
+    registered, _ = adapter_of(record.declaration).gradient_rule(BackwardRule.kind, function, ())
+    rule = rules.bind_backward(
+        record.declaration, registered, once_differentiable=once_differentiable, materialize_grads=materialize_grads
+    )
+    add(record, rule, replace=replace)
+    return function
+
+
+def register_gradient(
+    record: OpRecord,
+    named: tuple[str, ...],
+    function: F,
+    *,
+    once_differentiable: bool,
+    materialize_grads: bool,
+    replace: bool,
+) -> F:
+    """Register the gradients of some inputs, bound by name."""
+    title = Gradient.title_of(named)
+    registered, inputs = adapter_of(record.declaration).gradient_rule(title, function, named)
+    rule = rules.bind_gradient(
+        record.declaration,
+        registered,
+        named,
+        inputs,
+        once_differentiable=once_differentiable,
+        materialize_grads=materialize_grads,
+    )
+    add(record, rule, replace=replace)
+    return function
+
+
+def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
+    """Check names given to `register_grad`."""
+    valid = adapter_of(record.declaration).differentiable_names()
+    if not inputs or not all(isinstance(name, str) for name in inputs):
+        raise record.declaration.origin().error(
+            RegistrationError,
+            "register_grad takes names of inputs",
+            expected=quote(valid),
+            found=", ".join(show(name) if isinstance(name, str) else type(name).__name__ for name in inputs) or "none",
+            do=f"write @op.register_grad({show(next(iter(valid), 'x'))})",
+        )
+    for name in inputs:
+        if name not in valid:
+            raise record.declaration.origin().error(
+                RegistrationError,
+                f"register_grad names {name!r}, which is not a differentiable input",
+                expected=quote(valid),
+                found=repr(name),
+                do=suggest(name, valid),
+            )
+
+
+def register_jvp(record: OpRecord, function: F, *, replace: bool) -> F:
+    """Register a forward-mode rule bound by name."""
+    registered = adapter_of(record.declaration).jvp_rule(function)
+    add(record, rules.bind_jvp(record.declaration, registered), replace=replace)
+    return function
+
+
+def register_drop_in(
+    record: OpRecord, backward: Callable[..., Any], setup_context: Callable[..., Any] | None, *, replace: bool
+) -> None:
+    """Register a backward and a setup_context as `torch.library` takes them."""
+    schema = record.declaration.schema
+    if schema.mutated_arguments:
+        raise record.declaration.origin(location_of(backward)).error(
+            RegistrationError,
+            "register_autograd cannot express an op that mutates",
+            do="use register_backward: there, grad_<input> is the gradient after the call",
+        )
+    adapter = adapter_of(record.declaration)
+    expected = ["ctx", *(f"grad_{name}" for name in adapter.output_names())]
+    rules.check_signature(record.declaration, "backward", backward, expected)
+    backward, setup_context = adapter.drop_in(backward, setup_context)
+    takes_keywords, by_keyword = (False, False) if setup_context is None else _setup_style(record, setup_context)
+    rule = DropIn(location_of(backward), backward, setup_context, takes_keywords, by_keyword)
+    add(record, rule, replace=replace)
+
+
+def _setup_style(record: OpRecord, setup_context: Callable[..., Any]) -> tuple[bool, bool]:
+    """Return whether a setup_context has a parameter for keyword-only inputs, and whether it is called by keyword.
+
+    Torch calls it by keyword, and people name its parameters as they like.
+    """
+    names = list(inspect.signature(setup_context).parameters)
+    is_catch_all = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(setup_context).parameters.values())
+    has_keywords = any(argument.is_keyword_only for argument in record.declaration.schema.arguments)
+    takes_keywords = has_keywords and ("keyword_only_inputs" in names or is_catch_all)
+    by_keyword = is_catch_all or {"ctx", "inputs", "output"} <= set(names)
+    keywords = ["ctx", "inputs", "output"] + (["keyword_only_inputs"] if takes_keywords else [])
+    rules.check_signature(
+        record.declaration,
+        "setup_context",
+        setup_context,
+        [] if by_keyword else keywords,
+        keywords if by_keyword else [],
+    )
+    return takes_keywords, by_keyword

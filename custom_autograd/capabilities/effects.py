@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from custom_autograd.registration.capability import Capability, registered
+from typing import Any
+
+from custom_autograd.registration import rule_types
+from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.definitions import register_effect
 
@@ -22,3 +25,8 @@ class Effect(Capability):
     def describe(self, record: OpRecord) -> str:
         """Return the effect, or that compilers may reorder calls."""
         return registered(record.registrations.effect) or "none: compilers may reorder calls"
+
+
+def register(record: OpRecord, effect: Any) -> None:  # Any: torch's EffectType, which has no public name, or None
+    """Register an effect, in the place of the one before."""
+    add(record, rule_types.Effect(f"register_effect({effect})", effect), replace=True)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import FakeUnavailable, KernelError
+from custom_autograd.core.locations import location_of
 from custom_autograd.dispatch.call import make_ready
+from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rule_types
-from custom_autograd.registration.capability import Capability, registered
+from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.shorter_rules import take_all
+from custom_autograd.torch_private.definitions import is_of_profile
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import noted
@@ -111,3 +116,21 @@ def _find_rule(record: OpRecord) -> rule_types.Fake | None:
 
 def _returns_nothing_new(record: OpRecord) -> bool:
     return not record.declaration.schema.fresh_outputs
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def register(record: OpRecord, function: F, *, replace: bool) -> F:
+    """Register what the op returns, without data."""
+    given = adapter_of(record.declaration).parameters()
+    whole = take_all(record.declaration, rule_types.Fake.kind, function, given)
+    registered = adapter_of(record.declaration).accepting(rule_types.Fake.kind, whole)
+    fake = rule_types.Fake(location_of(registered), registered)
+    add(record, fake, replace=replace or _is_for_a_while(record.registrations.fake, fake))
+    return function
+
+
+def _is_for_a_while(old: rule_types.Fake | None, new: rule_types.Fake) -> bool:
+    """Return True if torch.export puts a fake of its own in the place of one, or puts that one back."""
+    return old is not None and (is_of_profile(old.function) or is_of_profile(new.function))

@@ -64,6 +64,16 @@ class OpAdapter:
         """Return a fake or a reference as the dispatcher calls it."""
         return function
 
+    def accepting(self, title: str, function: Function) -> Function:
+        """Return a fake or a reference as the dispatcher calls it, once it is known to accept the arguments.
+
+        Raises:
+            RegistrationError: it does not.
+        """
+        flat = self.by_position(title, function)
+        rules.check_call(self.declaration, title, flat)
+        return flat
+
     def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...]) -> tuple[Function, tuple[str, ...]]:
         """Return a gradient rule, and the inputs that it serves."""
         return function, inputs

@@ -13,7 +13,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from custom_autograd.registration.registry import OpRecord
-    from custom_autograd.registration.rule_types import Registration
+    from custom_autograd.registration.rule_types import AnyRegistration, Registration
 
 Call: TypeAlias = Callable[..., Any]
 """A call of an op, or its backward (Any: takes and returns what the schema says)."""
@@ -65,6 +65,19 @@ class Capability:
 
     def before_trace(self, record: OpRecord) -> None:
         """Note that the fake of the op runs for the first time: compiled graphs may hold the op from now on."""
+
+
+def attach_all(record: OpRecord) -> None:
+    """Let every subsystem of PyTorch see what is registered for an op now."""
+    for capability in record.capabilities:
+        capability.attach(record)
+
+
+def add(record: OpRecord, new: AnyRegistration, *, replace: bool) -> None:
+    """Register a rule or a policy, and let every subsystem see the change."""
+    with record.lock:
+        record.add(new, replace=replace)
+        attach_all(record)
 
 
 def registered(rule: Registration | None) -> str | None:

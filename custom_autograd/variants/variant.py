@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
-from custom_autograd import declare, register
+from custom_autograd import declare
 from custom_autograd.calls.kernel_options import KernelOptions
+from custom_autograd.capabilities import kernels
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.variant_schemas import INPLACE, OUT, SUFFIXES, find_problem, variant_of
@@ -153,7 +154,7 @@ class Variant:
             record = self._record
             is_derived = device_types is None and record.kernels[None].given is record.declaration.function
             guarded = self._guarded(function) if callable(function) else function
-            register.add_kernel(record, device_types, guarded, KernelOptions(), replace=replace or is_derived)
+            kernels.register(record, device_types, guarded, KernelOptions(), replace=replace or is_derived)
             record.has_own_kernels = True
             return function
 

@@ -8,7 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from custom_autograd.capabilities.autocast.caster import Caster, is_cast, policies_of, without_casts
-from custom_autograd.registration.capability import Call, Capability
+from custom_autograd.capabilities.autocast.policies import parse_policy
+from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.registration import rule_types
+from custom_autograd.registration.capability import Call, Capability, add
 from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
@@ -53,3 +56,11 @@ def _kernel(record: OpRecord, device_type: str) -> Callable[..., Any]:
         return caster.run(policy, opened(record), *args, **kwargs)
 
     return autocast
+
+
+def register(record: OpRecord, device_type: str, inputs: Any, output: Any, *, replace: bool) -> None:
+    """Register an autocast policy (Any: what the author wrote; see `parse_policy`)."""
+    adapter = adapter_of(record.declaration)
+    policy = parse_policy(record.declaration, device_type, adapter.by_name(inputs), adapter.by_name(output))
+    location = f"register_autocast({device_type!r}, {policy.text})"
+    add(record, rule_types.Autocast(location, policy), replace=replace)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from custom_autograd.capabilities.subclasses import nested_tensors as nested
 from custom_autograd.capabilities.subclasses.refusals import explain
-from custom_autograd.registration.capability import Capability
+from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import show
+from custom_autograd.registration import rules
+from custom_autograd.registration.capability import Capability, add
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import TorchDispatch
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
 from custom_autograd.torch_private.nested import NestedTensor
 
@@ -69,3 +74,19 @@ def _nested_dispatch(record: OpRecord, over_values: Callable[..., Any]) -> Calla
         return over_all(*args, **(kwargs or {}))
 
     return dispatch
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def register(record: OpRecord, cls: type, function: F, *, replace: bool) -> F:
+    """Register what the op does for a subclass or a mode."""
+    if not isinstance(cls, type):
+        raise record.declaration.origin(location_of(function)).error(
+            RegistrationError, "register_torch_dispatch takes a class", found=show(cls)
+        )
+    rules.check_signature(
+        record.declaration, "torch_dispatch rule", function, ["cls", "func", "types", "args", "kwargs"]
+    )
+    add(record, TorchDispatch(location_of(function), function, cls), replace=replace)
+    return function

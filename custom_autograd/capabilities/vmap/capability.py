@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.capabilities.vmap.batched_results import BatchedResultReader
 from custom_autograd.capabilities.vmap.loop import is_batched, loop_over_batch
 from custom_autograd.core.errors import KernelError
-from custom_autograd.registration.capability import Capability, registered
+from custom_autograd.core.locations import location_of
+from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.registration import rule_types, rules
+from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import content, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
+from custom_autograd.registration.shorter_rules import take_all
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
 from custom_autograd.torch_private.transforms import VmapLevel
@@ -132,3 +136,17 @@ def _handed_back(record: OpRecord, arguments: dict[str, Any], result: Any) -> An
         for output, one in zip(outputs, results, strict=True)
     ]
     return found[0] if len(found) == 1 else tuple(found)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def register(record: OpRecord, function: F, *, replace: bool) -> F:
+    """Register a batching rule."""
+    schema, adapter = record.declaration.schema, adapter_of(record.declaration)
+    registered = take_all(record.declaration, "vmap rule", function, adapter.parameters(), ["info", "in_dims"])
+    registered = adapter.vmap_rule(registered)
+    positional = ["info", "in_dims", *rules.positional_of(schema)]
+    rules.check_signature(record.declaration, "vmap rule", registered, positional, rules.keywords_of(schema))
+    add(record, rule_types.Vmap(location_of(function), registered), replace=replace)
+    return function

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from custom_autograd.register import attach_capabilities
+from custom_autograd.registration.capability import attach_all
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord, find_record
 from custom_autograd.registration.rule_names import META, NEEDS, differentiable_results, special_names
@@ -197,7 +197,7 @@ def _set_rule(record: OpRecord, rule: SiteRule) -> None:
     with record.lock:
         record.registrations = record.registrations.with_(rule)
         record.forget()
-        attach_capabilities(record)
+        attach_all(record)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,78 @@
+"""Kernels: one or several for each device type, and what the dispatcher holds in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
+from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.names import names_of
+from custom_autograd.dispatch import attaching
+from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.registration import rules
+from custom_autograd.registration.capability import Capability
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.torch_private.dispatch import key_of_device
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Kernels(Capability):
+    """The op's kernels, its Autograd kernel and its version counters."""
+
+    name = "kernels"
+
+    def attach(self, record: OpRecord) -> None:
+        """Register all three; they look up rules when they run."""
+        attaching.attach(record)
+
+    def describe(self, record: OpRecord) -> str:
+        """Return the device types with a kernel of their own, and the default kernel."""
+        kernels = [
+            f"{kernel.title.replace('default', 'any device', 1)} ({kernel.place})" for kernel in record.kernels.all()
+        ]
+        return f"registered: {', '.join(kernels)}"
+
+
+def register(
+    record: OpRecord, device_types: str | Sequence[str] | None, function: F, options: KernelOptions, *, replace: bool
+) -> F:
+    """Register a kernel for each device type."""
+    declaration = record.declaration
+    registered = adapter_of(declaration).kernel(function)
+    for device_type in (None,) if device_types is None else names_of(device_types):
+        rules.check_call(declaration, f"{device_type or 'default'} kernel", registered)
+        kernel = make_kernel(declaration, device_type, registered, location_of(function), options)
+        if device_type is None:
+            record.kernels.add(kernel, replace=replace)
+            continue
+        _check_device(record, device_type, function)
+        with record.lock:
+            record.kernels.add(kernel, replace=replace)
+            attaching.attach_device(record, device_type)
+    return function
+
+
+def _check_device(record: OpRecord, device_type: str, function: Callable[..., Any]) -> None:
+    try:
+        key_of_device(device_type)
+        torch.device(device_type)
+    except RuntimeError as error:
+        raise record.declaration.origin(location_of(function)).error(
+            RegistrationError,
+            f"torch knows no device type {device_type!r}",
+            expected="'cpu', 'cuda', 'mps', 'xpu', ...",
+            found=repr(device_type),
+        ) from error
+    schema = record.declaration.schema
+    if not schema.tensor_arguments and not schema.device_arguments:
+        raise record.declaration.origin(location_of(function)).error(
+            RegistrationError,
+            "an op without tensors cannot choose between devices",
+            expected="an argument 'device: torch.device'",
+            do="add one, or declare the op with device_types=None",
+        )

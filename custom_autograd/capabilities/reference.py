@@ -1,0 +1,29 @@
+"""What checks compare with and run on: the reference, which also serves as what is not registered, and the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from custom_autograd.core.locations import location_of
+from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.registration import rules
+from custom_autograd.registration.capability import add
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import Reference, Samples
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def register(record: OpRecord, function: F, *, replace: bool) -> F:
+    """Register the op in differentiable PyTorch operations."""
+    registered = adapter_of(record.declaration).accepting(Reference.kind, function)
+    add(record, Reference(location_of(registered), registered), replace=replace)
+    return function
+
+
+def register_samples(record: OpRecord, function: F, *, replace: bool) -> F:
+    """Register a generator of samples."""
+    rules.check_signature(record.declaration, "generator of samples", function, ["make"])
+    record.add(Samples(location_of(function), function), replace=replace)
+    return function
