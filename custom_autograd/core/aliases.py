@@ -18,7 +18,7 @@ def check_aliases(schema: Schema, options: DeclarationOptions, refuse: Refusal) 
         for name, valid, kind in ((output, schema.output_names, "output"), (argument, schema.argument_names, "input")):
             if name not in valid:
                 raise refuse(
-                    f"aliases= names '{name}', which is no {kind}",
+                    f"aliases= names '{name}', which is not an {kind}",
                     expected=quote(valid),
                     found=repr(name),
                     do=suggest(name, valid) or "write aliases={'output': 'input'}",

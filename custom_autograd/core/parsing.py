@@ -211,7 +211,7 @@ def _check_names(schema: Schema, options: DeclarationOptions, refuse: Refusal) -
             )
     _check_unique(schema, names, refuse)
     for label, wanted, valid, kind in (
-        ("hidden", options.hidden, schema.output_names, "no output"),
+        ("hidden", options.hidden, schema.output_names, "not an output"),
         ("non_differentiable", options.non_differentiable, names, "neither input nor output"),
     ):
         for name in wanted:

@@ -87,6 +87,6 @@ def test_arguments_that_do_not_fit(arguments: dict[str, object], message: str) -
 
 
 @pytest.mark.parametrize("form", [alibi.alibi_bias, alibi.alibi_bias.__wrapped__], ids=["op", "reference"])
-def test_no_length_needs_no_slopes(tree) -> None:
+def test_no_length_needs_no_slopes(form) -> None:
     """Of 2^33 heads the slopes alone would be 64 GB."""
-    assert (2**33, 0, 0) == tree(2**33, 0).shape
+    assert (2**33, 0, 0) == form(2**33, 0).shape

@@ -193,8 +193,8 @@ def test_the_chunked_form_in_pytorch_operations() -> None:
     ids=["weight", "bias", "int32 labels", "float32 labels"],
 )
 @pytest.mark.parametrize("form", [fused.fused_linear_cross_entropy, fused.fused_linear_cross_entropy.__wrapped__])
-def test_dtypes_that_do_not_fit(tree, dtypes_of: tuple[torch.dtype, ...]) -> None:
+def test_dtypes_that_do_not_fit(form, dtypes_of: tuple[torch.dtype, ...]) -> None:
     shapes = ((2, 3), (4, 3), (2,), (4,))
     arguments = (torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes_of, strict=True))
     with pytest.raises(ValueError, match=r"'bias' \(classes,\) alike, int64 'labels' \(rows,\); found"):
-        tree(*arguments)
+        form(*arguments)

@@ -164,16 +164,16 @@ def test_cross_entropy_of_infinite_logits_and_nan(dtype: torch.dtype, kernel: st
 
 @pytest.mark.parametrize("weight", [torch.ones(1), torch.ones(4) + 1j], ids=["broadcast", "complex"])
 @pytest.mark.parametrize("form", [norm.rms_norm, norm.rms_norm.__wrapped__], ids=["op", "reference"])
-def test_rms_norm_refuses_a_weight_that_is_not_one_real_number_per_feature(tree, weight: Tensor) -> None:
+def test_rms_norm_refuses_a_weight_that_is_not_one_real_number_per_feature(form, weight: Tensor) -> None:
     with pytest.raises(ValueError, match=r"gallery::rms_norm: 'weight' must be floating-point \(features,\)"):
-        tree(torch.ones(2, 4), weight)
+        form(torch.ones(2, 4), weight)
 
 
 @pytest.mark.parametrize("table", [torch.ones(1, 2), torch.ones(3, 2) + 1j], ids=["broadcast", "complex"])
 @pytest.mark.parametrize("form", [rotary.rope, rotary.rope.__wrapped__, rotary.rope_], ids=["op", "reference", "rope_"])
-def test_rope_refuses_tables_that_are_not_one_real_number_per_angle(tree, table: Tensor) -> None:
+def test_rope_refuses_tables_that_are_not_one_real_number_per_angle(form, table: Tensor) -> None:
     with pytest.raises(ValueError, match=r"gallery::rope: 'cos' and 'sin' must be \(positions, features / 2\)"):
-        tree(torch.ones(3, 4), torch.ones(3, 2), table)
+        form(torch.ones(3, 4), torch.ones(3, 2), table)
 
 
 @pytest.mark.parametrize("features", [2, 3])

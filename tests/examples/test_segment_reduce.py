@@ -200,9 +200,9 @@ def test_the_same_every_time_and_for_every_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("form", [segment_reduce, segment_reduce.__wrapped__], ids=["op", "reference"])
-def test_offsets_of_another_dtype_are_refused(tree) -> None:
+def test_offsets_of_another_dtype_are_refused(form) -> None:
     with pytest.raises(RuntimeError, match="'offsets' must be int64 of shape"):
-        tree(torch.ones(3, 2), torch.tensor([0, 3], dtype=torch.int32), "sum")
+        form(torch.ones(3, 2), torch.tensor([0, 3], dtype=torch.int32), "sum")
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_hidden_output():
     assert_expected_inline(
         refused("cpu", "lower", output={"rstd": "float32"}),
         """\
-RegistrationError: casts::scaled: autocast names 'rstd', which is not a tensor that the call returns anew
+RegistrationError: casts::scaled: autocast names 'rstd', which is not a tensor that the call creates
   expected   'out'
   found      'rstd'
   declared   FILE.py:LINE""",

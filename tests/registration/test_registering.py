@@ -262,7 +262,7 @@ def test_a_parameter_with_a_default_may_have_any_name(op):
     ("inputs", "advice"),
     [
         (("xx",), "did you mean 'x'?"),
-        (("n",), "no differentiable input"),
+        (("n",), "not a differentiable input"),
         ((), "names of inputs"),
         ((3,), "names of inputs"),
     ],

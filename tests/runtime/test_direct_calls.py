@@ -114,7 +114,7 @@ torch::stable::Tensor plus_seven(const torch::stable::Tensor& x) {
   }
   return out;
 }
-STABLE_TORCH_LIBRARY_IMPL(direct calls, CPU, m) { m.impl("compiled", TORCH_BOX(&plus_seven)); }
+STABLE_TORCH_LIBRARY_IMPL(roads, CPU, m) { m.impl("compiled", TORCH_BOX(&plus_seven)); }
 """
 
 

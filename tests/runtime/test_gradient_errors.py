@@ -292,12 +292,12 @@ LISTED.register_backward(lambda grad, x: {"x": None, "ws": [(grad * x).sum().res
 
 
 @pytest.mark.parametrize("grad_dtype", [torch.float32, None])
-@pytest.mark.parametrize("road", ["direct", "dispatcher"])
+@pytest.mark.parametrize("way", ["direct", "dispatcher"])
 @pytest.mark.parametrize("op", [SAVED, UNSAVED, LISTED], ids=str)
-def test_a_gradient_of_the_grad_dtype_of_its_leaf_is_accepted(op, direct_call, grad_dtype):
+def test_a_gradient_of_the_grad_dtype_of_its_leaf_is_accepted(op, way, grad_dtype):
     weight = with_grad_dtype(grad_dtype)
     x = torch.full((4,), 1 + 2**-12)
-    with through_dispatcher() if direct_call == "dispatcher" else nullcontext():
+    with through_dispatcher() if way == "dispatcher" else nullcontext():
         op(x, [weight] if op is LISTED else weight).sum().backward()
 
     assert (torch.float32, 4 + 2**-10) == (weight.grad.dtype, weight.grad.item())

@@ -56,7 +56,7 @@ class _Reader:
             self._check(casts, "all arguments", INPUT_WORDS)
             return {name: casts for name in named if name not in own and casts != KEEP}
         for name, cast in casts.items():
-            self._check_name(name, named, self.schema.argument_names, "no tensor argument")
+            self._check_name(name, named, self.schema.argument_names, "not a tensor argument")
             self._check(cast, f"'{name}'", INPUT_WORDS)
             if name in own and cast != KEEP:
                 raise self.declaration.origin().error(
@@ -77,7 +77,7 @@ class _Reader:
             self._check(casts, "the output", OUTPUT_WORDS)
             return {name: casts for name in fresh if casts != KEEP}
         for name, cast in casts.items():
-            self._check_name(name, fresh, self.schema.output_names, "no tensor that the call returns again")
+            self._check_name(name, fresh, self.schema.output_names, "not a tensor that the call creates")
             self._check(cast, f"output '{name}'", OUTPUT_WORDS)
         return {name: cast for name, cast in casts.items() if cast != KEEP}
 
@@ -94,7 +94,7 @@ class _Reader:
         is_known = name in existing
         raise self.declaration.origin().error(
             RegistrationError,
-            f"autocast names {show(name)}, which is {kind if is_known else 'no name of the op'}",
+            f"autocast names {show(name)}, which is {kind if is_known else 'not a name of the op'}",
             expected=quote(valid),
             found=show(name),
             do=None if is_known or not isinstance(name, str) else suggest(name, valid),
