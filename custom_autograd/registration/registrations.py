@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from custom_autograd.registration.rule_types import (
     AnyRegistration,
@@ -70,23 +71,9 @@ class Registrations:
             case TorchDispatch():
                 return replace(self, torch_dispatch={**self.torch_dispatch, new.cls: new})
             case _:
-                return self._with_single(new)
+                single: dict[str, Any] = {new.kind: new}  # the field has the name of the kind (Any: its own class)
+                return replace(self, **single)
 
     def _gradients_with(self, new: Gradient) -> tuple[Gradient, ...]:
         kept = {one.named: one for one in self.gradients if one.named == new.named or not one.overlaps(new)}
         return tuple({**kept, new.named: new}.values())
-
-    def _with_single(self, new: Jvp | Fake | Reference | Vmap | Samples | Effect) -> Registrations:
-        match new:
-            case Jvp():
-                return replace(self, jvp=new)
-            case Fake():
-                return replace(self, fake=new)
-            case Reference():
-                return replace(self, reference=new)
-            case Vmap():
-                return replace(self, vmap=new)
-            case Samples():
-                return replace(self, samples=new)
-            case Effect():
-                return replace(self, effect=new)
