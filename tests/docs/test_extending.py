@@ -37,6 +37,59 @@ from custom_autograd.verification.checks import CHECKS
 
 print([check.name for check in CHECKS if check.code == "F99"])
 """
+USE_CAPABILITY = """\
+import torch
+from torch.profiler import ProfilerActivity, profile
+from custom_autograd import custom_op
+
+
+@custom_op("extending::cube")
+def cube(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.numpy() ** 3)
+
+
+def ranges(function):
+    loss = function(torch.ones(3, requires_grad=True)).sum()
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        loss.backward()
+    return [event.key for event in profiled.key_averages() if "extending" in event.key]
+
+
+cube.register_fake(torch.empty_like)
+cube.register_backward(lambda grad, x: 3 * grad * x * x)
+for _ in range(3):  # the first call goes through the dispatcher, the others are direct
+    assert ["extending::cube.backward"] == ranges(cube)
+assert [] == ranges(torch.compile(cube, fullgraph=True, backend="aot_eager"))
+assert torch.autograd.gradgradcheck(cube, torch.ones(3, dtype=torch.float64, requires_grad=True))
+print(cube.capabilities()["profiler"])
+"""
+USE_TYPE = """\
+import torch
+from custom_autograd import custom_op
+from tests.ops import TABLE
+
+
+def total(x: torch.Tensor, table: bytes = b"\\x01", more: list[bytes | None] | None = None) -> torch.Tensor:
+    return x * (sum(table) + sum(map(sum, filter(None, more or []))))
+
+
+op = custom_op("extending::total", total, reference=True)
+x = torch.ones(2, requires_grad=True)
+for given in ((), (b"",), (b"\\x02\\xff",), (b"a", [b"b", None])) * 2:
+    expected = total(x, *given)
+    for call in (op, torch.compile(op, fullgraph=True, backend="aot_eager")):
+        found = call(x, *given)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found.sum(), x), torch.autograd.grad(total(x, *given).sum(), x))
+print(op.schema)
+
+row = TABLE["bytes"]
+inputs = row.inputs(requires_grad=True)
+for found, expected in zip(row.op(*inputs), row.reference(*inputs), strict=True):
+    torch.testing.assert_close(found, expected)
+assert torch.autograd.gradcheck(row.op, inputs) and torch.autograd.gradgradcheck(row.op, inputs)
+"""
+TYPE_SCHEMA = '(Tensor x, str table="01", str?[]? more=None) -> Tensor\n'
 
 
 @pytest.mark.parametrize(
@@ -44,22 +97,29 @@ print([check.name for check in CHECKS if check.code == "F99"])
     [
         ("add-a-kernel-language", "kernels/expression.py", LANGUAGE_IMPORTS, USE_LANGUAGE, "3.0\n"),
         ("add-a-check", "verification/checks/finite.py", CHECK_IMPORTS, USE_CHECK, "['finite']\n"),
+        ("add-a-capability", "capabilities/profiler.py", None, USE_CAPABILITY, "derived: extending::cube.backward\n"),
+        ("add-an-argument-type", None, None, USE_TYPE, TYPE_SCHEMA),
     ],
-    ids=["kernel language", "check"],
+    ids=["kernel language", "check", "capability", "argument type"],
 )
 def test_a_page_can_be_followed(tmp_path, page, file, imports, use, expected):
     text = (ROOT / "docs" / "extending" / f"{page}.md").read_text(encoding="utf-8")
-    assert f"`custom_autograd/{file}`" in text
     shutil.copytree(PACKAGE, tmp_path / "custom_autograd", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "custom_autograd" / file).write_text(with_imports(CODE.findall(text)[0], imports), encoding="utf-8")
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "ops.py", tmp_path / "tests")
+    if file is not None:
+        assert f"`custom_autograd/{file}`" in text
+        (tmp_path / "custom_autograd" / file).write_text(with_imports(CODE.findall(text)[0], imports), encoding="utf-8")
     for change in DIFF.finditer(text):
         insert(tmp_path / change["file"], change["lines"].splitlines())
 
     assert expected == run(tmp_path, use)
 
 
-def with_imports(code: str, imports: str) -> str:
-    """Replace imports from `custom_autograd.extend`, which is above the file, by those from its own layers."""
+def with_imports(code: str, imports: str | None) -> str:
+    """Replace imports from `custom_autograd.extend`, which is above the file, by those from its own layers, if any."""
+    if imports is None:
+        return code
     head, *_, tail = IMPORT.split(code)
     return head + imports + tail
 
