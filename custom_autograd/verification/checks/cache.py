@@ -15,7 +15,7 @@ from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint, 
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import AnyRegistration, Autocast, Effect
+from custom_autograd.registration.rule_types import AnyRegistration, Autocast, Rule
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, skipped
 from custom_autograd.verification.harness.targets import Target
 
@@ -80,11 +80,12 @@ def _changed(rule: AnyRegistration) -> Iterator[tuple[str, AnyRegistration]]:
     """Yield what a rule depends on, in words, each with the rule in which that is another."""
     if isinstance(rule, Autocast):
         yield "its policy", replace(rule, policy=replace(rule.policy, text=CHANGE))
-    elif isinstance(rule, Effect):
-        yield "its effect", replace(rule, effect=CHANGE)
-    else:
+    elif isinstance(rule, Rule):
         for what, function in _changes(rule.function):
             yield what, replace(rule, function=function)
+    else:
+        changed: dict[str, Any] = {rule.kind: CHANGE}  # data are in a field with the name of the kind (Any: as there)
+        yield f"its {rule.kind}", replace(rule, **changed)
 
 
 def _changes(function: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]]:  # Any: a user's function
