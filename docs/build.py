@@ -38,6 +38,7 @@ def stage(source: Path, checks: Path | None) -> None:
     """Fill a folder with everything that Sphinx reads."""
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(DOCS, source, ignore=shutil.ignore_patterns(*TOOLS))
+    shutil.copy(ROOT / "pyproject.toml", source)  # how-it-works prints the list of layers from it
     report = verification.read_report(checks) if checks is not None else None
     pages = {**gallery.pages(ROOT, report), **api.pages(), "reference/errors.md": errors.page(ROOT)}
     for name, text in pages.items():

@@ -120,6 +120,7 @@ print(torch.export.load(sys.argv[1]).module()(torch.tensor([3.0])).item())
 """
 
 
+@pytest.mark.slow
 def test_an_exported_program_runs_in_another_process(tmp_path):
     path = str(tmp_path / "program.pt2")
     torch.export.save(torch.export.export(Module(), (torch.ones(1),)), path)

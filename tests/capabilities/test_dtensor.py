@@ -147,6 +147,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.multi_rank
 def test_two_ranks_shard_a_pointwise_op(tmp_path):
     assert "done\n" == run(RANKS, folder=tmp_path, is_script=True)

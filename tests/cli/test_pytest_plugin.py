@@ -178,6 +178,7 @@ def test_k_and_m_choose_items_under_strict_markers(scale):
     assert expected == found
 
 
+@pytest.mark.slow
 def test_only_the_part_that_is_wrong_fails(scale):
     write_scale(scale, "scale_ops", gradient="-grad * x")
     code, out = run_pytest(scale, "--custom-ops", "scale_ops.py", "--custom-ops-checks", "gradcheck", "no_tests.py")

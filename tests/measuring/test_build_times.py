@@ -40,6 +40,7 @@ def test_the_decision_rests_on_what_was_recorded():
     assert refusals["cpp_kernel"]["fake"].startswith("raises")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are built on Linux and macOS only")
 def test_a_child_of_the_script_says_how_long_its_first_result_took(tmp_path):
     script = str(ROOT / "benchmarks" / "build_times.py")

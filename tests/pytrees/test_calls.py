@@ -270,6 +270,7 @@ print(program.module()(torch.ones(2, 3)).sum().item())
 """
 
 
+@pytest.mark.slow
 def test_an_exported_program_runs_in_another_process(tmp_path):
     file = tmp_path / "program.pt2"
     torch.export.save(torch.export.export(Calls(), (X,)), file)

@@ -105,7 +105,7 @@ def test_every_quick_check_passes(row):
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("name", ["dataclass", "anything"])
+@pytest.mark.parametrize("name", ["dataclass", pytest.param("anything", marks=pytest.mark.slow)])
 def test_every_check_passes(name):
     row = ROWS[name]
 

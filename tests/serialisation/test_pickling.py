@@ -173,6 +173,7 @@ class Twice(torch.nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_another_process_imports_what_a_saved_module_needs(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "declares_elsewhere.py").write_text(DECLARING)

@@ -374,6 +374,7 @@ class Module(torch.nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_saved_program_is_loaded_by_another_process(tmp_path):
     (tmp_path / "declaring.py").write_text(DECLARING)
     save = "import torch, declaring; x = torch.ones(2); m = declaring.Module()"
