@@ -30,6 +30,7 @@ from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
 from custom_autograd.dispatch.direct_source import NO_DIRECT_CALL, DirectCall
 from custom_autograd.dispatch.generated import program_of
 from custom_autograd.registration import dispatcher_library as library
+from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import guards, transforms, versions
 from custom_autograd.torch_private import registered_kernels as registrations
@@ -54,10 +55,11 @@ class DirectCallTable:
         other: the second for an op with one pattern.
     """
 
-    __slots__ = ("__weakref__", "_foreign", "_known", "_record", "first", "last", "other", "second")
+    __slots__ = ("__weakref__", "_deciding", "_foreign", "_known", "_record", "first", "last", "other", "second")
 
     def __init__(self, record: OpRecord) -> None:
         self._record = record
+        self._deciding = [one for one in record.capabilities if type(one).is_direct is not Capability.is_direct]
         self._known: dict[Hashable, tuple[DirectCall, ...]] = {}
         self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
         self.first: dict[Hashable, DirectCall] = {}
@@ -75,8 +77,9 @@ class DirectCallTable:
         given = (*tensors, *fixed)
         if _closed or validation.is_overridden() or not _can_be_guarded(given):
             return NO_DIRECT_CALL
-        if not all(capability.is_direct(self._record, given) for capability in self._record.capabilities):
-            return NO_DIRECT_CALL
+        for capability in self._deciding:
+            if not capability.is_direct(self._record, given):
+                return NO_DIRECT_CALL
         places = _places(given)
         if places is not None:  # a guard says no where a tensor is given twice
             given, pattern = tuple({id(tensor): tensor for tensor in given}.values()), (pattern, places)
