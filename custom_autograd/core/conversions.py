@@ -144,7 +144,7 @@ def constant(annotation: type) -> ArgumentType:
     def to_name(value: Any) -> str:  # Any: a constant, or wrongly something else
         if not isinstance(value, annotation):
             raise ValueError(f"expected a {label}, found {value!r}")
-        return str(value).removeprefix("torch.")
+        return next(name for name, one in by_name.items() if one is value)  # Dynamo of 2.15 cannot trace str(value)
 
     by_name = {name: value for name, value in vars(torch).items() if isinstance(value, annotation)}
     return ArgumentType("str", to_name, Travelling(by_name, label).__getitem__)
