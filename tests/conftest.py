@@ -13,6 +13,9 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 torch.set_num_threads(1)
+# FakeTensorMode gives CUDA builds a device that is not there. Had the first backward seen it, autograd would have
+# started a thread for it, and no test of this process could fork.
+torch.ones(1, requires_grad=True).sum().backward()
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton kernels run on CPU tensors, in this process
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
