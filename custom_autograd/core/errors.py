@@ -36,9 +36,18 @@ class CustomAutogradError(RuntimeError):
         op, problem, expected, found, rule, declared, do: as given; `op` is None if there is only a text.
     """
 
+    # What a subclass has whose __init__ does not call this one's.
+    op: str | None = None
+    problem: str | None = None
+    expected: str | None = None
+    found: str | None = None
+    rule: str | None = None
+    declared: str | None = None
+    do: str | None = None
+
     def __init__(
         self,
-        op: str,
+        op: str = "",
         problem: str | None = None,
         *,
         expected: str | None = None,
@@ -58,8 +67,10 @@ class CustomAutogradError(RuntimeError):
 
     def __str__(self) -> str:
         """Return the text: the problem, then a line for each fact."""
+        if self.problem is None:
+            return super().__str__()
         if self.op is None:
-            return self.problem
+            return str(self.problem)  # an author may have passed another exception
         return format_message(
             self.op,
             self.problem,

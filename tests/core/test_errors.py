@@ -57,6 +57,20 @@ def test_an_error_of_one_text_is_that_text():
     assert ("there is no GPU", None, "there is no GPU", None) == (str(error), error.op, error.problem, error.do)
 
 
+class _OwnInit(KernelUnavailable):
+    def __init__(self, code):
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(KernelUnavailable(), ""), (KernelUnavailable(OSError("no library")), "no library"), (_OwnInit(3), "3")],
+    ids=["nothing", "another error", "own __init__"],
+)
+def test_an_error_has_a_text_whatever_its_author_passes(error, text):
+    assert (text, text) == (str(error), str(pickle.loads(pickle.dumps(error))))
+
+
 def test_an_origin_makes_errors_of_any_class():
     error = Origin("lib::op", "d.py:2", "r.py:1").error(GradientError, "it is wrong", do="that")
 
