@@ -81,6 +81,10 @@ class CustomAutogradError(RuntimeError):
             do=self.do,
         )
 
+    def __repr__(self) -> str:
+        """Return the class and the text, which torch.compile quotes in its own error."""
+        return f"{type(self).__name__}({str(self)!r})"
+
 
 class DeclarationError(CustomAutogradError, ValueError):
     """An op was declared in a way that cannot work."""

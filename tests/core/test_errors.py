@@ -71,6 +71,12 @@ def test_an_error_has_a_text_whatever_its_author_passes(error, text):
     assert (text, text) == (str(error), str(pickle.loads(pickle.dumps(error))))
 
 
+def test_what_quotes_an_error_as_torch_compile_does_says_all_of_it():
+    error = KernelError("lib::op", "it is wrong", **FACTS)
+
+    assert f"KernelError({str(error)!r})" == repr(error)
+
+
 def test_an_origin_makes_errors_of_any_class():
     error = Origin("lib::op", "d.py:2", "r.py:1").error(GradientError, "it is wrong", do="that")
 
