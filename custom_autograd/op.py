@@ -322,7 +322,6 @@ class CustomOp(Handle, Generic[P, R]):
 
         `in_dims` has one entry per positional argument; those of keyword-only tensors follow.
 
-
         Raises:
             RegistrationError: the parameters do not fit the schema, or a rule is registered.
         """

@@ -44,33 +44,33 @@ class MethodFor(Protocol[X_contra, Q]):
 
 def or_decorator(method: Callable[Concatenate[Any, F, Q], F]) -> Method[Q]:
     """Return a method `(self, fn, ...)` that is a decorator where `fn` is left out."""
-    call: Callable[..., Any] = method  # Any: as the method says
-
-    @functools.wraps(method)
-    def registers(self: Any, fn: Any = None, /, **options: Any) -> Any:
-        return functools.partial(call, self, **options) if fn is None else call(self, fn, **options)
-
-    return cast("Method[Q]", _with_default(registers))
+    return cast("Method[Q]", _or_decorator(method))
 
 
 def or_decorator_for(method: Callable[Concatenate[Any, X_contra, F, Q], F]) -> MethodFor[X_contra, Q]:
     """Return a method `(self, what, fn, ...)` that is a decorator where `fn` is left out."""
-    call: Callable[..., Any] = method  # Any: as the method says
-
-    @functools.wraps(method)
-    def registers(self: Any, what: Any, fn: Any = None, /, **options: Any) -> Any:
-        return functools.partial(call, self, what, **options) if fn is None else call(self, what, fn, **options)
-
-    return cast("MethodFor[X_contra, Q]", _with_default(registers))
+    return cast("MethodFor[X_contra, Q]", _or_decorator(method))
 
 
-def _with_default(registers: Callable[..., Any]) -> Callable[..., Any]:
-    """Set the signature that shows the function as what may be left out."""
-    signature = inspect.signature(registers)
-    positional = [name for name, one in signature.parameters.items() if one.kind is not one.KEYWORD_ONLY]
+def _or_decorator(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method whose last positional argument may be left out; wrong arguments are refused at once."""
+    signature = inspect.signature(method)
+    *before, last = [name for name, one in signature.parameters.items() if one.kind is not one.KEYWORD_ONLY]
     parameters = [
-        one.replace(default=None, annotation=f"{one.annotation} | None") if name == positional[-1] else one
+        one.replace(default=None, annotation=f"{one.annotation} | None") if name == last else one
         for name, one in signature.parameters.items()
     ]
-    registers.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    signature = signature.replace(parameters=parameters)
+
+    @functools.wraps(method)
+    def registers(*given: Any, **options: Any) -> Any:
+        try:
+            function = signature.bind(*given, **options).arguments.get(last)
+        except TypeError as error:
+            raise TypeError(f"{method.__qualname__}(): {error}") from None
+        if function is None:
+            return functools.partial(method, *given[: len(before)], **options)
+        return method(*given, **options)
+
+    registers.__signature__ = signature  # type: ignore[attr-defined]
     return registers

@@ -15,9 +15,11 @@ CustomAutogradError (RuntimeError)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from custom_autograd.core.messages import format_message
+
+_GIVEN: Any = BaseException.args  # its descriptor: what a class was called with (Any: typeshed sees a tuple)
 
 
 class CustomAutogradError(RuntimeError):
@@ -44,6 +46,7 @@ class CustomAutogradError(RuntimeError):
     rule: str | None = None
     declared: str | None = None
     do: str | None = None
+    _is_amended = False
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class CustomAutogradError(RuntimeError):
 
     def __str__(self) -> str:
         """Return the text: the problem, then a line for each fact."""
-        if self.problem is None:
+        if self.problem is None or self._is_amended:
             return super().__str__()
         if self.op is None:
             return str(self.problem)  # an author may have passed another exception
@@ -84,6 +87,18 @@ class CustomAutogradError(RuntimeError):
     def __repr__(self) -> str:
         """Return the class and the text, which torch.compile quotes in its own error."""
         return f"{type(self).__name__}({str(self)!r})"
+
+    @property  # type: ignore[override]  # BaseException has it as an attribute
+    def args(self) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The text, as of any other exception; torch sets it to add to the text where an error came from."""
+        if self.problem is None or self._is_amended:
+            return _GIVEN.__get__(self)  # type: ignore[no-any-return]  # a tuple
+        return (CustomAutogradError.__str__(self),)
+
+    @args.setter
+    def args(self, args: tuple[Any, ...]) -> None:
+        _GIVEN.__set__(self, args)
+        self._is_amended = True
 
 
 class DeclarationError(CustomAutogradError, ValueError):

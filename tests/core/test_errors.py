@@ -77,6 +77,17 @@ def test_what_quotes_an_error_as_torch_compile_does_says_all_of_it():
     assert f"KernelError({str(error)!r})" == repr(error)
 
 
+def test_what_is_added_to_the_args_of_an_error_is_in_its_text():
+    error = KernelError("lib::op", "it is wrong", **FACTS)
+    text = str(error)
+
+    error.args = (f"{error.args[0]}\n\nWhile executing %op",)  # as torch.fx.Interpreter does
+
+    found = pickle.loads(pickle.dumps(error))
+    assert f"{text}\n\nWhile executing %op" == str(error) == str(found)
+    assert ("lib::op", "it is wrong") == (found.op, found.problem)
+
+
 def test_an_origin_makes_errors_of_any_class():
     error = Origin("lib::op", "d.py:2", "r.py:1").error(GradientError, "it is wrong", do="that")
 

@@ -420,3 +420,16 @@ def test_register_autograd_on_a_writing_op_says_what_to_use():
     op = make_op("writes", write, mutates_args=("x",))
     with pytest.raises(RegistrationError, match="use register_backward"):
         op.register_autograd(lambda ctx: None)
+
+
+@pytest.mark.parametrize("wrong", ["fn", "func", "replaces"])
+def test_a_wrong_keyword_is_refused_before_there_is_a_function(op, wrong):
+    with pytest.raises(TypeError, match=rf"register_fake\(\): .*'{wrong}'"):
+        op.register_fake(**{wrong: body})
+    with pytest.raises(TypeError, match=rf"register_kernel\(\): .*'{wrong}'"):
+        op.register_kernel("cpu", **{wrong: body})
+
+
+def test_what_is_missing_is_named_as_the_method_names_it(op):
+    with pytest.raises(TypeError, match=r"register_kernel\(\): .*'device_types'"):
+        op.register_kernel()
