@@ -88,7 +88,7 @@ class CustomAutogradError(RuntimeError):
         """Return the class and the text, which torch.compile quotes in its own error."""
         return f"{type(self).__name__}({str(self)!r})"
 
-    @property  # type: ignore[override]  # BaseException has it as an attribute
+    @property
     def args(self) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The text, as of any other exception; torch sets it to add to the text where an error came from."""
         if self.problem is None or self._is_amended:
