@@ -322,6 +322,10 @@ class CustomOp(Handle, Generic[P, R]):
 
         `in_dims` has one entry per positional argument; those of keyword-only tensors follow.
 
+        Args:
+            func: the rule; leave it out to use this as a decorator. `torch.library` gives it this name.
+            replace: a rule may be registered.
+
         Raises:
             RegistrationError: the parameters do not fit the schema, or a rule is registered.
         """
