@@ -73,4 +73,5 @@ def _or_decorator(method: Callable[..., Any]) -> Callable[..., Any]:
         return method(*given, **options)
 
     registers.__signature__ = signature  # type: ignore[attr-defined]
+    del registers.__wrapped__  # Sphinx reads defaults there, and the last has none
     return registers
