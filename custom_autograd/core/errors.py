@@ -15,7 +15,7 @@ CustomAutogradError (RuntimeError)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.core.messages import format_message
 
@@ -88,17 +88,19 @@ class CustomAutogradError(RuntimeError):
         """Return the class and the text, which torch.compile quotes in its own error."""
         return f"{type(self).__name__}({str(self)!r})"
 
-    @property
-    def args(self) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The text, as of any other exception; torch sets it to add to the text where an error came from."""
-        if self.problem is None or self._is_amended:
-            return _GIVEN.__get__(self)  # type: ignore[no-any-return]  # a tuple
-        return (CustomAutogradError.__str__(self),)
+    if not TYPE_CHECKING:  # to type checkers it stays the attribute of BaseException
 
-    @args.setter
-    def args(self, args: tuple[Any, ...]) -> None:
-        _GIVEN.__set__(self, args)
-        self._is_amended = True
+        @property
+        def args(self) -> tuple[Any, ...]:
+            """The text, as of any other exception; torch sets it to add to the text where an error came from."""
+            if self.problem is None or self._is_amended:
+                return _GIVEN.__get__(self)
+            return (CustomAutogradError.__str__(self),)
+
+        @args.setter
+        def args(self, args: tuple[Any, ...]) -> None:
+            _GIVEN.__set__(self, args)
+            self._is_amended = True
 
 
 class DeclarationError(CustomAutogradError, ValueError):
