@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientUnavailable
+from custom_autograd.values.tensors import tensors_in
 
 
 class OnceDifferentiable(torch.autograd.Function):
@@ -57,16 +58,6 @@ def forbid_second_derivative(gradient: Any, message: str, dependencies: Sequence
         return [forbid_second_derivative(one, message, dependencies) for one in gradient]
     if gradient is None:
         return None
-    tensors = [d for d in _flat(dependencies) if d.is_floating_point() or d.is_complex()]
+    tensors = [d for d in tensors_in(dependencies) if d.is_floating_point() or d.is_complex()]
     apply: Callable[..., Tensor] = OnceDifferentiable.apply
     return apply(gradient.detach(), message, *tensors)
-
-
-def _flat(values: Sequence[Any]) -> list[Tensor]:
-    tensors = []
-    for value in values:
-        if isinstance(value, Tensor):
-            tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            tensors += _flat(value)
-    return tensors

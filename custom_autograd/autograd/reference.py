@@ -16,6 +16,7 @@ from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Schema
 from custom_autograd.torch_private import transforms
+from custom_autograd.values.tensors import tensors_in
 
 IS_IN_JVP: ContextVar[bool] = ContextVar("IS_IN_JVP", default=False)
 """Set while a jvp runs: there functorch cannot open a level, and need not, since the level in progress is alive."""
@@ -50,7 +51,7 @@ def reference_gradients(
     """
     wanted = {name: _tensors(values[name], need) for name, need in needs.items()}
     primals = [tensor for tensors in wanted.values() for tensor in tensors]
-    incoming = [gradient for its in grads.values() for gradient in _flat(its)]
+    incoming = tensors_in(list(grads.values()))
 
     def recompute(*replacements: Tensor) -> tuple[Tensor, ...]:
         remaining = iter(replacements)
@@ -117,12 +118,6 @@ def call_reference(plan: Plan, reference: Callable[..., Any], values: ByName) ->
             do="return what the kernel returns, hidden outputs included",
         )
     return dict(zip(schema.output_names, results, strict=True))
-
-
-def _flat(value: Any) -> list[Tensor]:
-    """Return the tensors of a gradient: one, those of a list, or none."""
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [one for one in values if isinstance(one, Tensor)]
 
 
 def _tensors(value: Any, need: Any) -> list[Tensor]:

@@ -18,6 +18,8 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Backward as BackwardRule
 from custom_autograd.registration.rule_types import DropIn, Gradient
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 class Backward(Capability):
     """Reverse mode."""
@@ -60,9 +62,6 @@ class ForwardMode(Capability):
         if plan.rules or plan.drop_in:
             return "derived from the backward"
         return "derived from the reference" if plan.reference or find_composition(record) else "missing: register_jvp"
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def register_backward(

@@ -23,6 +23,8 @@ from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import noted
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 NO_FAKE = "no fake is registered"
 """Ends the refusal of an op that has none; Dynamo keeps the text of it, and not the class."""
 
@@ -118,15 +120,11 @@ def _returns_nothing_new(record: OpRecord) -> bool:
     return not record.declaration.schema.fresh_outputs
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
 def register(record: OpRecord, function: F, *, replace: bool) -> F:
     """Register what the op returns, without data."""
-    given = adapter_of(record.declaration).parameters()
-    whole = take_all(record.declaration, rule_types.Fake.kind, function, given)
-    registered = adapter_of(record.declaration).accepting(rule_types.Fake.kind, whole)
-    fake = rule_types.Fake(location_of(registered), registered)
+    kind, adapter = rule_types.Fake.kind, adapter_of(record.declaration)
+    flat = adapter.accepting(kind, take_all(record.declaration, kind, function, adapter.parameters()))
+    fake = rule_types.Fake(location_of(flat), flat)
     add(record, fake, replace=replace or _is_for_a_while(record.registrations.fake, fake))
     return function
 

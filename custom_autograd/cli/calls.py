@@ -18,8 +18,8 @@ from torch import Tensor
 from custom_autograd.benchmarking.interleaved import Work
 from custom_autograd.cli.list_ops import capabilities_of
 from custom_autograd.core.samples import Sample
+from custom_autograd.registration import registry
 from custom_autograd.registration.choice import Choice
-from custom_autograd.registration.registry import OpRecord
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
@@ -101,8 +101,8 @@ def _call(target: Target, name: str, function: Function, sample: Sample, mode: s
 
 def _hidden_outputs(target: Target) -> frozenset[int]:
     """Return the places of the outputs that a reference computes, and a call of the op does not return."""
-    record = getattr(target.call, "_record", None)
-    if not isinstance(record, OpRecord):
+    record = registry.record_of(target.call)
+    if record is None:
         return frozenset()
     outputs = record.declaration.schema.outputs
     return frozenset(place for place, output in enumerate(outputs) if output.is_hidden)

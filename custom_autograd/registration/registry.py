@@ -190,6 +190,12 @@ def find_record(name: str) -> OpRecord | None:
     return _RECORDS.get(name)
 
 
+def record_of(value: object) -> OpRecord | None:
+    """Return the record of an op, given itself, a handle or a variant; None for everything else."""
+    found = value if isinstance(value, OpRecord) else getattr(value, "_record", None)
+    return found if isinstance(found, OpRecord) else None
+
+
 def all_records() -> tuple[OpRecord, ...]:
     """Return every declared op, in the order of declaration."""
     return tuple(_RECORDS.values())

@@ -84,7 +84,7 @@ class Variant:
 
     @property
     def kernels(self) -> dict[str, str]:
-        """`file:line` of each kernel of its own, by device type; empty where it is the op and a copy."""
+        """Return `file:line` of each kernel of its own, by device type; empty if it is the op and a copy."""
         kernels, derived = self._record.kernels, self._record.declaration.function
         return {name or "default": one.location for name, one in kernels.items() if one.given is not derived}
 
@@ -234,14 +234,13 @@ class Variant:
 
 def _find_container(op: OpRecord, kind: str) -> str | None:
     """Return which container stands in the way of a variant, or None."""
-    nothing: str | None = None
-    return adapter_of(op.declaration).around(nothing, lambda tree, _: _find_container_in(tree, kind))
+    return adapter_of(op.declaration).around("", lambda tree, _: _container_in(tree, kind)) or None
 
 
-def _find_container_in(tree: ArgumentTree, kind: str) -> str | None:
+def _container_in(tree: ArgumentTree, kind: str) -> str:
     if tree.results is not None:
         return "it returns a container"
-    return "its first argument is a container" if kind == INPLACE and not tree.is_plain(0) else None
+    return "its first argument is a container" if kind == INPLACE and not tree.is_plain(0) else ""
 
 
 def _restore(cls: type[Variant], name: str, modules: str | tuple[str, ...]) -> Variant:

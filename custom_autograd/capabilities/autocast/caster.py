@@ -10,7 +10,7 @@ levels further down run as they are.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.casting import PROMOTE, CastPolicy
+from custom_autograd.registration.capability import Call
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import without_autocast
 from custom_autograd.torch_private.transforms import depth
-
-Call = Callable[..., Any]  # Any: takes and returns what the schema says
+from custom_autograd.values.tensors import tensors_in
 
 
 def policies_of(record: OpRecord) -> tuple[CastPolicy, ...]:
@@ -70,11 +70,11 @@ class Caster:
         enabled = [p for p in policies_of(self._record) if torch.is_autocast_enabled(p.device_type)]
         if not enabled:
             return ()
-        devices = {tensor.device.type for value in (*args, *kwargs.values()) for tensor in _tensors(value)}
+        devices = {tensor.device.type for tensor in tensors_in((*args, *kwargs.values()))}
         return tuple(policy for policy in enabled if policy.device_type in devices)
 
     def run(self, policy: CastPolicy, call: Call, /, *args: Any, **kwargs: Any) -> Any:
-        """Return a call of the op under one policy.
+        """Run a call of the op under one policy.
 
         Args:
             policy: for a device type for which autocast is on.
@@ -105,7 +105,7 @@ class Caster:
         """Return the results, cast where the policy says so."""
         if not policy.outputs:
             return result
-        floating = [t for value in arguments.values() for t in _tensors(value) if t.is_floating_point()]
+        floating = [t for t in tensors_in(list(arguments.values())) if t.is_floating_point()]
         given = next((tensor.dtype for tensor in floating if tensor.device.type == policy.device_type), None)
         outputs = self._record.declaration.schema.outputs
         results = [result] if len(outputs) == 1 else list(result)
@@ -136,7 +136,7 @@ def _switched_off(device_type: str, backward: Call) -> Call:
 def _cast_inputs(policy: CastPolicy, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments by name, cast where the policy says so."""
     promoting = [arguments[name] for name, cast in policy.arguments.items() if cast == PROMOTE]
-    widest = policy.promoted(t.dtype for value in promoting for t in _tensors(value) if policy.is_castable(t))
+    widest = policy.promoted(t.dtype for t in tensors_in(promoting) if policy.is_castable(t))
     return {
         name: _cast(value, policy, policy.dtype_of(policy.arguments[name], widest))
         if name in policy.arguments
@@ -154,10 +154,3 @@ def _cast(value: Any, policy: CastPolicy, dtype: torch.dtype | None) -> Any:
     if isinstance(value, (list, tuple)):
         return [_cast(item, policy, dtype) for item in value]
     return value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensor that a value is, or those of a list."""
-    for item in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(item, Tensor):
-            yield item

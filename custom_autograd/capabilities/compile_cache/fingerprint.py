@@ -16,7 +16,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def fingerprint(record: OpRecord) -> int:
-    """64 bits of the schema and of everything that tracing runs: fake, reference, gradient and jvp rules."""
+    """Return 64 bits of the schema and of everything that tracing runs: fake, reference, gradient and jvp rules."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(record.declaration.schema.text.encode())
     for rule in sorted(record.registrations.all(), key=lambda rule: rule.title):

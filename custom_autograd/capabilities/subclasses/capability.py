@@ -20,6 +20,8 @@ from custom_autograd.registration.rule_types import TorchDispatch
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
 from custom_autograd.torch_private.nested import NestedTensor
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 class Subclasses(Capability):
     """One rule per subclass or mode; all others take the op apart through their own `__torch_dispatch__`."""
@@ -74,9 +76,6 @@ def _nested_dispatch(record: OpRecord, over_values: Callable[..., Any]) -> Calla
         return over_all(*args, **(kwargs or {}))
 
     return dispatch
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def register(record: OpRecord, cls: type, function: F, *, replace: bool) -> F:

@@ -23,6 +23,8 @@ from custom_autograd.torch_private.dispatch import without_key
 from custom_autograd.torch_private.transforms import VmapLevel
 from custom_autograd.values.user_code import noted
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 KEY = "FuncTorchBatched"
 
 
@@ -136,9 +138,6 @@ def _handed_back(record: OpRecord, arguments: dict[str, Any], result: Any) -> An
         for output, one in zip(outputs, results, strict=True)
     ]
     return found[0] if len(found) == 1 else tuple(found)
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def register(record: OpRecord, function: F, *, replace: bool) -> F:

@@ -32,7 +32,8 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
-from custom_autograd.verification.harness.passes import record_of, same_randomness, why_not_own_op
+from custom_autograd.verification.harness.passes import same_randomness, why_not_own_op
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 LOW = torch.bfloat16

@@ -17,6 +17,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import AnyRegistration, Autocast, Rule
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, skipped
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 
 CHANGE = "changed by the check cache"
@@ -34,7 +35,7 @@ class Cache(Check):
 
     def applies_to(self, target: Target) -> str | None:
         """Torch's own ops are known by its version; of other ops its caches know the name only."""
-        if _record_of(target) is not None:
+        if record_of(target) is not None:
             return None
         if target.overload is None:
             return "torch.compile traces through it, so that the graph itself is in the key of compile caches"
@@ -43,7 +44,7 @@ class Cache(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per rule, and per value that a rule reads."""
         del sample
-        record = _record_of(target)
+        record = record_of(target)
         if record is None or not record.registrations.all():
             yield skipped("no rule is registered")
             return
@@ -55,11 +56,6 @@ class Cache(Check):
             for what, changed in _changed(rule):
                 is_seen = fingerprint(_with(record, changed)) != before
                 yield PASSED if is_seen else _unseen(rule, what)
-
-
-def _record_of(target: Target) -> OpRecord | None:
-    found = getattr(target.subject, "_record", target.subject)
-    return found if isinstance(found, OpRecord) else None
 
 
 def _with(record: OpRecord, rule: AnyRegistration) -> OpRecord:

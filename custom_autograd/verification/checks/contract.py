@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample, TensorLeaf
-from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
@@ -19,6 +18,7 @@ from custom_autograd.verification.harness.differentiable import (
     gradients_of,
 )
 from custom_autograd.verification.harness.origins import is_authors, place_of
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target, call_on
 
 
@@ -33,7 +33,7 @@ class Contract(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding for their number, and one per tensor: all inputs together, each alone, in float64."""
-        is_ours = isinstance(getattr(target.subject, "_record", None), OpRecord)
+        is_ours = record_of(target) is not None
         try:
             gradients_of(target, sample)
         except Exception as error:

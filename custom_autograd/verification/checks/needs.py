@@ -17,7 +17,8 @@ from custom_autograd.torch_private.verification import Overload, arguments_of_ov
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, measured
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of
-from custom_autograd.verification.harness.passes import cotangents_of, forward, record_of, repeatable_gradients
+from custom_autograd.verification.harness.passes import cotangents_of, forward, repeatable_gradients
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 
 

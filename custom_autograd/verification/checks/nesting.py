@@ -74,7 +74,7 @@ class Nesting(Check):
                 refusal = refusal_of(target, error)
                 yield failed(f"{name} raises {first_line(error)}") if refusal is None else skipped(f"{name}: {refusal}")
                 continue
-            difference = _find_record(point, found, truth[result])
+            difference = _find_worst(point, found, truth[result])
             if difference is None or _is_kink(point, nest, result):
                 yield PASSED
             elif _is_forward(name) and not bool(found.any()) and not is_declared_here(target):
@@ -95,7 +95,7 @@ def _is_wrong_of_reference(point: "Point", nest: "Nest", expected: Tensor) -> bo
         found = nest(replace(point, function=reference_of(point.function)))
     except Exception:  # noqa: BLE001 - a reference may refuse what the op takes
         return False
-    return _find_record(point, found, expected) is not None
+    return _find_worst(point, found, expected) is not None
 
 
 OF_REFERENCE = "the reference, called by itself, is wrong there too: an operation of PyTorch in it is, and not the op"
@@ -236,7 +236,7 @@ def _is_kink(point: Point, nest: "Nest", result: str) -> bool:
     return result in truth and find_difference([nest(aside)], [truth[result]], factor=FACTOR) is None
 
 
-def _find_record(point: Point, found: Tensor, expected: Tensor) -> Difference | None:
+def _find_worst(point: Point, found: Tensor, expected: Tensor) -> Difference | None:
     """Return the worst entry that differs, with the input that it is a derivative by."""
     difference = find_difference([found], [expected], names=["the result"], factor=FACTOR)
     if difference is None or found.shape != expected.shape:

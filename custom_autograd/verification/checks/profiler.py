@@ -10,7 +10,8 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.dispatch import has_python_dispatch
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.differentiable import function_of
-from custom_autograd.verification.harness.passes import cotangents_of, forward, own_node, record_of, why_not_own_op
+from custom_autograd.verification.harness.passes import cotangents_of, forward, own_node, why_not_own_op
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on
 

@@ -30,9 +30,9 @@ from custom_autograd.verification.harness.passes import (
     forward,
     is_same,
     own_node,
-    record_of,
     repeatable_gradients,
 )
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 
 

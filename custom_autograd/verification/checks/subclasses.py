@@ -13,7 +13,8 @@ from custom_autograd.torch_private.verification import name_of_overload
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, reference_of
-from custom_autograd.verification.harness.passes import cotangents_of, record_of, same_randomness, why_not_own_op
+from custom_autograd.verification.harness.passes import cotangents_of, same_randomness, why_not_own_op
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 
 Way = Callable[[TensorFunction, Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[str] | None]]

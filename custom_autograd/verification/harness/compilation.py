@@ -11,13 +11,13 @@ from torch import Tensor
 
 from custom_autograd.core.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.core.samples import Sample
-from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.verification import fake_mode
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line, root_cause
 from custom_autograd.verification.harness.comparison import Difference, find_difference
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.origins import is_authors
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 BACKEND = "aot_eager"
@@ -104,7 +104,7 @@ def fresh(call: Function) -> Function:
 
 def is_declared_here(target: Target) -> bool:
     """Return whether the target is an op of this package, whose every rule is to work in every transform."""
-    return isinstance(getattr(target.subject, "_record", target.subject), OpRecord)
+    return record_of(target) is not None
 
 
 def refusal_of(target: Target, error: Exception) -> str | None:

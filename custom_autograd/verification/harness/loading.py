@@ -69,7 +69,7 @@ def ops_of(module: ModuleType) -> list[object]:
     for value in vars(module).values():
         if is_op(value) and not any(value is other for other in found):
             found.append(value)
-    kept = [getattr(value, "_record", None) for value in found]
+    kept = [registry.record_of(value) for value in found]
     declared = [
         record for record in registry.all_records() if record.declaration.function.__module__ == module.__name__
     ]
@@ -88,7 +88,7 @@ def names_of_all() -> frozenset[str]:
 
 def is_op(value: object) -> bool:
     """Return whether a value is the handle of a declared op."""
-    is_handle = not isinstance(value, type) and isinstance(getattr(value, "_record", None), registry.OpRecord)
+    is_handle = not isinstance(value, type) and registry.record_of(value) is not None
     return is_handle or isinstance(value, verification.Definition)
 
 

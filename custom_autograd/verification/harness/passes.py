@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
-from custom_autograd.registration.registry import OpRecord
 from custom_autograd.verification.harness.base import NothingToCheckError
 from custom_autograd.verification.harness.differentiable import TensorsFunction, signed_like
 from custom_autograd.verification.harness.targets import Target
@@ -140,14 +139,6 @@ def own_node(outputs: Sequence[Tensor]) -> BackwardCFunction | None:
     is_first = all(row.name().endswith("AccumulateGrad") or row.name() == "CloneBackward0" for row in before)
     function: object = node  # torch types a Function's node as no Node
     return function if is_first and isinstance(function, BackwardCFunction) else None
-
-
-def record_of(target: Target) -> OpRecord | None:
-    """Return what is registered for the target, if it was declared with `custom_op`."""
-    if isinstance(target.subject, OpRecord):
-        return target.subject
-    record = getattr(target.subject, "_record", None)
-    return record if isinstance(record, OpRecord) else None
 
 
 def why_not_own_op(target: Target) -> str | None:

@@ -1,5 +1,6 @@
 """What the registry knows of a target that a check needs: whether its fake is derived, and its kernel replaced."""
 
+from custom_autograd.registration import registry
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.verification.harness.base import Finding, skipped
 from custom_autograd.verification.harness.known_kernels import key_of_kernel, label_of_kernel
@@ -8,8 +9,7 @@ from custom_autograd.verification.harness.targets import Target
 
 def record_of(target: Target) -> OpRecord | None:
     """Return what the registry knows of a target; None for what `custom_op` did not declare."""
-    found = getattr(target.subject, "_record", target.subject)
-    return found if isinstance(found, OpRecord) else None
+    return registry.record_of(target.subject)
 
 
 def has_derived_fake(target: Target) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration import registry
 from custom_autograd.verification.harness.targets import Target
 
 LARGEST_LITERAL = 4096  # elements
@@ -78,8 +78,8 @@ def _loading_of(module: ModuleType, attribute: str) -> list[str]:
 
 
 def _module_of(value: object) -> ModuleType | None:
-    record = value if isinstance(value, OpRecord) else getattr(value, "_record", None)
-    function = record.declaration.function if isinstance(record, OpRecord) else getattr(value, "_init_fn", value)
+    record = registry.record_of(value)
+    function = record.declaration.function if record is not None else getattr(value, "_init_fn", value)
     name = getattr(inspect.unwrap(function) if callable(function) else function, "__module__", None)
     return sys.modules.get(name) if isinstance(name, str) else None
 

@@ -25,6 +25,7 @@ from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.call_source import refusal
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.pytrees.treespecs import MisfitError
+from custom_autograd.registration import registry
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.dispatching import call_overload, completing, repeatable, to_dispatcher
@@ -162,11 +163,9 @@ def target_of(value: object) -> Target:
 
 
 def _target_of(value: object) -> Target:
-    record = getattr(value, "_record", None)
-    if isinstance(record, OpRecord):
-        return _from_record(cast(Function, value), record)
-    if isinstance(value, OpRecord):
-        return _from_record(cast(Function, value.overload), value)
+    record = registry.record_of(value)
+    if record is not None:
+        return _from_record(cast(Function, record.overload if value is record else value), record)
     if isinstance(value, verification.Definition):
         return _from_definition(value)
     overload = verification.find_overload(value)

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
+from custom_autograd.registration import registry
 from custom_autograd.registration.capability import attach_all
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord, find_record
@@ -86,8 +87,8 @@ def points_of(value: object) -> tuple[MutationPoint, ...]:
     Args:
         value: an op of custom_op or torch.library.custom_op, or a torch.autograd.Function subclass.
     """
-    record = value if isinstance(value, OpRecord) else getattr(value, "_record", None)
-    if isinstance(record, OpRecord):
+    record = registry.record_of(value)
+    if record is not None:
         return (*_rules_of(record), *_kernels_of(record))
     if isinstance(value, verification.Definition):
         return tuple(_of_definition(value))
