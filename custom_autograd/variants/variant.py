@@ -84,7 +84,7 @@ class Variant:
 
     @property
     def kernels(self) -> dict[str, str]:
-        """Return `file:line` of each kernel of its own, by device type; empty if it is the op and a copy."""
+        """Return the file and line of each kernel of its own, by device type; empty if it is the op and a copy."""
         kernels, derived = self._record.kernels, self._record.declaration.function
         return {name or "default": one.location for name, one in kernels.items() if one.given is not derived}
 
