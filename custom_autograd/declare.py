@@ -24,6 +24,7 @@ from custom_autograd.core.locations import (
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.schema import Schema
+from custom_autograd.native import loading
 from custom_autograd.pytrees.adapters import flat_kernel_function
 from custom_autograd.pytrees.argument_tree import find_argument_tree, flat_options
 from custom_autograd.registration import dispatcher_library as library
@@ -33,6 +34,9 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import is_defined
+
+
+loading.watch()
 
 
 class Options(TypedDict, total=False):

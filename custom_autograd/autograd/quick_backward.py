@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from custom_autograd.autograd.function import FunctionWriter, grad_of
+from custom_autograd.autograd.function import FunctionWriter, grad_of, needs_of
 from custom_autograd.autograd.quick_gradients import ReadingWriter
 from custom_autograd.calls.source import Source
 from custom_autograd.registration.rule_names import grad_names, sole_result
@@ -62,10 +62,15 @@ class Incoming:
 
 
 class QuickWriter:
-    """Writes the quick backward of one op with gradient rules bound by name."""
+    """Writes the quick backward of one op with gradient rules bound by name.
 
-    def __init__(self, function: FunctionWriter, reading: ReadingWriter) -> None:
+    Attributes:
+        is_native: a native node calls it with what a ctx would hold, and runs the general backward itself.
+    """
+
+    def __init__(self, function: FunctionWriter, reading: ReadingWriter, *, is_native: bool = False) -> None:
         self.function = function
+        self.is_native = is_native
         self.source: Source = function.source
         self.plan = function.plan
         self.schema = function.schema
@@ -86,17 +91,28 @@ class QuickWriter:
         return len(self.incoming) > 0
 
     def write(self) -> None:
-        """Write it as `$quick`."""
+        """Write it as `$quick`, or as `$native_quick`."""
         source, function = self.source, self.function
-        with source.block(f"def $quick($ctx, {function.incoming()})"):
-            function.unpack_grads()
-            function.unpack_needs()
+        name, parameters = ("$native_quick", self._native_parameters()) if self.is_native else ("$quick", self._ctx())
+        with source.block(f"def {name}({parameters})"):
+            if not self.is_native:
+                function.unpack_grads()
+                function.unpack_needs()
             with source.block(f"if {' or '.join(self._oddities())}"):
-                source.line(f"return $backward($ctx, {function.incoming()})")
+                source.line("return $NotImplemented" if self.is_native else f"return $backward({self._ctx()})")
             self._write_saved()
             for index, rule in enumerate(self.plan.rules):
                 self._write_rule(index, rule)
             self.reading.write_return()
+
+    def _ctx(self) -> str:
+        return f"$ctx, {self.function.incoming()}"
+
+    def _native_parameters(self) -> str:
+        function = self.function
+        needs = map(needs_of, function.differentiable)
+        kept = (f"$kept_{name}" for name in function.saved_values)
+        return ", ".join([function.incoming(), *function.saved_tensors, *needs, *kept])
 
     def _oddities(self) -> list[str]:
         """Return conditions, as source, under which the general backward answers."""
@@ -113,7 +129,9 @@ class QuickWriter:
 
     def _write_saved(self) -> None:
         source, saved = self.source, self.function.saved_tensors
-        if saved and self.function.saves_lists():
+        if self.is_native:
+            pass
+        elif saved and self.function.saves_lists():
             source.line(f"{', '.join(saved)}, = $restore_lists($ctx.saved_tensors, $ctx.saved_lengths)")
         elif saved:
             source.line(f"{', '.join(saved)}{',' if len(saved) == 1 else ''} = $ctx.saved_tensors")
@@ -166,4 +184,6 @@ class QuickWriter:
             return "$Named($ctx.known)"
         if name in self.result_of:
             return grad_of(self.result_of[name])
-        return name if name in self.function.saved_tensors else f"$ctx.kept_{name}"
+        if name in self.function.saved_tensors:
+            return name
+        return f"$kept_{name}" if self.is_native else f"$ctx.kept_{name}"

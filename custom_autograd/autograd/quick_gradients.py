@@ -16,8 +16,11 @@ from custom_autograd.calls.source import Source, tuple_of
 class ReadingWriter:
     """Writes it for one op."""
 
-    def __init__(self, function: FunctionWriter, *, is_checked: bool, keeps_metadata: bool) -> None:
+    def __init__(
+        self, function: FunctionWriter, *, is_checked: bool, keeps_metadata: bool, ctx: str = "$ctx"
+    ) -> None:
         self.function = function
+        self.ctx = ctx
         self.source: Source = function.source
         self.is_checked = is_checked
         self.keeps_metadata = keeps_metadata
@@ -39,7 +42,7 @@ class ReadingWriter:
             return f'$ctx.known["{name}"]'
         if self.function.has_lists:
             return f'$known_of($ctx)["{name}"]'
-        return f"$output_metadata($ctx, {self.function.results.index(name)})"
+        return f"$output_metadata({self.ctx}, {self.function.results.index(name)})"
 
     def _metadata_of_input(self, name: str) -> str:
         return f'$ctx.known["{name}"]' if self.keeps_metadata else f'$known["{name}"]'
@@ -95,7 +98,7 @@ class ReadingWriter:
         with source.block(f"elif $type($result) is $dict and $result.keys() == $names_{index}"):
             source.line(f"{gradient_of(name)} = $result[{name!r}]")
         with source.block("else"):
-            source.line(f"{gradient_of(name)}, = $read_{index}($ctx, $result, {self.function.needs_dict()})")
+            source.line(f"{gradient_of(name)}, = $read_{index}({self.ctx}, $result, {self.function.needs_dict()})")
 
     def _write_taking_several(self, index: int, inputs: Sequence[str]) -> None:
         source, targets = self.source, ", ".join(map(gradient_of, inputs))
@@ -112,7 +115,7 @@ class ReadingWriter:
         with source.block(f"elif $type($result) is $dict and {has_needed}"):
             source.line(f"{targets} = {', '.join(f'$result.get({name!r})' for name in inputs)}")
         with source.block("else"):
-            source.line(f"{targets} = $read_{index}($ctx, $result, {self.function.needs_dict()})")
+            source.line(f"{targets} = $read_{index}({self.ctx}, $result, {self.function.needs_dict()})")
 
     def _write_look(self, index: int, name: str, *, is_needed: bool) -> None:
         source, gradient = self.source, gradient_of(name)
@@ -127,7 +130,7 @@ class ReadingWriter:
             if self.is_checked:
                 odd += self._differences(gradient, name)
             with source.block(f"if {' or '.join(odd)}"):
-                source.line(f"{gradient} = $check_{index}($ctx, {name!r}, {gradient}, True)")
+                source.line(f"{gradient} = $check_{index}({self.ctx}, {name!r}, {gradient}, True)")
 
     def _differences(self, gradient: str, name: str) -> list[str]:
         """Return conditions, as source, under which a gradient does not fit its input."""
@@ -143,7 +146,7 @@ class ReadingWriter:
         gradient, needs = gradient_of(name), needs_of(name)
         like = gradient if not self.is_checked else name if self._is_at_hand(name) else self._metadata_of_input(name)
         with self.source.block(f"if not $are_fit({gradient}, {needs}, {like})"):
-            self.source.line(f"{gradient} = $check_{index}($ctx, {name!r}, {gradient}, {needs})")
+            self.source.line(f"{gradient} = $check_{index}({self.ctx}, {name!r}, {gradient}, {needs})")
 
     # -------------------------------------------------------------------------------------------------- the results
 

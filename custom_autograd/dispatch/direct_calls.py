@@ -21,7 +21,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -45,6 +45,17 @@ _closed = int(versions.warn_if_untested())
 _lock = threading.RLock()  # a finalizer may call an op while it is held
 
 
+class NativeCalls(Protocol):
+    """The direct calls of an op as native code recognises them; see native/calls.py."""
+
+    def forget(self) -> None:
+        """Forget them all."""
+
+
+when_proven: list[Callable[[OpRecord], None]] = []
+"""Told of an op each time that a direct call of it was proven or changed its place."""
+
+
 class DirectCallTable:
     """The direct calls of one op that are known so far. All are forgotten at the next change of what is registered.
 
@@ -53,9 +64,12 @@ class DirectCallTable:
         second: by pattern, the direct call that was found before that.
         last: the first for an op with one pattern.
         other: the second for an op with one pattern.
+        native: the same calls as native code knows them, or None.
     """
 
-    __slots__ = ("__weakref__", "_deciding", "_foreign", "_known", "_record", "first", "last", "other", "second")
+    __slots__ = (
+        "__weakref__", "_deciding", "_foreign", "_known", "_record", "first", "last", "native", "other", "second",
+    )  # fmt: skip
 
     def __init__(self, record: OpRecord) -> None:
         self._record = record
@@ -65,6 +79,7 @@ class DirectCallTable:
         self.first: dict[Hashable, DirectCall] = {}
         self.second: dict[Hashable, DirectCall] = {}
         self.last = self.other = NO_DIRECT_CALL
+        self.native: NativeCalls | None = None
 
     def find(self, pattern: Hashable, tensors: Sequence[Tensor], fixed: Sequence[Tensor]) -> DirectCall:
         """Return the direct call for tensors that the first one is not for: a known one, a new one, or NO_DIRECT_CALL.
@@ -80,9 +95,7 @@ class DirectCallTable:
         for capability in self._deciding:
             if not capability.is_direct(self._record, given):
                 return NO_DIRECT_CALL
-        places = _places(given)
-        if places is not None:  # a guard says no where a tensor is given twice
-            given, pattern = tuple({id(tensor): tensor for tensor in given}.values()), (pattern, places)
+        given, pattern = _each_once(given, pattern)
         epoch, known = changes.count, self._known.get(pattern, ())
         for direct_call in known:
             if direct_call[0](*given):
@@ -95,10 +108,19 @@ class DirectCallTable:
             return NO_DIRECT_CALL
         return self._on_trial(found, lambda: self._remember(pattern, found, (*known[1 - LONGEST :], found), epoch))
 
+    def find_known(self, pattern: Hashable, tensors: Sequence[Tensor]) -> DirectCall | None:
+        """Return the direct call for tensors if it has been proven already, or None; arguments as in `find`."""
+        if _closed or validation.is_overridden() or not _can_be_guarded(tensors):
+            return None
+        given, pattern = _each_once(tuple(tensors), pattern)
+        return next((one for one in self._known.get(pattern, ()) if one[0](*given)), None)
+
     def forget(self) -> None:
         """Forget all direct calls: something was registered since they were proven."""
         self._known, self.first, self.second = {}, {}, {}
         self.last = self.other = NO_DIRECT_CALL
+        if self.native is not None:
+            self.native.forget()
 
     def _remember(self, pattern: Hashable, direct_call: DirectCall, known: tuple[DirectCall, ...], epoch: int) -> None:
         """Note a direct call as the first, unless something was registered since it was proven."""
@@ -112,6 +134,8 @@ class DirectCallTable:
                 self._known[pattern] = known
                 self.second[pattern] = self.first.get(pattern, NO_DIRECT_CALL)
                 self.first[pattern] = direct_call
+        for listener in when_proven:
+            listener(self._record)
 
     def _on_trial(self, direct_call: DirectCall, remember: Callable[[], None]) -> DirectCall:
         """Return a direct call whose first call is checked in full, and which is remembered once that has passed."""
@@ -169,6 +193,14 @@ class DirectCallTable:
         apply = program.recorder(function) if is_recorded and program.is_recording else None
         is_blind = not program.is_writing and self._is_blind(function, tensors)
         return guards.guard_of(tensors), function, apply, program.is_checked, is_blind
+
+
+def _each_once(tensors: tuple[Tensor, ...], pattern: Hashable) -> tuple[tuple[Tensor, ...], Hashable]:
+    """Return each tensor once, and the pattern with the place of each: a guard says no where one is given twice."""
+    places = _places(tensors)
+    if places is None:
+        return tensors, pattern
+    return tuple({id(tensor): tensor for tensor in tensors}.values()), (pattern, places)
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[int, ...] | None:

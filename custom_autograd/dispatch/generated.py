@@ -11,6 +11,7 @@ from torch.autograd.function import Function
 
 from custom_autograd.autograd import gradients
 from custom_autograd.autograd.derivatives import Derivatives, output_metadata
+from custom_autograd.autograd.native_context import Running
 from custom_autograd.autograd.function import FunctionWriter
 from custom_autograd.autograd.node import NodeWriter
 from custom_autograd.autograd.plan import Plan, make_plan
@@ -45,6 +46,9 @@ class Program:
         watch: makes a kernel one whose every call is checked in full.
         is_checked: the results of kernels and rules are looked at.
         is_recording: calls may record a node.
+        native_quick: the quick backward of native nodes, or None: it takes what a ctx would hold.
+        writer: of the Function, which knows what its nodes save.
+        derivatives: what the Function calls.
         is_writing: kernels write to inputs.
     """
 
@@ -59,13 +63,17 @@ class Program:
         source, writer = _write(self.plan, is_checked=self.is_checked)
         self.source = source.text
         self.is_recording = writer.is_differentiable and not self.is_writing
-        values = {**self._helpers(record), **_values(record)}
+        derivatives = Derivatives(self.plan, is_checked=self.is_checked)
+        values = {**self._helpers(record, derivatives), **_values(record)}
         namespace = compile_source(self.source, record.name, source.namespace(values))
         self.function: type[Function] = namespace[declaration.name.name]
         self.autograd: Callable[..., Any] = namespace[source.own("autograd")]
         self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
         namespace[source.own("apply")] = functions.direct_apply(self.function)
         self._quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
+        quick: Callable[..., Any] | None = namespace.get(source.own("native_quick"))
+        self.native_quick = None if quick is None else _around_backward(record, quick)
+        self.writer, self.derivatives = writer, derivatives
         if writer.is_differentiable:
             self.function.backward = staticmethod(_around_backward(record, self.function.backward))
             namespace[source.own("backward")] = self.function.backward
@@ -97,8 +105,7 @@ class Program:
         apply = functions.make_node(self.function, self._make_node(function), self._quick)
         return apply if self._spread is None else self._spread(apply)
 
-    def _helpers(self, record: OpRecord) -> dict[str, Any]:
-        derivatives = Derivatives(self.plan, is_checked=self.is_checked)
+    def _helpers(self, record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
         found = {**direct.helpers(), **_helpers(record, derivatives), **_quick_helpers(derivatives)}
         found["choose"] = self.choose
         for index, step in enumerate(derivatives.vjp.steps):
@@ -175,6 +182,7 @@ def _quick_helpers(derivatives: Derivatives) -> dict[str, Any]:
     """Return what the quick backward calls, whatever the rules are (Any: functions of any signature)."""
     return {
         "output_metadata": output_metadata,
+        "running": Running(),
         "known_of": derivatives.known_of,
         "FunctionType": FunctionType,
         "zeros_of": tensors.zeros_of,

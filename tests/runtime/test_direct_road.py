@@ -32,7 +32,7 @@ def shown(value: Any) -> Any:
 
 def shown_tensor(tensor: Tensor) -> tuple[Any, ...]:
     facts: list[Any] = [type(tensor).__name__, tensor.dtype, str(tensor.device), str(tensor.layout)]
-    facts += [tensor.requires_grad, type(tensor.grad_fn).__name__, tensor.is_leaf, tensor.is_inference()]
+    facts += [tensor.requires_grad, tensor.grad_fn and tensor.grad_fn.name(), tensor.is_leaf, tensor.is_inference()]
     facts += [tensor.is_conj(), tensor.is_neg(), tensor._is_zerotensor()]
     if tensor.layout is torch.strided and not tensor.is_nested:
         facts += [tuple(tensor.shape), tensor.stride(), tensor.storage_offset()]

@@ -181,6 +181,39 @@ def quick(ctx, grad_output):
     return gradient_x, gradient_y
 
 
+def native_quick(grad_output, x, y, needs_x, needs_y):
+    if grad_output is None or grad_output.is_neg() or grad_output.is_conj():
+        return NotImplemented
+    try:
+        result = rule_0(grad_output, x, y)
+        if type(result) is tuple and len(result) == 2:
+            gradient_x, gradient_y = result
+        elif type(result) is dict and result.keys() == names_0:
+            gradient_x, gradient_y = result['x'], result['y']
+        elif type(result) is dict and ('x' in result or not needs_x) and ('y' in result or not needs_y) and result.keys() <= names_0:
+            gradient_x, gradient_y = result.get('x'), result.get('y')
+        else:
+            gradient_x, gradient_y = read_0(running, result, {"x": needs_x, "y": needs_y})
+        if not needs_x:
+            gradient_x = None
+        else:
+            if type(gradient_x) is FunctionType:
+                gradient_x = gradient_x()
+            if type(gradient_x) is not Tensor:
+                gradient_x = check_0(running, 'x', gradient_x, True)
+        if not needs_y:
+            gradient_y = None
+        else:
+            if type(gradient_y) is FunctionType:
+                gradient_y = gradient_y()
+            if type(gradient_y) is not Tensor:
+                gradient_y = check_0(running, 'y', gradient_y, True)
+    except Exception as error:
+        note_0(error)
+        raise
+    return gradient_x, gradient_y
+
+
 def make_node(function):
     \"\"\"The forward of a call that needs no dispatcher, for one kernel.\"\"\"
 
@@ -392,6 +425,48 @@ def quick(ctx, grad_out, grad_rstd):
                 gradient_weight = gradient_weight()
             if type(gradient_weight) is not Tensor or (gradient_weight.shape, gradient_weight.dtype, gradient_weight.device) != ctx.facts_weight:
                 gradient_weight = check_1(ctx, 'weight', gradient_weight, True)
+        except Exception as error:
+            note_1(error)
+            raise
+    return gradient_x, gradient_weight, None, None
+
+
+def native_quick(grad_out, grad_rstd, weight, rstd, x, needs_x, needs_weight, kept_eps):
+    if grad_out is None or grad_out.is_neg() or grad_out.is_conj() or grad_rstd is not None:
+        return NotImplemented
+    if type(rstd) is not Tensor or rstd.is_conj() or rstd.is_neg():
+        rstd = plain(rstd)
+    gradient_x = None
+    if needs_x:
+        try:
+            result = rule_0(grad_out, weight, rstd, kept_eps)
+            if type(result) is Tensor:
+                gradient_x = result
+            elif type(result) is dict and result.keys() == names_0:
+                gradient_x = result['x']
+            else:
+                gradient_x, = read_0(running, result, {"x": needs_x, "weight": needs_weight})
+            if type(gradient_x) is FunctionType:
+                gradient_x = gradient_x()
+            if type(gradient_x) is not Tensor:
+                gradient_x = check_0(running, 'x', gradient_x, True)
+        except Exception as error:
+            note_0(error)
+            raise
+    gradient_weight = None
+    if needs_weight:
+        try:
+            result = rule_1(grad_out, x)
+            if type(result) is Tensor:
+                gradient_weight = result
+            elif type(result) is dict and result.keys() == names_1:
+                gradient_weight = result['weight']
+            else:
+                gradient_weight, = read_1(running, result, {"x": needs_x, "weight": needs_weight})
+            if type(gradient_weight) is FunctionType:
+                gradient_weight = gradient_weight()
+            if type(gradient_weight) is not Tensor:
+                gradient_weight = check_1(running, 'weight', gradient_weight, True)
         except Exception as error:
             note_1(error)
             raise

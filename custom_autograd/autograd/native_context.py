@@ -1,0 +1,47 @@
+"""What stands for ctx in the backward of a native node, where the general backward needs one.
+
+A native node holds what was saved and kept, and no ctx. Its quick backward takes those as arguments. For everything
+else a `NativeContext` is made, which has the attributes that the backward of the generated Function reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.function import Function
+
+
+class NativeContext:
+    """The ctx of one backward of a native node.
+
+    Attributes:
+        saved_tensors: in the order in which the Function saves them.
+        needs_input_grad: by input of the op, whether the graph leads to one that requires a gradient.
+        next_functions: as of the node.
+        _forward_cls: the Function, by which compiled autograd finds the backward.
+    """
+
+    def __init__(self, function: type[Function], node: Any, saved: Sequence[Tensor | None], needs: Any) -> None:
+        self._forward_cls = function
+        self._node = node
+        self.saved_tensors = saved
+        self.needs_input_grad = needs
+        self.next_functions = node.next_functions
+        self._input_metadata = node._input_metadata
+
+    def name(self) -> str:
+        """Return the name of the node."""
+        name: str = self._node.name()
+        return name
+
+
+class Running:
+    """The ctx of the native node whose backward runs in this thread; asked for an attribute, it makes one."""
+
+    context: Callable[[], NativeContext]
+    """Set by what loads the native code."""
+
+    def __getattr__(self, name: str) -> Any:  # Any: as on ctx
+        return getattr(Running.context(), name)

@@ -1,0 +1,147 @@
+"""The native library: built once for a torch, a Python and a compiler, in the background, and loaded where it can be.
+
+CUSTOM_AUTOGRAD_NATIVE=1        the default: built in a thread at the first call that could use it; until it is there,
+                                and where it cannot be built, calls run generated Python, with the same results
+CUSTOM_AUTOGRAD_NATIVE=0        never
+CUSTOM_AUTOGRAD_NATIVE=require  built and loaded at that first call, which waits for it and raises if it fails
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from custom_autograd.autograd.native_context import Running
+from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
+from custom_autograd.core.messages import show
+
+VARIABLE = "CUSTOM_AUTOGRAD_NATIVE"
+SOURCE = Path(__file__).parent / "source" / "call.cpp"
+
+
+def parse_mode() -> str:
+    """Return "0", "1" or "require", as the environment says.
+
+    Raises:
+        CustomAutogradError: it says something else.
+    """
+    mode = os.environ.get(VARIABLE) or "1"
+    if mode in ("0", "1", "require"):
+        return mode
+    raise CustomAutogradError(VARIABLE, "there is no such setting", expected="0, 1 or require", found=show(mode))
+
+
+class Library:
+    """The native library of this process.
+
+    Attributes:
+        mode: what the environment asks for.
+        module: the library, once it is loaded.
+        reason: why it is not loaded, in words.
+    """
+
+    def __init__(self) -> None:
+        self.mode = parse_mode()
+        self.module: ModuleType | None = None
+        self.reason = "no call has needed it yet" if self.mode != "0" else f"{VARIABLE}=0"
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def request(self, when_loaded: Callable[[ModuleType], None]) -> None:
+        """Load the library, in a thread of its own unless it is required; at once only if it is.
+
+        Args:
+            when_loaded: called with the library.
+
+        Raises:
+            KernelUnavailable: it is required, and cannot be built.
+        """
+        if self.mode == "0" or self.module is not None or self._thread is not None:
+            return
+        if self.mode == "require":
+            when_loaded(self.load())
+            return
+        with self._lock:
+            if self._thread is None:
+                self.reason = "it is being built"
+                self._thread = threading.Thread(target=self._try_to_load, args=[when_loaded], daemon=True)
+                self._thread.start()
+
+    def load(self) -> ModuleType:
+        """Return the library, built if need be.
+
+        Raises:
+            KernelUnavailable: there is no compiler, it refuses the source, or this Python or torch is not one of ours.
+        """
+        with self._lock:
+            if self.module is None:
+                try:
+                    self.module = _load(build())
+                except KernelUnavailable as error:
+                    self.reason = str(error)
+                    raise
+                Running.context = self.module.running_context
+                self.reason = "loaded"
+            return self.module
+
+    def wait(self) -> None:
+        """Wait for the thread that builds, if there is one."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def renew(self) -> None:
+        """Give a forked child a lock of its own, and forget a thread that it does not have."""
+        self._lock = threading.Lock()
+        if self._thread is not None and self.module is None:
+            self._thread = None
+
+    def _try_to_load(self, when_loaded: Callable[[ModuleType], None]) -> None:
+        try:
+            when_loaded(self.load())
+        except Exception as error:  # noqa: BLE001  # calls run without it, and `custom-autograd native` says why
+            self.reason = str(error)
+
+
+def build() -> Path:
+    """Return the library's file, built if need be.
+
+    Raises:
+        KernelUnavailable: it cannot be built or would not be right here; the message says why.
+    """
+    refusal = _find_refusal()
+    if refusal:
+        raise KernelUnavailable("custom_autograd", "native calls are not available", found=refusal)
+    from custom_autograd.kernels.shared_library import find_or_build  # loads the compilers
+    from custom_autograd.native.compiler import ExtensionCompiler
+
+    return find_or_build(SOURCE, (), ExtensionCompiler())[1]
+
+
+def _find_refusal() -> str:
+    """Return why native calls could be wrong here, or an empty text."""
+    if sys.implementation.name != "cpython":
+        return f"{sys.implementation.name}: only CPython has the slots that they use"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "free-threaded Python: the kinds of calls are guarded by the GIL"
+    return ""
+
+
+def _load(path: Path) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader("call", str(path))
+    spec = importlib.util.spec_from_loader("call", loader)
+    assert spec is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        raise KernelUnavailable(
+            "custom_autograd", "native calls are not available", found=str(error), rule=str(path)
+        ) from error
+    return module

@@ -1,0 +1,53 @@
+"""Native calls for the ops of this process: asked for when a first direct call is proven, attached op by op."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+from custom_autograd.dispatch.direct_calls import DirectCallTable, when_proven
+from custom_autograd.native.calls import NativeCalls, is_possible
+from custom_autograd.native.library import Library
+from custom_autograd.registration.registry import OpRecord, all_records
+
+library = Library()
+
+
+def attach(record: OpRecord) -> None:
+    """Give the calls of an op to native code, once it is there; ask for it if it is not."""
+    table = record.direct_calls
+    if not isinstance(table, DirectCallTable) or table.native is not None:
+        return
+    if library.module is None:
+        library.request(_attach_all)
+    else:
+        _attach(record, table, library.module)
+
+
+def _attach_all(native: ModuleType) -> None:
+    for record in all_records():
+        table = record.direct_calls
+        if isinstance(table, DirectCallTable) and table.first and table.native is None:
+            _attach(record, table, native)
+
+
+def _attach(record: OpRecord, table: DirectCallTable, native: ModuleType) -> None:
+    cls = type(record.handle)
+    if "__call__" not in vars(cls) or not is_possible(record):
+        return
+    with record.lock:
+        if table.native is None:
+            calls = NativeCalls(record, native)
+            table.native = calls
+            cls._native = calls.call  # type: ignore[attr-defined]  # source/call.cpp reads it
+            native.take_over(cls)
+
+
+def watch() -> None:
+    """Be told of every direct call that is proven."""
+    if attach not in when_proven:
+        when_proven.append(attach)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=library.renew)

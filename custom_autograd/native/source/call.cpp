@@ -1,0 +1,626 @@
+// Calls an op without the dispatcher and without a Python frame of our own, where that is known to be the same.
+//
+// Which calls those are is proven in Python (dispatch/direct_calls.py): a `Kind` here is one such proof, recognised by the
+// dispatch keys, dtypes and devices of the tensors and by the modes of this thread. Every other call goes to the
+// `__call__` of the op's class, as if this file were not there.
+#include "node.h"
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <algorithm>
+#include <array>
+
+namespace at::functorch {  // its header needs a library that torch does not install
+struct DynamicLayer;
+TORCH_API const std::vector<DynamicLayer>& getDynamicLayerStack();
+}  // namespace at::functorch
+
+namespace {
+
+enum class Rule : char { tensor, optional_tensor, exact, integer, text };
+
+// What the schema says of one argument.
+struct Argument {
+  PyObject* name;          // interned, owned by the call
+  PyObject* fallback;      // the default, or null
+  Rule rule;
+  bool is_optional;
+  bool is_keyword_only;
+  PyTypeObject* type;      // of its values, where the rule is `exact`
+};
+
+// One kind of call.
+struct Kind {
+  uint64_t included, excluded;
+  uint64_t is_there = 0, requires_grad = 0;  // by argument, as bits
+  std::array<uint64_t, MOST> keys;
+  std::array<c10::ScalarType, MOST> dtypes;
+  std::vector<c10::Device> devices = std::vector<c10::Device>(MOST, c10::Device(c10::kCPU));
+  bool is_checked, is_blind;
+  Held function, record;
+  std::shared_ptr<const Recipe> recipe;
+};
+
+using Values = std::array<PyObject*, MOST>;  // borrowed, by argument
+
+struct Call {
+  PyObject_HEAD
+  PyObject* held;  // a tuple of all Python objects that it uses
+  std::vector<Argument>* arguments;
+  std::vector<std::shared_ptr<const Kind>>* kinds;
+  PyObject *learn, *read, *instead, *unavailable, *compiling, *named_tuple, *keywords;
+  uint64_t visible;  // outputs that a call returns, as bits
+  uint64_t written;  // arguments that kernels write to
+  int outputs, positional;
+  uint32_t misses;
+};
+
+constexpr size_t MOST_KINDS = 8;
+PyObject* attribute_of_class = nullptr;  // "_native"
+PyObject* call_name = nullptr;           // "__call__"
+PyTypeObject CallType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+// ------------------------------------------------------------------------------------------------- recognising a call
+
+PyObject* find_keyword(PyObject* keywords, PyObject* name) {
+  PyObject *key, *value;
+  Py_ssize_t position = 0;
+  while (PyDict_Next(keywords, &position, &key, &value))
+    if (key == name) return value;  // names in source are interned; any other takes the way through Python
+  return nullptr;
+}
+
+bool bind_arguments(const Call* op, PyObject* args, PyObject* keywords, Values& values) {
+  Py_ssize_t given = PyTuple_GET_SIZE(args), used = 0;
+  if (given > op->positional) return false;
+  const auto& arguments = *op->arguments;
+  bool has_keywords = keywords && PyDict_GET_SIZE(keywords) > 0;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (static_cast<Py_ssize_t>(i) < given) {
+      values[i] = PyTuple_GET_ITEM(args, i);
+      continue;
+    }
+    PyObject* found = has_keywords ? find_keyword(keywords, arguments[i].name) : nullptr;
+    used += found != nullptr;
+    values[i] = found ? found : arguments[i].fallback;
+    if (!values[i]) return false;
+  }
+  return !has_keywords || used == PyDict_GET_SIZE(keywords);
+}
+
+bool has_tangent(const at::TensorImpl* tensor) {
+  auto* meta = static_cast<torch::autograd::AutogradMeta*>(const_cast<at::TensorImpl*>(tensor)->autograd_meta());
+  return meta && meta->fw_grad_;
+}
+
+// Whether each value is of the class that the schema wants, so that it reaches a kernel as it is.
+bool is_plain(const Call* op, const Values& values) {
+  const auto& arguments = *op->arguments;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    PyObject* value = values[i];
+    const Argument& argument = arguments[i];
+    if (argument.is_optional && value == Py_None) continue;
+    switch (argument.rule) {
+      case Rule::tensor:
+      case Rule::optional_tensor:
+        if (!THPVariable_CheckExact(value) || has_tangent(THPVariable_Unpack(value).unsafeGetTensorImpl())) return false;
+        break;
+      case Rule::exact:
+        if (Py_TYPE(value) != argument.type) return false;
+        break;
+      case Rule::integer: {
+        int overflow = 0;
+        if (!PyLong_CheckExact(value)) return false;
+        PyLong_AsLongLongAndOverflow(value, &overflow);
+        if (overflow) return false;
+        break;
+      }
+      case Rule::text:
+        if (!PyUnicode_CheckExact(value) || !PyUnicode_IS_ASCII(value)) return false;
+        break;
+    }
+  }
+  return true;
+}
+
+// Whether nothing watches or transforms this thread that a dispatch key does not show.
+bool is_quiet(const Call* op) {
+  if (at::impl::PythonTorchFunctionTLS::stack_len() > 0 || c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
+      at::hasCallbacks() || !at::functorch::getDynamicLayerStack().empty())
+    return false;
+  PyObject* callback = PyCFunction_GET_FUNCTION(op->compiling)(PyCFunction_GET_SELF(op->compiling), nullptr);
+  bool is_none = callback == Py_None;
+  Py_XDECREF(callback);
+  if (!callback) PyErr_Clear();
+  return is_none;
+}
+
+bool is_tensor(const Argument& argument) {
+  return argument.rule == Rule::tensor || argument.rule == Rule::optional_tensor;
+}
+
+bool is_of_kind(const Call* op, const Kind& kind, const Values& values) {
+  auto modes = c10::impl::tls_local_dispatch_key_set();
+  if (modes.included_.raw_repr() != kind.included || modes.excluded_.raw_repr() != kind.excluded) return false;
+  const auto& arguments = *op->arguments;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!is_tensor(arguments[i])) continue;
+    bool is_there = values[i] != Py_None;
+    if (is_there != static_cast<bool>(kind.is_there >> i & 1)) return false;
+    if (!is_there) continue;
+    const at::TensorImpl* tensor = THPVariable_Unpack(values[i]).unsafeGetTensorImpl();
+    if (tensor->key_set().raw_repr() != kind.keys[i] ||
+        c10::typeMetaToScalarType(tensor->dtype()) != kind.dtypes[i] || tensor->device() != kind.devices[i] ||
+        tensor->requires_grad() != static_cast<bool>(kind.requires_grad >> i & 1))
+      return false;
+  }
+  return true;
+}
+
+std::shared_ptr<const Kind> find(const Call* op, const Values& values) {
+  for (const auto& kind : *op->kinds)
+    if (is_of_kind(op, *kind, values)) return kind;
+  return nullptr;
+}
+
+PyObject* as_tuple(const Call* op, const Values& values) {
+  PyObject* tuple = checked(PyTuple_New(op->arguments->size()));
+  for (size_t i = 0; i < op->arguments->size(); ++i) PyTuple_SET_ITEM(tuple, i, Py_NewRef(values[i]));
+  return tuple;
+}
+
+// Asks Python for a proof; seldom, where there was none again and again.
+std::shared_ptr<const Kind> look_up(Call* op, const Values& values) {
+  if (++op->misses > 16 && (op->misses & (op->misses - 1)) != 0) return nullptr;
+  THPObjectPtr given(as_tuple(op, values));
+  THPObjectPtr done(checked(PyObject_CallFunctionObjArgs(op->learn, reinterpret_cast<PyObject*>(op), given.get(), nullptr)));
+  auto found = find(op, values);
+  if (found) op->misses = 0;
+  return found;
+}
+
+// ---------------------------------------------------------------------------------------------------- running a call
+
+PyObject* call_kernel(const Call* op, PyObject* function, const Values& values) {
+  return PyObject_Vectorcall(function, values.data(), op->positional, op->keywords);
+}
+
+PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
+  PyObject* result = call_kernel(op, kind.function.object, values);
+  if (result || !PyErr_ExceptionMatches(op->unavailable)) return checked(result);
+  PyObject *type, *error, *trace;
+  PyErr_Fetch(&type, &error, &trace);
+  PyErr_NormalizeException(&type, &error, &trace);
+  if (trace) PyException_SetTraceback(error, trace);
+  THPObjectPtr owned_type(type), owned_error(error), owned_trace(trace);
+  THPObjectPtr other(checked(PyObject_CallFunctionObjArgs(op->instead, kind.function.object, error, nullptr)));
+  return checked(call_kernel(op, other.get(), values));
+}
+
+bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+  if (op->outputs > 1 && (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != op->outputs)) return false;
+  for (int i = 0; i < op->outputs; ++i) {
+    PyObject* one = op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result;
+    if (!is_plain_tensor(one)) return false;
+    if (!kind.is_checked) continue;
+    if (THPVariable_Unpack(one).is_view()) return false;
+    for (size_t k = 0; k < op->arguments->size(); ++k)
+      if (values[k] == one) return false;
+    for (int k = 0; k < i; ++k)
+      if (PyTuple_GET_ITEM(result, k) == one) return false;
+  }
+  return true;
+}
+
+PyObject* read(const Call* op, const Kind& kind, THPObjectPtr& result, const Values& values) {
+  THPObjectPtr given(as_tuple(op, values));
+  return checked(PyObject_CallFunctionObjArgs(
+      op->read, result.get(), given.get(), kind.function.object, kind.is_checked ? Py_True : Py_False, nullptr));
+}
+
+void record(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+  auto node = make_node<NativeNode>(kind.recipe);
+  const auto& arguments = *op->arguments;
+  torch::autograd::edge_list edges;
+  node->edge_of.assign(arguments.size(), -1);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!is_tensor(arguments[i]) || values[i] == Py_None) continue;
+    const Tensor& tensor = THPVariable_Unpack(values[i]);
+    node->edge_of[i] = static_cast<int8_t>(edges.size());
+    edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
+  }
+  node->set_next_edges(std::move(edges));
+  auto output = [&](int64_t i) { return op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result; };
+  for (int i = 0; i < op->outputs; ++i) {
+    const Tensor& tensor = THPVariable_Unpack(output(i));
+    if (kind.recipe->is_differentiable_output[i] && torch::autograd::isDifferentiableType(tensor.scalar_type()))
+      torch::autograd::set_history(tensor, node);
+    else
+      node->add_input_metadata(Node::undefined_input());
+  }
+  node->saved.reserve(kind.recipe->saved.size());
+  for (const Saved& one : kind.recipe->saved) {
+    PyObject* value = one.is_output ? output(one.index) : values[one.index];
+    bool is_wanted = one.users == ~uint64_t(0) || (one.users & kind.requires_grad) != 0;
+    if (is_wanted && value != Py_None)
+      node->saved.emplace_back(THPVariable_Unpack(value), one.is_output);
+    else
+      node->saved.emplace_back();
+  }
+  THPObjectPtr kept(checked(PyTuple_New(kind.recipe->kept.size())));
+  for (size_t i = 0; i < kind.recipe->kept.size(); ++i)
+    PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(values[kind.recipe->kept[i]]));
+  node->kept = Held(kept.get());
+}
+
+// What a call returns: hidden outputs are dropped.
+PyObject* returned(const Call* op, THPObjectPtr& result) {
+  if (op->outputs == 1) return result.release();
+  bool has_hidden = op->visible != (uint64_t(1) << op->outputs) - 1;
+  if (!has_hidden && op->named_tuple == Py_None) return result.release();
+  PyObject* shown[MOST];
+  Py_ssize_t count = 0;
+  for (int i = 0; i < op->outputs; ++i)
+    if (op->visible >> i & 1) shown[count++] = PyTuple_GET_ITEM(result.get(), i);
+  if (!has_hidden) return checked(PyObject_Vectorcall(op->named_tuple, shown, count, nullptr));
+  if (count == 1) return Py_NewRef(shown[0]);
+  PyObject* tuple = checked(PyTuple_New(count));
+  for (Py_ssize_t i = 0; i < count; ++i) PyTuple_SET_ITEM(tuple, i, Py_NewRef(shown[i]));
+  return tuple;
+}
+
+PyObject* run(const Call* op, const Kind& kind, const Values& values) {
+  bool is_recording = at::GradMode::is_enabled();
+  bool is_recorded = is_recording && kind.recipe;
+  THPObjectPtr result;
+  if (!is_recording || (kind.is_blind && !is_recorded)) {
+    result = run_kernel(op, kind, values);
+  } else {
+    at::AutoGradMode off(false);
+    result = run_kernel(op, kind, values);
+  }
+  if (!is_as_it_should_be(op, kind, result.get(), values)) result = read(op, kind, result, values);
+  if (op->written) {
+    for (size_t i = 0; i < op->arguments->size(); ++i)
+      if ((op->written >> i & 1) && values[i] != Py_None) THPVariable_Unpack(values[i]).unsafeGetTensorImpl()->bump_version();
+  }
+  if (is_recorded) record(op, kind, result.get(), values);
+  return returned(op, result);
+}
+
+PyObject* in_python(PyObject* self, PyObject* args, PyObject* keywords) {
+  PyObject* function = PyDict_GetItem(Py_TYPE(self)->tp_dict, call_name);  // borrowed
+  if (!function) {
+    PyErr_Format(PyExc_TypeError, "'%s' has lost its __call__", Py_TYPE(self)->tp_name);
+    return nullptr;
+  }
+  Py_ssize_t count = PyTuple_GET_SIZE(args);
+  PyObject* few[MOST + 1];
+  if (count > MOST) {
+    THPObjectPtr first(PyTuple_Pack(1, self));
+    THPObjectPtr all(first ? PySequence_Concat(first.get(), args) : nullptr);
+    return all ? PyObject_Call(function, all.get(), keywords) : nullptr;
+  }
+  few[0] = self;
+  for (Py_ssize_t i = 0; i < count; ++i) few[i + 1] = PyTuple_GET_ITEM(args, i);
+  return PyObject_VectorcallDict(function, few, count + 1, keywords);
+}
+
+// tp_call of the class of an op
+PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
+  HANDLE_TH_ERRORS
+  auto* op = reinterpret_cast<Call*>(PyDict_GetItem(Py_TYPE(self)->tp_dict, attribute_of_class));
+  if (!op || Py_TYPE(op) != &CallType) return in_python(self, args, keywords);
+  THPObjectPtr owner(Py_NewRef(reinterpret_cast<PyObject*>(op)));
+  Values values;
+  if (!bind_arguments(op, args, keywords, values) || !is_plain(op, values) || !is_quiet(op)) return in_python(self, args, keywords);
+  auto kind = find(op, values);
+  if (!kind) kind = look_up(op, values);
+  if (!kind) return in_python(self, args, keywords);
+  if (kind->record.object != Py_None && !kind->recipe && at::GradMode::is_enabled()) {
+    THPObjectPtr result(checked(PyObject_Vectorcall(kind->record.object, values.data(), op->arguments->size(), nullptr)));
+    return returned(op, result);
+  }
+  return run(op, *kind, values);
+  END_HANDLE_TH_ERRORS
+}
+
+// ----------------------------------------------------------------------------------------------- the object in Python
+
+// The recipe that is made of these facts: that of another kind, or a new one.
+std::shared_ptr<const Recipe> recipe_of(const Call* op, PyObject* facts) {
+  if (facts == Py_None) return nullptr;
+  for (const auto& kind : *op->kinds)
+    if (kind->recipe && kind->recipe->facts.object == facts) return kind->recipe;
+  return std::make_shared<Recipe>(facts);
+}
+
+// add(arguments, function, record, is_checked, is_blind, facts): the kind of these arguments, under the present modes
+PyObject* add(PyObject* object, PyObject* args) {
+  HANDLE_TH_ERRORS
+  auto* op = reinterpret_cast<Call*>(object);
+  PyObject *given, *function, *record, *facts;
+  int is_checked, is_blind;
+  if (!PyArg_ParseTuple(args, "O!OOppO", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &facts))
+    return nullptr;
+  TORCH_CHECK(PyTuple_GET_SIZE(given) == static_cast<Py_ssize_t>(op->arguments->size()), "another number of arguments");
+  auto kind = std::make_shared<Kind>();
+  auto modes = c10::impl::tls_local_dispatch_key_set();
+  kind->included = modes.included_.raw_repr();
+  kind->excluded = modes.excluded_.raw_repr();
+  for (size_t i = 0; i < op->arguments->size(); ++i) {
+    PyObject* value = PyTuple_GET_ITEM(given, i);
+    if (!is_tensor((*op->arguments)[i]) || value == Py_None) continue;
+    const Tensor& tensor = THPVariable_Unpack(value);
+    kind->is_there |= uint64_t(1) << i;
+    kind->requires_grad |= uint64_t(tensor.requires_grad()) << i;
+    kind->keys[i] = tensor.key_set().raw_repr();
+    kind->dtypes[i] = tensor.scalar_type();
+    kind->devices[i] = tensor.device();
+  }
+  kind->is_checked = is_checked;
+  kind->is_blind = is_blind;
+  kind->function = Held(function);
+  kind->record = Held(record);
+  kind->recipe = recipe_of(op, facts);
+  auto& kinds = *op->kinds;
+  if (kinds.size() >= MOST_KINDS) kinds.pop_back();
+  kinds.insert(kinds.begin(), std::move(kind));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* forget(PyObject* object, PyObject*) {
+  auto* op = reinterpret_cast<Call*>(object);
+  auto gone = std::move(*op->kinds);  // what they hold may run code when it goes
+  op->kinds->clear();
+  op->misses = 0;
+  Py_RETURN_NONE;
+}
+
+PyObject* count_kinds(PyObject* object, PyObject*) {
+  return PyLong_FromSize_t(reinterpret_cast<Call*>(object)->kinds->size());
+}
+
+PyObject* created(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* object = type->tp_alloc(type, 0);
+  if (!object) return nullptr;
+  auto* op = reinterpret_cast<Call*>(object);
+  op->arguments = new std::vector<Argument>();
+  op->kinds = new std::vector<std::shared_ptr<const Kind>>();
+  return object;
+}
+
+// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords))
+// signature: ((name, rule, is_optional, is_keyword_only, type, defaults), ...), outputs, visible, written
+int initialise(PyObject* object, PyObject* args, PyObject*) {
+  auto* op = reinterpret_cast<Call*>(object);
+  PyObject *rows, *objects;
+  unsigned long long visible, written;
+  int outputs;
+  if (op->held) {
+    PyErr_SetString(PyExc_TypeError, "a call is made once");
+    return -1;
+  }
+  if (!PyArg_ParseTuple(args, "O!iKKO!", &PyTuple_Type, &rows, &outputs, &visible, &written, &PyTuple_Type, &objects))
+    return -1;
+  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 1 || PyTuple_GET_SIZE(objects) != 7) {
+    PyErr_SetString(PyExc_ValueError, "too many arguments or outputs");
+    return -1;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); ++i) {
+    PyObject *name, *type, *defaults;
+    const char* rule;
+    int is_optional, is_keyword_only;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "UsppOO!", &name, &rule, &is_optional, &is_keyword_only, &type,
+                          &PyTuple_Type, &defaults))
+      return -1;
+    Argument argument;
+    argument.name = name;
+    argument.rule = *rule == 'T' ? (is_optional ? Rule::optional_tensor : Rule::tensor)
+        : *rule == 'i'           ? Rule::integer
+        : *rule == 's'           ? Rule::text
+                                 : Rule::exact;
+    argument.is_optional = is_optional;
+    argument.is_keyword_only = is_keyword_only;
+    argument.type = PyType_Check(type) ? reinterpret_cast<PyTypeObject*>(type) : nullptr;
+    argument.fallback = PyTuple_GET_SIZE(defaults) ? PyTuple_GET_ITEM(defaults, 0) : nullptr;
+    op->arguments->push_back(argument);
+    op->positional += !is_keyword_only;
+  }
+  op->outputs = outputs;
+  op->visible = visible;
+  op->written = written;
+  op->held = PyTuple_Pack(2, rows, objects);
+  if (!op->held) return -1;
+  PyObject** members[] = {&op->learn, &op->read, &op->instead, &op->unavailable, &op->compiling, &op->named_tuple, &op->keywords};
+  for (int i = 0; i < 7; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
+  if (op->keywords == Py_None) op->keywords = nullptr;
+  if (!PyCFunction_Check(op->compiling) || !(PyCFunction_GET_FLAGS(op->compiling) & METH_NOARGS)) {
+    PyErr_SetString(PyExc_TypeError, "the question for a compiler is not a C function without arguments");
+    return -1;
+  }
+  return 0;
+}
+
+// What a kind holds is seen by Python's collector only where no call and no node in progress holds it as well.
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* op = reinterpret_cast<Call*>(object);
+  Py_VISIT(op->held);
+  if (!op->kinds) return 0;
+  for (const auto& kind : *op->kinds) {
+    if (kind.use_count() > 1) continue;
+    Py_VISIT(kind->function.object);
+    Py_VISIT(kind->record.object);
+    auto has_same = [&](const auto& other) { return other->recipe == kind->recipe; };
+    bool is_first = std::find_if(op->kinds->begin(), op->kinds->end(), has_same)->get() == kind.get();
+    auto holders = std::count_if(op->kinds->begin(), op->kinds->end(), has_same);
+    if (kind->recipe && is_first && kind->recipe.use_count() == holders) {
+      int status = kind->recipe->traverse(visit, arg);
+      if (status) return status;
+    }
+  }
+  return 0;
+}
+
+int clear(PyObject* object) {
+  auto* op = reinterpret_cast<Call*>(object);
+  if (op->kinds) {
+    auto gone = std::move(*op->kinds);
+    op->kinds->clear();
+  }
+  return 0;  // `held` goes with the call: the class may still be called
+}
+
+void destroyed(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  auto* op = reinterpret_cast<Call*>(object);
+  clear(object);
+  delete op->kinds;
+  delete op->arguments;
+  Py_XDECREF(op->held);
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyMethodDef methods[] = {
+    {"add", add, METH_VARARGS, nullptr},
+    {"forget", forget, METH_NOARGS, nullptr},
+    {"count_kinds", count_kinds, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+
+// -------------------------------------------------------------------------------------------------- nodes in Python
+
+torch::autograd::THPCppFunction* as_function(PyObject* self) {
+  return reinterpret_cast<torch::autograd::THPCppFunction*>(self);
+}
+
+NativeNode* as_node(PyObject* self) {
+  return static_cast<NativeNode*>(as_function(self)->cdata.get());
+}
+
+PyObject* node_saved_tensors(PyObject* self, void*) {
+  HANDLE_TH_ERRORS
+  auto values = as_node(self)->unpacked();
+  THPObjectPtr tensors(checked(PyTuple_New(values.size())));
+  for (size_t i = 0; i < values.size(); ++i) PyTuple_SET_ITEM(tensors.get(), i, wrapped(values[i]));
+  return tensors.release();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* node_needs(PyObject* self, void*) {
+  auto* node = as_node(self);
+  PyObject* needs = PyTuple_New(node->edge_of.size());
+  if (!needs) return nullptr;
+  for (size_t i = 0; i < node->edge_of.size(); ++i) PyTuple_SET_ITEM(needs, i, PyBool_FromLong(node->is_needed(i)));
+  return needs;
+}
+
+// `_saved_<name>`, then what a ctx has
+PyObject* node_getattr(PyObject* self, PyObject* name) {
+  PyObject* found = PyObject_GenericGetAttr(self, name);
+  if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+  HANDLE_TH_ERRORS
+  auto* node = as_node(self);
+  std::string text = THPUtils_unpackString(name);
+  if (text.rfind("__", 0) == 0) return nullptr;
+  if (text.rfind("_saved_", 0) == 0) {
+    const auto& rows = node->recipe->saved;
+    for (size_t i = 0; i < rows.size(); ++i)
+      if (rows[i].name == text.substr(7)) {
+        PyErr_Clear();
+        return wrapped(node->unpacked()[i]);
+      }
+    return nullptr;
+  }
+  PyObject *type, *error, *trace;
+  PyErr_Fetch(&type, &error, &trace);
+  THPObjectPtr context(node->context({}));
+  found = PyObject_GetAttr(context.get(), name);
+  if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(trace);
+    return found;
+  }
+  PyErr_Restore(type, error, trace);
+  return nullptr;
+  END_HANDLE_TH_ERRORS
+}
+
+PyTypeObject NodeType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+using namespace torch::autograd;  // the macro names its functions without it
+
+PyGetSetDef node_properties[] = {
+    THP_FUNCTION_DEFAULT_PROPERTIES,
+    {const_cast<char*>("saved_tensors"), node_saved_tensors, nullptr, nullptr, nullptr},
+    {const_cast<char*>("needs_input_grad"), node_needs, nullptr, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMethodDef node_methods[] = {
+    {"_register_hook_dict", torch::autograd::THPCppFunction_register_hook_dict, METH_O, nullptr},
+    {"register_hook", torch::autograd::THPCppFunction_register_hook, METH_O, nullptr},
+    {"register_prehook", torch::autograd::THPCppFunction_register_prehook, METH_O, nullptr},
+    {"name", torch::autograd::THPCppFunction_name, METH_NOARGS, nullptr},
+    {"_sequence_nr", torch::autograd::THPCppFunction_sequence_nr, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+
+// ------------------------------------------------------------------------------------------------------- the module
+
+// take_over(cls): calls of its instances come here; cls._native is a Call, and cls.__call__ is what else they run
+PyObject* take_over(PyObject*, PyObject* cls) {
+  if (!PyType_Check(cls) || !(reinterpret_cast<PyTypeObject*>(cls)->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+    PyErr_SetString(PyExc_TypeError, "a class is expected");
+    return nullptr;
+  }
+  reinterpret_cast<PyTypeObject*>(cls)->tp_call = call;
+  PyType_Modified(reinterpret_cast<PyTypeObject*>(cls));
+  Py_RETURN_NONE;
+}
+
+// running_context(): a ctx for the node whose backward runs in this thread
+PyObject* running_context(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
+  auto* running = NativeNode::Running::innermost();
+  if (!running) {
+    PyErr_SetString(PyExc_RuntimeError, "no backward of a native node runs in this thread");
+    return nullptr;
+  }
+  return running->node->context(*running->values);
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef functions[] = {
+    {"take_over", take_over, METH_O, nullptr},
+    {"running_context", running_context, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "call", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_call() {
+  HANDLE_TH_ERRORS
+  attribute_of_class = PyUnicode_InternFromString("_native");
+  call_name = PyUnicode_InternFromString("__call__");
+  CallType.tp_name = "custom_autograd.native.Call";
+  CallType.tp_basicsize = sizeof(Call);
+  CallType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+  CallType.tp_new = created;
+  CallType.tp_init = initialise;
+  CallType.tp_dealloc = destroyed;
+  CallType.tp_traverse = traverse;
+  CallType.tp_clear = clear;
+  CallType.tp_methods = methods;
+  if (PyType_Ready(&CallType) < 0) return nullptr;
+  NodeType.tp_getattro = node_getattr;
+  torch::autograd::_initFunctionPyTypeObject(NodeType, "custom_autograd.native.Node", node_properties, node_methods);
+  torch::autograd::registerCppFunction(typeid(NativeNode), &NodeType);
+  THPObjectPtr found(checked(PyModule_Create(&module)));
+  Py_INCREF(&CallType);
+  if (PyModule_AddObject(found.get(), "Call", reinterpret_cast<PyObject*>(&CallType)) < 0) return nullptr;
+  return found.release();
+  END_HANDLE_TH_ERRORS
+}

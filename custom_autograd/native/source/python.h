@@ -1,0 +1,70 @@
+// Small things about Python objects.
+#pragma once
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
+#include <torch/csrc/utils/python_strings.h>
+
+#include <string>
+#include <vector>
+
+// A reference that is given back with the GIL held, on whatever thread, and not at all once Python has ended.
+struct Held {
+  PyObject* object = nullptr;
+
+  Held() = default;
+  explicit Held(PyObject* borrowed) : object(borrowed) { Py_XINCREF(object); }
+  Held(Held&& other) noexcept : object(std::exchange(other.object, nullptr)) {}
+  Held& operator=(Held&& other) noexcept {
+    std::swap(object, other.object);
+    return *this;
+  }
+  ~Held() {
+    if (object && Py_IsInitialized()) {
+      pybind11::gil_scoped_acquire gil;
+      Py_DECREF(object);
+    }
+  }
+};
+
+[[noreturn]] inline void throw_python_error() {
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
+inline PyObject* checked(PyObject* object) {
+  if (!object) throw_python_error();
+  return object;
+}
+
+// The attribute of an object that Python has put together for us.
+inline Held attribute(PyObject* object, const char* name) {
+  THPObjectPtr found(checked(PyObject_GetAttrString(object, name)));
+  return Held(found.get());
+}
+
+inline std::vector<PyObject*> items(const Held& sequence) {  // borrowed, from a tuple that the caller keeps
+  if (!PyTuple_CheckExact(sequence.object)) throw std::runtime_error("a tuple is expected");
+  std::vector<PyObject*> found;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sequence.object); ++i) found.push_back(PyTuple_GET_ITEM(sequence.object, i));
+  return found;
+}
+
+inline std::vector<int64_t> integers(const Held& sequence) {
+  std::vector<int64_t> found;
+  for (PyObject* item : items(sequence)) {
+    found.push_back(PyLong_AsLongLong(item));
+    if (PyErr_Occurred()) throw_python_error();
+  }
+  return found;
+}
+
+inline PyObject* wrapped(const at::Tensor& tensor) {  // a new reference
+  if (!tensor.defined()) return Py_NewRef(Py_None);
+  return checked(THPVariable_Wrap(tensor));
+}
+
+inline bool is_plain_tensor(PyObject* object) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(object)) == THPVariableClass;
+}

@@ -1,0 +1,20 @@
+// What differs between the versions of PyTorch that are supported: how the graph owns its nodes.
+#pragma once
+#include <torch/csrc/autograd/function.h>
+#include <torch/version.h>
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+using NodePointer = c10::intrusive_ptr<torch::autograd::Node>;
+
+template <class T, class... Args>
+c10::intrusive_ptr<T> make_node(Args&&... args) {
+  return c10::make_intrusive<T>(std::forward<Args>(args)...);
+}
+#else
+using NodePointer = std::shared_ptr<torch::autograd::Node>;
+
+template <class T, class... Args>
+std::shared_ptr<T> make_node(Args&&... args) {
+  return std::shared_ptr<T>(new T(std::forward<Args>(args)...), torch::autograd::deleteNode);
+}
+#endif
