@@ -1,5 +1,6 @@
 """What every test gets: one thread, and no compiled code of the test before."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -7,6 +8,9 @@ import sys
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.native import loading
 
 # How long an example takes depends on what else runs on the machine.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -18,6 +22,11 @@ torch.set_num_threads(1)
 torch.ones(1, requires_grad=True).sum().backward()
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton kernels run on CPU tensors, in this process
+# Calls are native in this process from the first on, and never in the processes that tests start.
+os.environ["CUSTOM_AUTOGRAD_NATIVE"] = "0"
+with contextlib.suppress(KernelUnavailable):
+    loading.library.mode = "require"
+    loading.library.load()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 
 

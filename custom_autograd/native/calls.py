@@ -7,6 +7,7 @@ of other kinds run the generated `__call__`, as without it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -67,7 +68,6 @@ class NativeCalls:
     def forget(self) -> None:
         """Forget all kinds of calls."""
         self.call.forget()
-        self._facts = None
 
     def learn(self, call: Any, values: tuple[Any, ...]) -> None:
         """Hand over the kind of a call if it has been proven.
@@ -109,6 +109,7 @@ class RecipeFacts:
     """What native code is told of the nodes of an op.
 
     Attributes:
+        id: a number that no other rules have, by which compiled autograd knows a graph again.
         name: of the nodes.
         is_checked: gradients are compared with their inputs.
         differentiable_inputs: by input, whether it may carry a gradient, as 0 and 1.
@@ -122,6 +123,7 @@ class RecipeFacts:
         trace: records a backward in compiled autograd.
     """
 
+    id: int
     name: str
     is_checked: bool
     differentiable_inputs: tuple[int, ...]
@@ -146,6 +148,7 @@ def facts_of(program: Program) -> RecipeFacts:
         users = ALWAYS if writer.is_always_saved(name) else sum(1 << inputs.index(u) for u in program.plan.saved[name])
         saved.append((is_output, index, users, name))
     return RecipeFacts(
+        id=next(_ids),
         name=program.function._backward_cls.__name__,  # type: ignore[attr-defined]  # torch's metaclass makes it
         is_checked=program.is_checked,
         differentiable_inputs=tuple(int(argument.is_differentiable) for argument in schema.arguments),
@@ -218,3 +221,4 @@ def _is_plain(argument: Argument) -> bool:
 
 
 ALWAYS = 2**64 - 1
+_ids = itertools.count(1)

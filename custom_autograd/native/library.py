@@ -115,13 +115,32 @@ def build() -> Path:
     Raises:
         KernelUnavailable: it cannot be built or would not be right here; the message says why.
     """
-    refusal = _find_refusal()
-    if refusal:
-        raise KernelUnavailable("custom_autograd", "native calls are not available", found=refusal)
+    _refuse_if_wrong()
     from custom_autograd.kernels.shared_library import find_or_build  # loads the compilers
     from custom_autograd.native.compiler import ExtensionCompiler
 
     return find_or_build(SOURCE, (), ExtensionCompiler())[1]
+
+
+def find_built() -> Path | None:
+    """Return the library's file if it is built, or None.
+
+    Raises:
+        KernelUnavailable: it would not be right here; the message says why.
+    """
+    _refuse_if_wrong()
+    from custom_autograd.kernels.shared_library import Build, cache_folder  # loads the compilers
+    from custom_autograd.native.compiler import ExtensionCompiler
+
+    build = Build(SOURCE, (), ExtensionCompiler(), cache_folder())
+    name = build.recorded()
+    return None if name is None else build.folder / f"{name}.so"
+
+
+def _refuse_if_wrong() -> None:
+    refusal = _find_refusal()
+    if refusal:
+        raise KernelUnavailable("custom_autograd", "native calls are not available", found=refusal)
 
 
 def _find_refusal() -> str:

@@ -14,7 +14,6 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
-#include <atomic>
 #include <mutex>
 
 using at::Tensor;
@@ -45,8 +44,7 @@ struct Recipe {
   PyObject *quick, *general, *fit, *context, *trace;
 
   explicit Recipe(PyObject* given) {
-    static std::atomic<uint64_t> count{0};
-    id = ++count;
+    id = PyLong_AsUnsignedLongLong(attribute(given, "id").object);
     name = THPUtils_unpackString(attribute(given, "name").object);
     is_checked = attribute(given, "is_checked").object == Py_True;
     for (int64_t one : integers(attribute(given, "differentiable_inputs"))) is_differentiable_input.push_back(one);

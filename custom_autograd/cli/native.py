@@ -1,0 +1,33 @@
+"""custom-autograd native: says whether calls run natively here, and builds what they need."""
+
+import argparse
+import os
+import platform
+
+PURPOSE = "say whether calls run natively here, and why not; build what they need"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("--build", action="store_true", help="build the library now, and load it")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what is in force; 0, or 1 if the library cannot be built here."""
+    import torch
+
+    from custom_autograd.core.errors import KernelUnavailable
+    from custom_autograd.native import library
+
+    print(f"torch {torch.__version__}, {platform.python_implementation()} {platform.python_version()}")
+    print(f"compiler: {os.environ.get('CXX') or 'c++'}")
+    print(f"{library.VARIABLE}={library.parse_mode()}")
+    try:
+        path = library.build() if arguments.build else library.find_built()
+        if path is not None and arguments.build:
+            library.Library().load()
+    except KernelUnavailable as error:
+        print(f"not available: {error}")
+        return 1
+    print("not built yet: the first call of an op builds it, or --build" if path is None else f"library: {path}")
+    return 0

@@ -1,0 +1,429 @@
+"""Calls that native code recognises: the same as those of generated Python, in values, graphs and errors."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import custom_op, through_dispatcher
+from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.native.loading import library
+
+pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
+
+
+@custom_op("native::product")
+def product(x: Tensor, y: Tensor) -> Tensor:
+    return x * y
+
+
+@product.register_backward
+def _(grad, x, y):
+    return grad * y, grad * x
+
+
+@custom_op("native::norm", outputs=["out", "rstd", "count"], hidden=["rstd"], non_differentiable=["count"])
+def norm(
+    x: Tensor, weight: Tensor | None, index: Tensor, eps: float = 1e-6, *, scale: int = 2, kind: str = "rms"
+) -> tuple[Tensor, Tensor, Tensor]:
+    rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    out = x * rstd * scale
+    return out if weight is None else out * weight, rstd, index + 1
+
+
+@norm.register_backward
+def _(grad_out, x, weight, rstd, scale, needs):
+    normal = x * rstd
+    weighted = grad_out if weight is None else grad_out * weight
+    weighted = weighted * scale
+    of_x = rstd * (weighted - normal * (weighted * normal).mean(-1, keepdim=True))
+    of_weight = (grad_out * normal * scale).reshape(-1, x.shape[-1]).sum(0) if needs.weight else None
+    return {"x": of_x, "weight": of_weight}
+
+
+@custom_op("native::add_", mutates_args=["x"])
+def add_(x: Tensor, y: Tensor) -> Tensor:
+    x.add_(y)
+    return y * 2
+
+
+def drawn(*shape, grad=False, dtype=torch.float32):
+    return torch.randn(*shape, dtype=dtype, requires_grad=grad)
+
+
+def known(op):
+    """How many kinds of calls native code knows."""
+    return op._native.count_kinds()
+
+
+def test_a_call_is_native_once_it_is_proven():
+    for _ in range(3):
+        product(drawn(3), drawn(3, grad=True))
+    assert known(product) > 0
+
+
+CALLS = [
+    lambda x, w, i: norm(x, w, i),
+    lambda x, w, i: norm(x, None, i),
+    lambda x, w, i: norm(x, w, i, 1e-3),
+    lambda x, w, i: norm(x, w, i, eps=1e-3, scale=3),
+    lambda x, w, i: norm(x, w, index=i, kind="other"),
+    lambda x, w, i: norm(index=i, weight=w, x=x),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_values_and_gradients_are_those_of_the_dispatcher(call):
+    i = torch.arange(3)
+    found = []
+    for _ in range(3):
+        torch.manual_seed(1)
+        x, w = drawn(2, 4, grad=True), drawn(4, grad=True)
+        out, count = call(x, w, i)
+        out.square().sum().backward()
+        found.append((out, count, x.grad, w.grad, count.requires_grad, out.grad_fn.name()))
+    torch.manual_seed(1)
+    x, w = drawn(2, 4, grad=True), drawn(4, grad=True)
+    with through_dispatcher():
+        out, count = call(x, w, i)
+        out.square().sum().backward()
+    expected = (out, count, x.grad, w.grad, count.requires_grad, out.grad_fn.name())
+    for one in found:
+        for value, other in zip(one, expected, strict=True):
+            assert (torch.equal(value, other) if isinstance(value, Tensor) else value == other), (value, other)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x, i: norm(x, None, i, 1e-6, 2), "positional arguments"),
+        (lambda x, i: norm(x, None), "index"),
+        (lambda x, i: norm(x, None, i, epsilon=1), "epsilon"),
+        (lambda x, i: norm(x, None, i, eps="1"), "eps"),
+        (lambda x, i: norm(x, None, i, x=x), "x"),
+        (lambda x, i: norm(x, None, i, scale=2**70), "."),
+        (lambda x, i: norm(None, None, i), "."),
+    ],
+)
+def test_wrong_calls_raise_what_the_dispatcher_way_raises(call, words):
+    x, i = drawn(2, 4), torch.arange(3)
+    for _ in range(3):
+        norm(x, None, i)
+    with pytest.raises(Exception, match=words) as native:
+        call(x, i)
+    with through_dispatcher(), pytest.raises(type(native.value)) as other:
+        call(x, i)
+    assert str(native.value) == str(other.value)
+
+
+def test_second_derivatives():
+    x, y = drawn(3, grad=True, dtype=torch.float64), drawn(3, grad=True, dtype=torch.float64)
+    for _ in range(3):
+        product(x, y)
+    assert known(product) > 0
+    assert torch.autograd.gradcheck(product, (x, y))
+    assert torch.autograd.gradgradcheck(product, (x, y))
+
+
+def test_the_same_tensor_twice():
+    x = drawn(3, grad=True)
+    for _ in range(3):
+        x.grad = None
+        product(x, x).sum().backward()
+        assert torch.equal(x.grad, 2 * x.detach())
+
+
+def node_of(x, y):
+    for _ in range(3):
+        z = product(x, y)
+    return z.grad_fn
+
+
+def test_a_node_shows_what_it_saved_and_where_it_leads():
+    x, y = drawn(3, grad=True), drawn(3)
+    node = node_of(x, y)
+    assert node.name() == "productBackward"
+    assert [tensor is not None for tensor in node.saved_tensors] == [True, True]
+    assert torch.equal(node._saved_y, y)
+    assert node.next_functions[0][0].variable is x
+    assert node.next_functions[1] == (None, 0)
+    assert node.needs_input_grad == (True, False)
+    assert node._forward_cls is product.function
+    node.metadata["note"] = 1
+    assert node.metadata == {"note": 1}
+    with pytest.raises(AttributeError, match="no attribute 'unknown'"):
+        _ = node.unknown
+
+
+def test_what_is_not_needed_is_not_saved():
+    @custom_op("native::partly")
+    def partly(x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    partly.register_grad("x")(lambda grad, y: grad * y)
+    partly.register_grad("y")(lambda grad, x: grad * x)
+    x, y = drawn(3, grad=True), drawn(3)
+    for _ in range(3):
+        z = partly(x, y)
+    assert z.grad_fn._saved_x is None
+    assert torch.equal(z.grad_fn._saved_y, y)
+    z.sum().backward()
+    assert torch.equal(x.grad, y)
+
+
+def test_hooks_of_a_node():
+    x = drawn(3, grad=True)
+    node = node_of(x, drawn(3))
+    seen = []
+    node.register_hook(lambda inputs, outputs: seen.append("after"))
+    node.register_prehook(lambda outputs: seen.append("before"))
+    torch.autograd.backward(node_outputs(node, x), torch.ones(3))
+    assert seen == ["before", "after"]
+
+
+def node_outputs(node, x):
+    """An edge to the node stands for its output."""
+    return torch.autograd.graph.GradientEdge(node, 0)
+
+
+def test_a_second_backward_is_refused_and_a_retained_one_is_right():
+    x, y = drawn(3, grad=True), drawn(3, grad=True)
+    for _ in range(3):
+        z = product(x, y)
+    z.sum().backward(retain_graph=True)
+    z.sum().backward()
+    assert torch.equal(x.grad, 2 * y.detach())
+    with pytest.raises(RuntimeError, match="second time"):
+        z.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        _ = z.grad_fn.saved_tensors
+
+
+def test_a_write_to_what_was_saved_is_an_error():
+    x, y = drawn(3, grad=True), drawn(3)
+    for _ in range(3):
+        z = product(x, y)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+
+
+def test_saved_tensor_hooks_see_what_is_saved():
+    x, y = drawn(3, grad=True), drawn(3)
+    node_of(x, y)
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or len(packed) - 1, lambda i: packed[i]):
+        z = product(x, y)
+    assert len(packed) == 2
+    z.sum().backward()
+    assert torch.equal(x.grad, y)
+
+
+def test_checkpointing():
+    x, y = drawn(3, grad=True), drawn(3)
+    node_of(x, y)
+    torch.utils.checkpoint.checkpoint(product, x, y, use_reentrant=False).sum().backward()
+    assert torch.equal(x.grad, y)
+
+
+def test_anomaly_mode_says_where_the_forward_was():
+    @custom_op("native::fails_late")
+    def fails_late(x: Tensor) -> Tensor:
+        return x * 2
+
+    @fails_late.register_backward
+    def _(grad):
+        raise ValueError("no gradient today")
+
+    x = drawn(3, grad=True)
+    for _ in range(3):
+        fails_late(x)
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        z = fails_late(x)
+        with pytest.warns(UserWarning, match="test_native_calls"), pytest.raises(ValueError, match="no gradient today"):
+            z.sum().backward()
+
+
+def test_a_gradient_that_does_not_fit_raises_what_the_dispatcher_way_raises():
+    @custom_op("native::misfit")
+    def misfit(x: Tensor) -> Tensor:
+        return x * 2
+
+    @misfit.register_backward
+    def _(grad, x):
+        return grad[:1]
+
+    x = drawn(3, grad=True)
+    texts = []
+    for _ in range(3):
+        z = misfit(x)
+    with pytest.raises(Exception, match="misfit") as native:
+        z.sum().backward()
+    with through_dispatcher(), pytest.raises(type(native.value)) as other:
+        misfit(x).sum().backward()
+    texts = [str(native.value), str(other.value)]
+    assert texts[0] == texts[1]
+    assert native.value.__notes__ == other.value.__notes__ if hasattr(other.value, "__notes__") else True
+
+
+def test_a_callable_gradient_is_called_where_it_is_needed():
+    @custom_op("native::lazy")
+    def lazy(x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    @lazy.register_backward
+    def _(grad, x, y):
+        return {"x": lambda: grad * y, "y": lambda: 1 / 0}
+
+    x, y = drawn(3, grad=True), drawn(3)
+    for _ in range(3):
+        x.grad = None
+        lazy(x, y).sum().backward()
+        assert torch.equal(x.grad, y)
+
+
+def test_a_written_input_gets_a_new_version():
+    x, y = drawn(3), drawn(3)
+    for _ in range(4):
+        before = x._version
+        doubled = add_(x, y)
+        assert x._version > before
+        assert torch.equal(doubled, 2 * y)
+    assert known(add_) > 0
+
+
+def test_a_kernel_that_turns_out_to_be_unavailable_is_replaced():
+    @custom_op("native::fallible")
+    def fallible(x: Tensor) -> Tensor:
+        return x * 2
+
+    is_there = True
+
+    @fallible.register_kernel("cpu", name="fast")
+    def _(x):
+        if not is_there:
+            raise KernelUnavailable("fast", "gone")
+        return x * 2
+
+    x = drawn(3)
+    for _ in range(3):
+        fallible(x)
+    is_there = False
+    with pytest.warns(UserWarning, match="gone"):
+        assert torch.equal(fallible(x), 2 * x)
+
+
+def test_an_output_that_is_an_input_is_refused_as_ever():
+    @custom_op("native::alias")
+    def alias(x: Tensor, is_copied: bool) -> Tensor:
+        return x * 1 if is_copied else x
+
+    x = drawn(3)
+    for _ in range(3):
+        alias(x, True)
+    with pytest.raises(Exception, match="alias") as native:
+        alias(x, False)
+    with through_dispatcher(), pytest.raises(type(native.value)) as other:
+        alias(x, False)
+    assert str(native.value) == str(other.value)
+
+
+def test_a_new_rule_is_used_at_once():
+    @custom_op("native::changing")
+    def changing(x: Tensor) -> Tensor:
+        return x * 2
+
+    changing.register_backward(lambda grad: grad * 2)
+    x = drawn(3, grad=True)
+    for _ in range(3):
+        z = changing(x)
+    assert known(changing) == 1
+    changing.register_backward(lambda grad: grad * 5, replace=True)
+    assert known(changing) == 0
+    z.sum().backward()
+    assert x.grad.tolist() == [2.0] * 3  # of the rule at the time of the call
+    for _ in range(3):
+        x.grad = None
+        changing(x).sum().backward()
+        assert x.grad.tolist() == [5.0] * 3
+
+
+def test_threads_call_while_rules_change():
+    @custom_op("native::threads")
+    def op(x: Tensor) -> Tensor:
+        return x * 2
+
+    op.register_backward(lambda grad: grad * 2)
+    failures = []
+    is_over = threading.Event()
+
+    def call():
+        x = torch.ones(3, requires_grad=True)
+        while not is_over.is_set():
+            x.grad = None
+            op(x).sum().backward()
+            if x.grad.tolist() != [2.0] * 3:
+                failures.append(x.grad)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(100):
+        op.register_backward(lambda grad: grad + grad, replace=True)
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_nothing_is_kept_after_calls():
+    x, y = drawn(3, grad=True), drawn(3)
+    dead = []
+    for _ in range(5):
+        kept = drawn(3, grad=True)
+        z = product(kept, y)
+        dead += [weakref.ref(kept), weakref.ref(z)]
+        z.sum().backward()
+        del kept, z
+    gc.collect()
+    assert [one() for one in dead] == [None] * len(dead)
+    del x
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_compiled_autograd(is_hidden, fresh_compiler):
+    i = torch.arange(3)
+    compiles = []
+
+    def backend(graph, inputs):
+        compiles.append(graph)
+        return graph.forward
+
+    def compiler(graph):
+        return torch.compile(graph, backend=backend, fullgraph=True)
+
+    def run(f):
+        compiles.clear()
+        gradients = []
+        for scale in (1.0, 2.0, 3.0):
+            torch.manual_seed(0)
+            x, w = drawn(2, 4, grad=True), drawn(4, grad=True)
+            for _ in range(2):
+                out = f(x, w)
+            with torch._dynamo.compiled_autograd._enable(compiler):
+                (out * scale).sum().backward()
+            gradients.append((x.grad, w.grad))
+        return gradients, len(compiles)
+
+    with torch._dynamo.config.patch(enable_compiler_collectives=False):
+        op = (lambda x, w: norm(x, w, i)[0]) if is_hidden else (lambda x, w: product(x, w.expand(2, 4)))
+        native, count = run(op)
+        with through_dispatcher():
+            expected, expected_count = run(op)
+    for one, other in zip(native, expected, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+    assert count == expected_count
