@@ -35,7 +35,6 @@ from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import is_defined
 
-
 loading.watch()
 
 

@@ -57,7 +57,9 @@ class NodeWriter:
         """Return whether a native node can record a call: a plain one, whose gradients rules bound by name compute."""
         schema, plan = self.schema, self.plan
         is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
-        is_simple = is_plain and not schema.mutated_arguments and not self.function.has_lists and not self.keeps_metadata
+        is_simple = (
+            is_plain and not schema.mutated_arguments and not self.function.has_lists and not self.keeps_metadata
+        )
         has_conversions = any(a.to_dispatcher is not None or a.from_dispatcher is not None for a in schema.arguments)
         is_by_name = plan.drop_in is None and not any(plan.saved_for_hidden.values()) and not has_conversions
         return is_simple and is_by_name and QuickWriter(self.function, self.reading).is_possible

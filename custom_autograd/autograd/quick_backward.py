@@ -46,6 +46,10 @@ class Incoming:
         """Return source that is true where one arrives."""
         return f"not {self.is_undefined}" if self.is_list else f"{self.value} is not None"
 
+    def is_missing(self, *, is_needed: bool) -> list[str]:
+        """Return conditions, as source, under which zeros stand for it; a native node has resolved it already."""
+        return [f"{self.value} is None"] if is_needed or len(self.fills) > 1 else []
+
     def is_odd(self, *, is_needed: bool) -> str:
         """Return source that is true where the general backward has to prepare it.
 
@@ -98,8 +102,10 @@ class QuickWriter:
             if not self.is_native:
                 function.unpack_grads()
                 function.unpack_needs()
-            with source.block(f"if {' or '.join(self._oddities())}"):
-                source.line("return $NotImplemented" if self.is_native else f"return $backward({self._ctx()})")
+            oddities = self._oddities()
+            if oddities:
+                with source.block(f"if {' or '.join(oddities)}"):
+                    source.line("return $NotImplemented" if self.is_native else f"return $backward({self._ctx()})")
             self._write_saved()
             for index, rule in enumerate(self.plan.rules):
                 self._write_rule(index, rule)
@@ -119,7 +125,8 @@ class QuickWriter:
         is_alone = len(self.incoming) == 1
         undefined = " and ".join(one.is_undefined for one in self.incoming)
         asked = [] if is_alone else [f"({undefined})"]
-        asked += [one.is_odd(is_needed=is_alone) for one in self.incoming]
+        for one in self.incoming:
+            asked += one.is_missing(is_needed=is_alone) if self.is_native else [one.is_odd(is_needed=is_alone)]
         asked += [self._incoming(name).is_defined for name in self.plan.unnamed_results]
         if self.plan.uncovered:
             asked.append(self.function.any_needed(self.plan.uncovered))
@@ -135,7 +142,7 @@ class QuickWriter:
             source.line(f"{', '.join(saved)}, = $restore_lists($ctx.saved_tensors, $ctx.saved_lengths)")
         elif saved:
             source.line(f"{', '.join(saved)}{',' if len(saved) == 1 else ''} = $ctx.saved_tensors")
-        for name in saved:
+        for name in () if self.is_native else saved:
             if name in self.function.results:  # the other inputs were made plain before the call
                 with source.block(f"if $type({name}) is not $Tensor or {name}.is_conj() or {name}.is_neg()"):
                     source.line(f"{name} = $plain({name})")

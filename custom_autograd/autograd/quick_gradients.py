@@ -16,9 +16,7 @@ from custom_autograd.calls.source import Source, tuple_of
 class ReadingWriter:
     """Writes it for one op."""
 
-    def __init__(
-        self, function: FunctionWriter, *, is_checked: bool, keeps_metadata: bool, ctx: str = "$ctx"
-    ) -> None:
+    def __init__(self, function: FunctionWriter, *, is_checked: bool, keeps_metadata: bool, ctx: str = "$ctx") -> None:
         self.function = function
         self.ctx = ctx
         self.source: Source = function.source

@@ -11,7 +11,6 @@ from torch.autograd.function import Function
 
 from custom_autograd.autograd import gradients
 from custom_autograd.autograd.derivatives import Derivatives, output_metadata
-from custom_autograd.autograd.native_context import Running
 from custom_autograd.autograd.function import FunctionWriter
 from custom_autograd.autograd.node import NodeWriter
 from custom_autograd.autograd.plan import Plan, make_plan
@@ -29,6 +28,7 @@ from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.one_tuple import enclosed, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import dispatch, edges, functions, transforms
+from custom_autograd.torch_private.native_context import Running
 from custom_autograd.values import lists, overlap, tensors, validation
 from custom_autograd.values.named import Named
 from custom_autograd.values.results import ResultReader, Share
@@ -47,6 +47,7 @@ class Program:
         is_checked: the results of kernels and rules are looked at.
         is_recording: calls may record a node.
         native_quick: the quick backward of native nodes, or None: it takes what a ctx would hold.
+        has_wrapped_backward: a capability has put something around it.
         writer: of the Function, which knows what its nodes save.
         derivatives: what the Function calls.
         is_writing: kernels write to inputs.
@@ -73,6 +74,7 @@ class Program:
         self._quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
         quick: Callable[..., Any] | None = namespace.get(source.own("native_quick"))
         self.native_quick = None if quick is None else _around_backward(record, quick)
+        self.has_wrapped_backward = self.native_quick is not quick
         self.writer, self.derivatives = writer, derivatives
         if writer.is_differentiable:
             self.function.backward = staticmethod(_around_backward(record, self.function.backward))

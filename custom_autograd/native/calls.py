@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from custom_autograd.autograd.native_context import NativeContext, Running
+from custom_autograd.autograd.vjp import Step
 from custom_autograd.calls.parameters import default_of
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.schema import Argument
@@ -27,10 +27,12 @@ from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiled_backward import trace_backward
 from custom_autograd.torch_private.compiler import compiling_callback
+from custom_autograd.torch_private.functions import name_of_nodes
+from custom_autograd.torch_private.native_context import NativeContext, Running
 from custom_autograd.torch_private.registered_kernels import changes
 from custom_autograd.values.results import ResultReader
 
-MOST = 16  # arguments, and outputs, of an op: MOST in source/node.h
+MOST = 16  # arguments and outputs of an op, together: MOST in source/node.h
 RULES: dict[str, tuple[str, type]] = {
     "Tensor": ("T", torch.Tensor),
     "SymInt": ("i", int),
@@ -121,6 +123,7 @@ class RecipeFacts:
         fit: input, gradient -> the gradient as it may be returned, or an error.
         context: node, saved, needs, kept, is traced -> a ctx.
         trace: records a backward in compiled autograd.
+        rule: the one rule of the op where it can be called without the quick backward, or None.
     """
 
     id: int
@@ -135,6 +138,35 @@ class RecipeFacts:
     fit: Any
     context: Any
     trace: Any
+    rule: RuleFacts | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFacts:
+    """What native code is told of the one rule of an op.
+
+    Attributes:
+        function: the rule.
+        keywords: the names of its parameters, if it takes them by keyword, or None.
+        arguments: what it is given: ("gradient", output, is filled with zeros), ("saved", index, False) or ("kept",
+            index, False), in order.
+        inputs: the inputs whose gradients it returns, in order.
+        names: their names.
+        unnamed: the outputs whose gradients it does not take.
+        is_once_differentiable: it is not to be recorded.
+        read: makes a tuple of gradients of anything else that it returned, or raises.
+        note: notes on an error that the rule raised it.
+    """
+
+    function: Any
+    keywords: tuple[str, ...] | None
+    arguments: tuple[tuple[str, int, bool], ...]
+    inputs: tuple[int, ...]
+    names: tuple[str, ...]
+    unnamed: tuple[int, ...]
+    is_once_differentiable: bool
+    read: Any
+    note: Any
 
 
 def facts_of(program: Program) -> RecipeFacts:
@@ -149,7 +181,7 @@ def facts_of(program: Program) -> RecipeFacts:
         saved.append((is_output, index, users, name))
     return RecipeFacts(
         id=next(_ids),
-        name=program.function._backward_cls.__name__,  # type: ignore[attr-defined]  # torch's metaclass makes it
+        name=name_of_nodes(program.function),
         is_checked=program.is_checked,
         differentiable_inputs=tuple(int(argument.is_differentiable) for argument in schema.arguments),
         differentiable_outputs=tuple(int(output.is_differentiable) for output in schema.outputs),
@@ -160,7 +192,54 @@ def facts_of(program: Program) -> RecipeFacts:
         fit=partial(_fit, program),
         context=partial(_context, program, tuple(writer.saved_values)),
         trace=trace_backward,
+        rule=_sole_rule_of(program),
     )
+
+
+def _sole_rule_of(program: Program) -> RuleFacts | None:
+    """Return the one rule of an op, if native code can call it by itself."""
+    writer, steps = program.writer, program.derivatives.vjp.steps
+    if len(steps) != 1 or program.plan.uncovered or program.has_wrapped_backward:
+        return None
+    step, outputs = steps[0], list(program.plan.declaration.schema.output_names)
+    inputs = list(program.plan.declaration.schema.argument_names)
+    arguments = []
+    for name in step.rule.names:
+        if name in step.results:
+            fills = step.rule.fills(name)
+            arguments.append(("gradient", outputs.index(step.results[name]), fills))
+        elif name in writer.saved_tensors:
+            arguments.append(("saved", writer.saved_tensors.index(name), False))
+        elif name in writer.saved_values:
+            arguments.append(("kept", writer.saved_values.index(name), False))
+        else:
+            return None
+    taken = {index for source, index, _ in arguments if source == "gradient"}
+    if not taken:
+        return None
+    return RuleFacts(
+        function=step.rule.function,
+        keywords=None if step.rule.is_positional else tuple(step.rule.names),
+        arguments=tuple(arguments),
+        inputs=tuple(map(inputs.index, step.reader.inputs)),
+        names=step.reader.inputs,
+        unnamed=tuple(outputs.index(name) for name in program.plan.unnamed_results),
+        is_once_differentiable=step.rule.is_once_differentiable,
+        read=partial(_read, program, step),
+        note=step.note,
+    )
+
+
+def _read(program: Program, step: Step, result: Any) -> tuple[Any, ...]:
+    """Return the gradients in a result that is neither a tuple nor a dict of them, or raise."""
+    running = Running.context()
+    needed = dict(zip(program.plan.declaration.schema.argument_names, running.needs_input_grad, strict=True))
+    needs = {name: needed[name] for name in program.writer.differentiable}
+    try:
+        return tuple(step.reader.read(result, needs, program.derivatives.known_of(running)).values())
+    except Exception as error:
+        step.note(error)
+        raise
 
 
 def _fit(program: Program, index: int, gradient: Any) -> Any:
@@ -208,7 +287,7 @@ def is_possible(record: OpRecord) -> bool:
     schema = record.declaration.schema
     if adapter_of(record.declaration).has_containers or schema.is_view or schema.is_one_tuple:
         return False
-    if not schema.outputs or max(len(schema.arguments), len(schema.outputs)) > MOST:
+    if not schema.outputs or len(schema.arguments) + len(schema.outputs) > MOST:
         return False
     if any(one.type != "Tensor" or one.alias_of is not None or one.may_be is not None for one in schema.outputs):
         return False

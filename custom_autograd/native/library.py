@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from custom_autograd.autograd.native_context import Running
 from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
 from custom_autograd.core.messages import show
+from custom_autograd.torch_private.native_context import Running
 
 VARIABLE = "CUSTOM_AUTOGRAD_NATIVE"
 SOURCE = Path(__file__).parent / "source" / "call.cpp"

@@ -32,15 +32,13 @@ def _attach_all(native: ModuleType) -> None:
 
 
 def _attach(record: OpRecord, table: DirectCallTable, native: ModuleType) -> None:
-    cls = type(record.handle)
-    if "__call__" not in vars(cls) or not is_possible(record):
+    if "__call__" not in vars(type(record.handle)) or not is_possible(record):
         return
     with record.lock:
         if table.native is None:
             calls = NativeCalls(record, native)
             table.native = calls
-            cls._native = calls.call  # type: ignore[attr-defined]  # source/call.cpp reads it
-            native.take_over(cls)
+            native.take_over(record.handle, calls.call)
 
 
 def watch() -> None:

@@ -2,8 +2,8 @@
 
 - `_dynamo.external_utils.call_backward`: runs the backward of a ctx's `_forward_cls` with tensors in place of its
   `saved_tensors`; Dynamo traces it.
-- `AutogradCompilerInstance.hooks_proxy`, `fx_tracer`, `to_proxy`, `allocate_dummy`, `bind_objects_to_proxies`: the graph
-  of one backward pass while it is recorded.
+- `AutogradCompilerInstance.hooks_proxy`, `fx_tracer`, `to_proxy`, `allocate_dummy`, `bind_objects_to_proxies`: the
+  graph of one backward pass while it is recorded.
 """
 
 from __future__ import annotations

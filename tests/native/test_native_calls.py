@@ -93,7 +93,7 @@ def test_values_and_gradients_are_those_of_the_dispatcher(call):
     expected = (out, count, x.grad, w.grad, count.requires_grad, out.grad_fn.name())
     for one in found:
         for value, other in zip(one, expected, strict=True):
-            assert (torch.equal(value, other) if isinstance(value, Tensor) else value == other), (value, other)
+            assert torch.equal(value, other) if isinstance(value, Tensor) else value == other, (value, other)
 
 
 @pytest.mark.parametrize(

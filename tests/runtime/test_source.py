@@ -182,7 +182,7 @@ def quick(ctx, grad_output):
 
 
 def native_quick(grad_output, x, y, needs_x, needs_y):
-    if grad_output is None or grad_output.is_neg() or grad_output.is_conj():
+    if grad_output is None:
         return NotImplemented
     try:
         result = rule_0(grad_output, x, y)
@@ -432,10 +432,8 @@ def quick(ctx, grad_out, grad_rstd):
 
 
 def native_quick(grad_out, grad_rstd, weight, rstd, x, needs_x, needs_weight, kept_eps):
-    if grad_out is None or grad_out.is_neg() or grad_out.is_conj() or grad_rstd is not None:
+    if grad_out is None or grad_rstd is not None:
         return NotImplemented
-    if type(rstd) is not Tensor or rstd.is_conj() or rstd.is_neg():
-        rstd = plain(rstd)
     gradient_x = None
     if needs_x:
         try:

@@ -11,6 +11,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <structmember.h>
+
 #include <algorithm>
 #include <array>
 
@@ -33,8 +35,9 @@ struct Argument {
   PyTypeObject* type;      // of its values, where the rule is `exact`
 };
 
-// One kind of call.
+// One kind of call. Counted under the GIL, as Python's objects are.
 struct Kind {
+  Py_ssize_t holders = 1;
   uint64_t included, excluded;
   uint64_t is_there = 0, requires_grad = 0;  // by argument, as bits
   std::array<uint64_t, MOST> keys;
@@ -45,13 +48,26 @@ struct Kind {
   std::shared_ptr<const Recipe> recipe;
 };
 
+struct KindPointer {
+  const Kind* kind = nullptr;
+  explicit KindPointer(const Kind* its) : kind(its) {
+    if (kind) ++const_cast<Kind*>(kind)->holders;
+  }
+  KindPointer(const KindPointer&) = delete;
+  KindPointer& operator=(const KindPointer&) = delete;
+  ~KindPointer() { let_go(kind); }
+  static void let_go(const Kind* kind) {
+    if (kind && --const_cast<Kind*>(kind)->holders == 0) delete kind;
+  }
+};
+
 using Values = std::array<PyObject*, MOST>;  // borrowed, by argument
 
 struct Call {
   PyObject_HEAD
   PyObject* held;  // a tuple of all Python objects that it uses
   std::vector<Argument>* arguments;
-  std::vector<std::shared_ptr<const Kind>>* kinds;
+  std::vector<const Kind*>* kinds;
   PyObject *learn, *read, *instead, *unavailable, *compiling, *named_tuple, *keywords;
   uint64_t visible;  // outputs that a call returns, as bits
   uint64_t written;  // arguments that kernels write to
@@ -60,36 +76,33 @@ struct Call {
 };
 
 constexpr size_t MOST_KINDS = 8;
-PyObject* attribute_of_class = nullptr;  // "_native"
-PyObject* call_name = nullptr;           // "__call__"
+PyObject* call_name = nullptr;  // "__call__"
 PyTypeObject CallType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 // ------------------------------------------------------------------------------------------------- recognising a call
 
-PyObject* find_keyword(PyObject* keywords, PyObject* name) {
-  PyObject *key, *value;
-  Py_ssize_t position = 0;
-  while (PyDict_Next(keywords, &position, &key, &value))
-    if (key == name) return value;  // names in source are interned; any other takes the way through Python
+// Keywords in source are interned, as names are; any other takes the way through Python.
+PyObject* find_keyword(PyObject* const* values, PyObject* keywords, PyObject* name) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keywords); ++i)
+    if (PyTuple_GET_ITEM(keywords, i) == name) return values[i];
   return nullptr;
 }
 
-bool bind_arguments(const Call* op, PyObject* args, PyObject* keywords, Values& values) {
-  Py_ssize_t given = PyTuple_GET_SIZE(args), used = 0;
+bool bind_arguments(const Call* op, PyObject* const* args, Py_ssize_t given, PyObject* keywords, Values& values) {
   if (given > op->positional) return false;
   const auto& arguments = *op->arguments;
-  bool has_keywords = keywords && PyDict_GET_SIZE(keywords) > 0;
+  Py_ssize_t used = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (static_cast<Py_ssize_t>(i) < given) {
-      values[i] = PyTuple_GET_ITEM(args, i);
+      values[i] = args[i];
       continue;
     }
-    PyObject* found = has_keywords ? find_keyword(keywords, arguments[i].name) : nullptr;
+    PyObject* found = keywords ? find_keyword(args + given, keywords, arguments[i].name) : nullptr;
     used += found != nullptr;
     values[i] = found ? found : arguments[i].fallback;
     if (!values[i]) return false;
   }
-  return !has_keywords || used == PyDict_GET_SIZE(keywords);
+  return !keywords || used == PyTuple_GET_SIZE(keywords);
 }
 
 bool has_tangent(const at::TensorImpl* tensor) {
@@ -161,8 +174,8 @@ bool is_of_kind(const Call* op, const Kind& kind, const Values& values) {
   return true;
 }
 
-std::shared_ptr<const Kind> find(const Call* op, const Values& values) {
-  for (const auto& kind : *op->kinds)
+const Kind* find(const Call* op, const Values& values) {
+  for (const Kind* kind : *op->kinds)
     if (is_of_kind(op, *kind, values)) return kind;
   return nullptr;
 }
@@ -174,11 +187,11 @@ PyObject* as_tuple(const Call* op, const Values& values) {
 }
 
 // Asks Python for a proof; seldom, where there was none again and again.
-std::shared_ptr<const Kind> look_up(Call* op, const Values& values) {
+const Kind* look_up(Call* op, const Values& values) {
   if (++op->misses > 16 && (op->misses & (op->misses - 1)) != 0) return nullptr;
   THPObjectPtr given(as_tuple(op, values));
   THPObjectPtr done(checked(PyObject_CallFunctionObjArgs(op->learn, reinterpret_cast<PyObject*>(op), given.get(), nullptr)));
-  auto found = find(op, values);
+  const Kind* found = find(op, values);
   if (found) op->misses = 0;
   return found;
 }
@@ -226,7 +239,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
   auto node = make_node<NativeNode>(kind.recipe);
   const auto& arguments = *op->arguments;
   torch::autograd::edge_list edges;
-  node->edge_of.assign(arguments.size(), -1);
+  node->inputs = static_cast<int>(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!is_tensor(arguments[i]) || values[i] == Py_None) continue;
     const Tensor& tensor = THPVariable_Unpack(values[i]);
@@ -242,7 +255,6 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
     else
       node->add_input_metadata(Node::undefined_input());
   }
-  node->saved.reserve(kind.recipe->saved.size());
   for (const Saved& one : kind.recipe->saved) {
     PyObject* value = one.is_output ? output(one.index) : values[one.index];
     bool is_wanted = one.users == ~uint64_t(0) || (one.users & kind.requires_grad) != 0;
@@ -251,6 +263,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
     else
       node->saved.emplace_back();
   }
+  if (kind.recipe->kept.empty()) return;
   THPObjectPtr kept(checked(PyTuple_New(kind.recipe->kept.size())));
   for (size_t i = 0; i < kind.recipe->kept.size(); ++i)
     PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(values[kind.recipe->kept[i]]));
@@ -292,41 +305,57 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values) {
   return returned(op, result);
 }
 
-PyObject* in_python(PyObject* self, PyObject* args, PyObject* keywords) {
+PyObject* in_python(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
   PyObject* function = PyDict_GetItem(Py_TYPE(self)->tp_dict, call_name);  // borrowed
   if (!function) {
     PyErr_Format(PyExc_TypeError, "'%s' has lost its __call__", Py_TYPE(self)->tp_name);
     return nullptr;
   }
-  Py_ssize_t count = PyTuple_GET_SIZE(args);
-  PyObject* few[MOST + 1];
-  if (count > MOST) {
-    THPObjectPtr first(PyTuple_Pack(1, self));
-    THPObjectPtr all(first ? PySequence_Concat(first.get(), args) : nullptr);
-    return all ? PyObject_Call(function, all.get(), keywords) : nullptr;
+  THPObjectPtr held(Py_NewRef(function));
+  Py_ssize_t count = PyVectorcall_NARGS(flags), all = count + (keywords ? PyTuple_GET_SIZE(keywords) : 0);
+  if (flags & PY_VECTORCALL_ARGUMENTS_OFFSET) {
+    auto* before = const_cast<PyObject**>(args) - 1;
+    PyObject* there = std::exchange(*before, self);
+    PyObject* result = PyObject_Vectorcall(function, before, count + 1, keywords);
+    *before = there;
+    return result;
   }
-  few[0] = self;
-  for (Py_ssize_t i = 0; i < count; ++i) few[i + 1] = PyTuple_GET_ITEM(args, i);
-  return PyObject_VectorcallDict(function, few, count + 1, keywords);
+  std::vector<PyObject*> moved{self};
+  moved.insert(moved.end(), args, args + all);
+  return PyObject_Vectorcall(function, moved.data(), count + 1, keywords);
 }
 
-// tp_call of the class of an op
-PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
-  HANDLE_TH_ERRORS
-  auto* op = reinterpret_cast<Call*>(PyDict_GetItem(Py_TYPE(self)->tp_dict, attribute_of_class));
-  if (!op || Py_TYPE(op) != &CallType) return in_python(self, args, keywords);
+Call* call_of(PyObject* self) {  // the slot before that of the vectorcall: see take_over
+  return *reinterpret_cast<Call**>(reinterpret_cast<char*>(self) + Py_TYPE(self)->tp_vectorcall_offset - sizeof(PyObject*));
+}
+
+PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+  Call* op = call_of(self);
   THPObjectPtr owner(Py_NewRef(reinterpret_cast<PyObject*>(op)));
   Values values;
-  if (!bind_arguments(op, args, keywords, values) || !is_plain(op, values) || !is_quiet(op)) return in_python(self, args, keywords);
-  auto kind = find(op, values);
-  if (!kind) kind = look_up(op, values);
-  if (!kind) return in_python(self, args, keywords);
-  if (kind->record.object != Py_None && !kind->recipe && at::GradMode::is_enabled()) {
-    THPObjectPtr result(checked(PyObject_Vectorcall(kind->record.object, values.data(), op->arguments->size(), nullptr)));
+  if (!bind_arguments(op, args, PyVectorcall_NARGS(flags), keywords, values) || !is_plain(op, values) || !is_quiet(op))
+    return in_python(self, args, flags, keywords);
+  const Kind* found = find(op, values);
+  if (!found) found = look_up(op, values);
+  if (!found) return in_python(self, args, flags, keywords);
+  KindPointer held(found);
+  if (found->record.object != Py_None && !found->recipe && at::GradMode::is_enabled()) {
+    THPObjectPtr result(checked(PyObject_Vectorcall(found->record.object, values.data(), op->arguments->size(), nullptr)));
     return returned(op, result);
   }
-  return run(op, *kind, values);
-  END_HANDLE_TH_ERRORS
+  return run(op, *found, values);
+}
+
+// The vectorcall of an op. Not HANDLE_TH_ERRORS: what warns in here is Python code, which has a handler of its own.
+PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+  try {
+    return call_checked(self, args, flags, keywords);
+  } catch (python_error& error) {
+    error.restore();
+  } catch (...) {
+    torch::translate_exception_to_python(std::current_exception());
+  }
+  return nullptr;
 }
 
 // ----------------------------------------------------------------------------------------------- the object in Python
@@ -334,7 +363,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
 // The recipe that is made of these facts: that of another kind, or a new one.
 std::shared_ptr<const Recipe> recipe_of(const Call* op, PyObject* facts) {
   if (facts == Py_None) return nullptr;
-  for (const auto& kind : *op->kinds)
+  for (const Kind* kind : *op->kinds)
     if (kind->recipe && kind->recipe->facts.object == facts) return kind->recipe;
   return std::make_shared<Recipe>(facts);
 }
@@ -348,7 +377,7 @@ PyObject* add(PyObject* object, PyObject* args) {
   if (!PyArg_ParseTuple(args, "O!OOppO", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &facts))
     return nullptr;
   TORCH_CHECK(PyTuple_GET_SIZE(given) == static_cast<Py_ssize_t>(op->arguments->size()), "another number of arguments");
-  auto kind = std::make_shared<Kind>();
+  auto kind = std::make_unique<Kind>();
   auto modes = c10::impl::tls_local_dispatch_key_set();
   kind->included = modes.included_.raw_repr();
   kind->excluded = modes.excluded_.raw_repr();
@@ -368,17 +397,23 @@ PyObject* add(PyObject* object, PyObject* args) {
   kind->record = Held(record);
   kind->recipe = recipe_of(op, facts);
   auto& kinds = *op->kinds;
-  if (kinds.size() >= MOST_KINDS) kinds.pop_back();
-  kinds.insert(kinds.begin(), std::move(kind));
+  const Kind* last = kinds.size() >= MOST_KINDS ? kinds.back() : nullptr;
+  if (last) kinds.pop_back();
+  kinds.insert(kinds.begin(), kind.release());
+  KindPointer::let_go(last);  // what it holds may run code when it goes
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
+void forget_kinds(Call* op) {
+  std::vector<const Kind*> gone;
+  gone.swap(*op->kinds);
+  for (const Kind* kind : gone) KindPointer::let_go(kind);
+}
+
 PyObject* forget(PyObject* object, PyObject*) {
-  auto* op = reinterpret_cast<Call*>(object);
-  auto gone = std::move(*op->kinds);  // what they hold may run code when it goes
-  op->kinds->clear();
-  op->misses = 0;
+  forget_kinds(reinterpret_cast<Call*>(object));
+  reinterpret_cast<Call*>(object)->misses = 0;
   Py_RETURN_NONE;
 }
 
@@ -391,7 +426,7 @@ PyObject* created(PyTypeObject* type, PyObject*, PyObject*) {
   if (!object) return nullptr;
   auto* op = reinterpret_cast<Call*>(object);
   op->arguments = new std::vector<Argument>();
-  op->kinds = new std::vector<std::shared_ptr<const Kind>>();
+  op->kinds = new std::vector<const Kind*>();
   return object;
 }
 
@@ -452,12 +487,12 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   auto* op = reinterpret_cast<Call*>(object);
   Py_VISIT(op->held);
   if (!op->kinds) return 0;
-  for (const auto& kind : *op->kinds) {
-    if (kind.use_count() > 1) continue;
+  for (const Kind* kind : *op->kinds) {
+    if (kind->holders > 1) continue;
     Py_VISIT(kind->function.object);
     Py_VISIT(kind->record.object);
-    auto has_same = [&](const auto& other) { return other->recipe == kind->recipe; };
-    bool is_first = std::find_if(op->kinds->begin(), op->kinds->end(), has_same)->get() == kind.get();
+    auto has_same = [&](const Kind* other) { return other->recipe == kind->recipe; };
+    bool is_first = std::find_if(op->kinds->begin(), op->kinds->end(), has_same) == std::find(op->kinds->begin(), op->kinds->end(), kind);
     auto holders = std::count_if(op->kinds->begin(), op->kinds->end(), has_same);
     if (kind->recipe && is_first && kind->recipe.use_count() == holders) {
       int status = kind->recipe->traverse(visit, arg);
@@ -469,10 +504,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
 
 int clear(PyObject* object) {
   auto* op = reinterpret_cast<Call*>(object);
-  if (op->kinds) {
-    auto gone = std::move(*op->kinds);
-    op->kinds->clear();
-  }
+  if (op->kinds) forget_kinds(op);
   return 0;  // `held` goes with the call: the class may still be called
 }
 
@@ -513,9 +545,9 @@ PyObject* node_saved_tensors(PyObject* self, void*) {
 
 PyObject* node_needs(PyObject* self, void*) {
   auto* node = as_node(self);
-  PyObject* needs = PyTuple_New(node->edge_of.size());
+  PyObject* needs = PyTuple_New(node->inputs);
   if (!needs) return nullptr;
-  for (size_t i = 0; i < node->edge_of.size(); ++i) PyTuple_SET_ITEM(needs, i, PyBool_FromLong(node->is_needed(i)));
+  for (int i = 0; i < node->inputs; ++i) PyTuple_SET_ITEM(needs, i, PyBool_FromLong(node->is_needed(i)));
   return needs;
 }
 
@@ -569,14 +601,33 @@ PyMethodDef node_methods[] = {
 
 // ------------------------------------------------------------------------------------------------------- the module
 
-// take_over(cls): calls of its instances come here; cls._native is a Call, and cls.__call__ is what else they run
-PyObject* take_over(PyObject*, PyObject* cls) {
-  if (!PyType_Check(cls) || !(reinterpret_cast<PyTypeObject*>(cls)->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
-    PyErr_SetString(PyExc_TypeError, "a class is expected");
+// take_over(op, call): calls of the op come here; what else they run is the `__call__` of its class.
+//
+// The class has two slots, `_native` and `_vectorcall`, which lie side by side in the op. The first holds the Call. The
+// second holds an address from now on, and Python's collector must not take it for an object: so its kind is changed.
+PyObject* take_over(PyObject*, PyObject* given) {
+  PyObject *op, *native;
+  if (!PyArg_ParseTuple(given, "OO!", &op, &CallType, &native)) return nullptr;
+  PyTypeObject* type = Py_TYPE(op);
+  PyObject* slot = PyDict_GetItemString(type->tp_dict, "_vectorcall");  // borrowed, here and below
+  PyObject* before = PyDict_GetItemString(type->tp_dict, "_native");
+  if (!slot || !before || !Py_IS_TYPE(slot, &PyMemberDescr_Type) || !Py_IS_TYPE(before, &PyMemberDescr_Type)) {
+    PyErr_SetString(PyExc_TypeError, "an op has two slots of its own");
     return nullptr;
   }
-  reinterpret_cast<PyTypeObject*>(cls)->tp_call = call;
-  PyType_Modified(reinterpret_cast<PyTypeObject*>(cls));
+  PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(slot)->d_member;
+  if (reinterpret_cast<PyMemberDescrObject*>(before)->d_member->offset + Py_ssize_t(sizeof(PyObject*)) != member->offset) {
+    PyErr_SetString(PyExc_TypeError, "the slots of an op lie apart");
+    return nullptr;
+  }
+  if (PyObject_SetAttrString(op, "_native", native) < 0) return nullptr;
+  member->type = T_PYSSIZET;
+  member->flags = READONLY;
+  *reinterpret_cast<vectorcallfunc*>(reinterpret_cast<char*>(op) + member->offset) = call;
+  type->tp_vectorcall_offset = member->offset;
+  type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+  type->tp_call = PyVectorcall_Call;
+  PyType_Modified(type);
   Py_RETURN_NONE;
 }
 
@@ -593,7 +644,7 @@ PyObject* running_context(PyObject*, PyObject*) {
 }
 
 PyMethodDef functions[] = {
-    {"take_over", take_over, METH_O, nullptr},
+    {"take_over", take_over, METH_VARARGS, nullptr},
     {"running_context", running_context, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -603,7 +654,6 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "call", nullptr, -1, functions, nul
 
 PyMODINIT_FUNC PyInit_call() {
   HANDLE_TH_ERRORS
-  attribute_of_class = PyUnicode_InternFromString("_native");
   call_name = PyUnicode_InternFromString("__call__");
   CallType.tp_name = "custom_autograd.native.Call";
   CallType.tp_basicsize = sizeof(Call);

@@ -20,7 +20,10 @@ struct Held {
     return *this;
   }
   ~Held() {
-    if (object && Py_IsInitialized()) {
+    if (!object || !Py_IsInitialized()) return;
+    if (PyGILState_Check()) {
+      Py_DECREF(object);
+    } else {
       pybind11::gil_scoped_acquire gil;
       Py_DECREF(object);
     }

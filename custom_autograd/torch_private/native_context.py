@@ -2,12 +2,15 @@
 
 A native node holds what was saved and kept, and no ctx. Its quick backward takes those as arguments. For everything
 else a `NativeContext` is made, which has the attributes that the backward of the generated Function reads.
+
+- `Function._forward_cls`: of a ctx, its Function; compiled autograd finds the backward by it.
+- `Node._input_metadata`: shapes, dtypes and devices of the outputs, which the graph keeps anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.autograd.function import Function
@@ -40,7 +43,7 @@ class NativeContext:
 class Running:
     """The ctx of the native node whose backward runs in this thread; asked for an attribute, it makes one."""
 
-    context: Callable[[], NativeContext]
+    context: ClassVar[Callable[[], NativeContext]]
     """Set by what loads the native code."""
 
     def __getattr__(self, name: str) -> Any:  # Any: as on ctx
