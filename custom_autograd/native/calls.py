@@ -28,7 +28,7 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiled_backward import trace_backward
 from custom_autograd.torch_private.compiler import compiling_callback
 from custom_autograd.torch_private.functions import name_of_nodes
-from custom_autograd.torch_private.native_context import NativeContext, Running
+from custom_autograd.torch_private.native_context import NativeContext, running_context
 from custom_autograd.torch_private.registered_kernels import changes
 from custom_autograd.values.results import ResultReader
 
@@ -232,7 +232,7 @@ def _sole_rule_of(program: Program) -> RuleFacts | None:
 
 def _read(program: Program, step: Step, result: Any) -> tuple[Any, ...]:
     """Return the gradients in a result that is neither a tuple nor a dict of them, or raise."""
-    running = Running.context()
+    running = running_context()
     needed = dict(zip(program.plan.declaration.schema.argument_names, running.needs_input_grad, strict=True))
     needs = {name: needed[name] for name in program.writer.differentiable}
     try:
@@ -246,7 +246,7 @@ def _fit(program: Program, index: int, gradient: Any) -> Any:
     """Return a gradient that native code found not to fit its input, as the step of its rule makes it; or raise."""
     name = program.plan.declaration.schema.argument_names[index]
     step = next(step for step in program.derivatives.vjp.steps if name in step.reader.inputs)
-    running = Running.context()
+    running = running_context()
     try:
         return step.reader.one(name, gradient, True, lambda: program.derivatives.known_of(running)[name])
     except Exception as error:

@@ -20,7 +20,7 @@ from types import ModuleType
 
 from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
 from custom_autograd.core.messages import show
-from custom_autograd.torch_private.native_context import Running
+from custom_autograd.torch_private.native_context import find_with
 
 VARIABLE = "CUSTOM_AUTOGRAD_NATIVE"
 SOURCE = Path(__file__).parent / "source" / "call.cpp"
@@ -87,7 +87,7 @@ class Library:
                 except KernelUnavailable as error:
                     self.reason = str(error)
                     raise
-                Running.context = self.module.running_context
+                find_with(self.module.running_context)
                 self.reason = "loaded"
             return self.module
 

@@ -10,7 +10,7 @@ else a `NativeContext` is made, which has the attributes that the backward of th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from torch.autograd.function import Function
@@ -40,11 +40,23 @@ class NativeContext:
         return name
 
 
+def running_context() -> NativeContext:
+    """Return a ctx for the native node whose backward runs in this thread."""
+    assert _find is not None  # native code runs
+    return _find()
+
+
+def find_with(find: Callable[[], NativeContext]) -> None:
+    """Set how the ctx of the running node is found: by the native library that was loaded."""
+    global _find
+    _find = find
+
+
 class Running:
     """The ctx of the native node whose backward runs in this thread; asked for an attribute, it makes one."""
 
-    context: ClassVar[Callable[[], NativeContext]]
-    """Set by what loads the native code."""
-
     def __getattr__(self, name: str) -> Any:  # Any: as on ctx
-        return getattr(Running.context(), name)
+        return getattr(running_context(), name)
+
+
+_find: Callable[[], NativeContext] | None = None
