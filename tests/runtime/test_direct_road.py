@@ -15,8 +15,19 @@ from torch import Tensor
 
 from custom_autograd.dispatch import direct_calls as direct_calls
 from custom_autograd.dispatch.direct_calls import through_dispatcher
+from custom_autograd.native.calls import NativeCalls
+from custom_autograd.torch_private.registered_kernels import changes
 
 SLOW = ("compile", "export", "linearize")  # these trace the call, which takes no direct call: a third of the kinds
+
+
+@pytest.fixture(params=["native", pytest.param("python", marks=pytest.mark.slow)], autouse=True)
+def direct_calls_by(request, monkeypatch):
+    """Direct calls are those of C++, or those of generated Python."""
+    monkeypatch.setattr(NativeCalls, "are_learnt", request.param == "native")
+    changes.note()  # forget what has been learnt
+    yield
+    changes.note()
 
 
 def shown(value: Any) -> Any:

@@ -1,0 +1,134 @@
+"""When the native library is built and loaded, what happens where it cannot be, and what is said of it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from custom_autograd.native.loading import library
+
+CALL = """
+import sys
+import torch
+from torch import Tensor
+from custom_autograd import custom_op
+
+@custom_op("natlib::double")
+def double(x: Tensor) -> Tensor:
+    return x * 2
+
+double.register_backward(lambda grad: grad * 2)
+
+def call():
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(3):
+        y = double(x)
+    y.sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0]
+    return type(y.grad_fn).__module__
+"""
+
+
+def run(code, tmp_path, **environment):
+    """The output of a process that declares an op and runs some code."""
+    file = tmp_path / "script.py"
+    file.write_text(CALL + textwrap.dedent(code))
+    variables = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, str(file)], env=variables, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def without_compiler(tmp_path):
+    """The environment of a machine without a compiler, where nothing has been built."""
+    return {"CXX": str(tmp_path / "no-such-compiler"), "CUSTOM_AUTOGRAD_CACHE": str(tmp_path / "cache")}
+
+
+def test_nothing_is_loaded_before_a_call_or_where_it_is_switched_off(tmp_path):
+    code = """
+        from custom_autograd.native.loading import library
+        print(library.reason)
+        print(call())
+        print(library.module, library.reason)
+    """
+    assert run(code, tmp_path, CUSTOM_AUTOGRAD_NATIVE="0").split("\n")[:3] == [
+        "CUSTOM_AUTOGRAD_NATIVE=0",
+        "torch.autograd.function",
+        "None CUSTOM_AUTOGRAD_NATIVE=0",
+    ]
+
+
+def test_without_a_compiler_calls_are_the_same(tmp_path, without_compiler):
+    code = """
+        from custom_autograd.native.loading import library
+        print(call())
+        library.wait()
+        print(call())
+        print(library.reason)
+    """
+    said = run(code, tmp_path, CUSTOM_AUTOGRAD_NATIVE="1", **without_compiler)
+    assert said.startswith("torch.autograd.function\ntorch.autograd.function\n")
+    assert "no C++ compiler" in said
+    assert "Error" not in said
+
+
+def test_what_is_required_and_cannot_be_built_is_an_error(tmp_path, without_compiler):
+    said = run("call()", tmp_path, CUSTOM_AUTOGRAD_NATIVE="require", **without_compiler)
+    assert "KernelUnavailable: call.cpp: no C++ compiler" in said
+
+
+@pytest.mark.skipif(library.module is None, reason=library.reason)
+def test_it_is_loaded_in_the_background(tmp_path):
+    code = """
+        from custom_autograd.native.loading import library
+        call()
+        library.wait()
+        call()
+        print(call(), library.reason)
+    """
+    assert run(code, tmp_path, CUSTOM_AUTOGRAD_NATIVE="1") == "custom_autograd.native loaded\n"
+
+
+@pytest.mark.skipif(library.module is None, reason=library.reason)
+def test_a_forked_child_calls_natively(tmp_path):
+    code = """
+        import os
+        call()
+        if os.fork() == 0:
+            print(call(), call(), flush=True)
+            os._exit(0)
+        os.wait()
+    """
+    expected = "custom_autograd.native custom_autograd.native\n"
+    assert run(code, tmp_path, CUSTOM_AUTOGRAD_NATIVE="require") == expected
+
+
+def test_another_setting_is_refused(tmp_path):
+    said = run("", tmp_path, CUSTOM_AUTOGRAD_NATIVE="yes")
+    assert "CustomAutogradError: CUSTOM_AUTOGRAD_NATIVE: there is no such setting" in said
+    assert "expected   0, 1 or require" in said
+
+
+def command(*words, **environment):
+    """The exit code and the output of a command line."""
+    words = [sys.executable, "-m", "custom_autograd", "native", *words]
+    done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(library.module is None, reason=library.reason)
+def test_the_command_says_what_is_in_force():
+    code, said = command("--build")
+    assert code == 0
+    assert [line.split(":")[0].split()[0] for line in said.splitlines()] == [
+        "torch", "compiler", "CUSTOM_AUTOGRAD_NATIVE=0", "library",
+    ]  # fmt: skip
+
+
+def test_the_command_says_why_not(without_compiler):
+    assert "not built yet" in command(**without_compiler)[1]
+    code, said = command("--build", **without_compiler)
+    assert code == 1
+    assert "not available: call.cpp: no C++ compiler" in said
