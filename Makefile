@@ -1,4 +1,4 @@
-# demo, test (test-all with the slow ones, test-core), coverage, check, docs, versions, dist: nothing else.
+# demo, test (test-all with the slow ones, test-core), sanitize, coverage, check, docs, versions, dist: nothing else.
 # Each makes the environment that it needs first, in $(VENV), from pyproject.toml and constraints.txt.
 # TORCH=2.12.1 or TORCH=newest (requirements-newest.txt) selects another torch, with an environment of its own.
 
@@ -19,7 +19,7 @@ PINS = $(if $(TORCH),sed -E '/^(torch|setuptools)==/d' constraints.txt && echo t
 CORE = $(addprefix tests/,arguments core drop_in capabilities messages registration runtime serialisation pytrees transforms \
 	traps variants test_custom_op_database.py test_torch_private.py)
 
-.PHONY: demo test test-all test-core core coverage check docs versions dist
+.PHONY: demo test test-all test-core core sanitize coverage check docs versions dist
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -43,6 +43,12 @@ test-core: $(VENV)/installed
 
 core:  # prints what test-core runs
 	@echo $(CORE)
+
+# Native calls under AddressSanitizer and UndefinedBehaviorSanitizer; what Python and torch leave allocated is not looked at.
+SANITIZED = CXX="c++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g" \
+	LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0
+sanitize: $(VENV)/installed
+	$(SANITIZED) $(PYTEST) $(PYTEST_ARGS) tests/native/test_native_calls.py tests/runtime/test_direct_road.py
 
 # The lines of the package that test-core runs; fails under the floor of pyproject.toml. Cheap on Python 3.12 and newer.
 coverage: $(VENV)/installed
