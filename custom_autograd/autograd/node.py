@@ -33,7 +33,7 @@ class NodeWriter:
         has_quick = self._write_quick()
         if has_quick:
             self.source.lines("", "")
-        if self.has_native:
+        if self.has_native and not self.function.has_lists:
             reading = ReadingWriter(self.function, is_checked=False, keeps_metadata=False, ctx="$running")
             QuickWriter(self.function, reading, is_native=True).write()
             self.source.lines("", "")
@@ -57,9 +57,7 @@ class NodeWriter:
         """Return whether a native node can record a call: a plain one, whose gradients rules bound by name compute."""
         schema, plan = self.schema, self.plan
         is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
-        is_simple = (
-            is_plain and not schema.mutated_arguments and not self.function.has_lists and not self.keeps_metadata
-        )
+        is_simple = is_plain and not schema.mutated_arguments and not self.keeps_metadata
         has_conversions = any(a.to_dispatcher is not None or a.from_dispatcher is not None for a in schema.arguments)
         is_by_name = plan.drop_in is None and not any(plan.saved_for_hidden.values()) and not has_conversions
         return is_simple and is_by_name and QuickWriter(self.function, self.reading).is_possible

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -18,12 +19,11 @@ from custom_autograd.autograd.vjp import Step
 from custom_autograd.calls.parameters import conversions, defaults, own_names
 from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.calls.watching import Watcher
-from custom_autograd.core.errors import GradientError, GradientUnavailable
-from custom_autograd.core.messages import quote
 from custom_autograd.dispatch import direct_source as direct
 from custom_autograd.dispatch.autograd_key import AutogradWriter
 from custom_autograd.dispatch.below import below
 from custom_autograd.dispatch.call import call_source, write_kernel
+from custom_autograd.dispatch.write_refusals import refuse_if_tracked, refuse_leaves
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.one_tuple import enclosed, opened
 from custom_autograd.registration.registry import OpRecord
@@ -46,7 +46,8 @@ class Program:
         watch: makes a kernel one whose every call is checked in full.
         is_checked: the results of kernels and rules are looked at.
         is_recording: calls may record a node.
-        native_quick: the quick backward of native nodes, or None: it takes what a ctx would hold.
+        native_quick: the quick backward of native nodes, which takes what a ctx would hold; None if there is none.
+        has_native_node: native code can record its calls.
         has_wrapped_backward: a capability has put something around it.
         writer: of the Function, which knows what its nodes save.
         derivatives: what the Function calls.
@@ -74,8 +75,9 @@ class Program:
         self._quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
         quick: Callable[..., Any] | None = namespace.get(source.own("native_quick"))
         self.native_quick = None if quick is None else _around_backward(record, quick)
-        self.has_wrapped_backward = self.native_quick is not quick
+        self.has_wrapped_backward = _around_backward(record, _no_backward) is not _no_backward
         self.writer, self.derivatives = writer, derivatives
+        self.has_native_node = writer.is_differentiable and NodeWriter(writer, is_checked=self.is_checked).has_native
         if writer.is_differentiable:
             self.function.backward = staticmethod(_around_backward(record, self.function.backward))
             namespace[source.own("backward")] = self.function.backward
@@ -115,6 +117,10 @@ class Program:
         if derivatives.drop_in is not None:
             found.update(derivatives.drop_in.helpers())
         return found
+
+
+def _no_backward(*_: object) -> None:
+    """Stand for a backward, to see whether a capability puts something around it."""
 
 
 def _around_backward(record: OpRecord, backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,9 +237,9 @@ def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
         "jvp_of": derivatives.jvp,
         "keep_for_jvp": derivatives.keep_for_jvp,
         "check_hidden": derivatives.check_hidden,
-        "refuse_leaves": lambda inputs: _refuse_leaves(record, inputs),
+        "refuse_leaves": partial(refuse_leaves, record),
         "refuse_overlap": lambda inputs: overlap.refuse_overlap(record.declaration, inputs),
-        "refuse_if_tracked": lambda inputs: _refuse_if_tracked(record, inputs),
+        "refuse_if_tracked": partial(refuse_if_tracked, record),
     }
 
 
@@ -267,40 +273,6 @@ def flatten_gradients(values: Sequence[Any], lengths: Sequence[int]) -> tuple[An
         elif length == -1:
             flat.append(value)
     return tuple(flat)
-
-
-def _refuse_leaves(record: OpRecord, inputs: Mapping[str, Any]) -> None:
-    """Raise before a leaf is written to; torch itself would raise only after the kernel ran."""
-    for name, value in inputs.items():
-        if any(map(functions.is_leaf_in_graph, tensors.tensors_in([value]))):
-            raise GradientError(
-                record.name,
-                f"'{name}' is a leaf that requires a gradient, or a view of one, and the op writes to it",
-                declared=record.declaration.location,
-                do="call it under torch.no_grad(), or on a copy",
-            )
-
-
-def _refuse_if_tracked(record: OpRecord, inputs: Mapping[str, Any]) -> None:
-    """Raise where an input of a writing op without rules has a gradient or a tangent."""
-    names = [name for name, value in inputs.items() if any(map(transforms.is_tracked, tensors.tensors_in([value])))]
-    if not names:
-        return
-    raise GradientUnavailable(
-        record.name,
-        f"the op writes to {quote(a.name for a in record.declaration.schema.mutated_arguments)} and has no "
-        f"backward, and {_requiring(names)}, which would be wrong",
-        declared=record.declaration.location,
-        do="register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under "
-        "torch.no_grad()",
-    )
-
-
-def _requiring(names: Sequence[str]) -> str:
-    """Return "'x' requires a gradient", or "'x' and 'weight' require gradients"."""
-    if len(names) == 1:
-        return f"{quote(names)} requires a gradient"
-    return f"{quote(names[:-1])} and {quote(names[-1:])} require gradients"
 
 
 def _refuse_instance(cls: type, *args: object, **kwargs: object) -> object:

@@ -4,6 +4,7 @@
   gets `jacfwd(jacfwd)` wrong and ignores a custom backward inside `torch.compile`; its base class does not. Up to torch
   2.13 the base class's `apply` was enough. From 2.14 on `apply` is C++ and decides by the class, so that only a class
   that is not a `Function` records one node: see NOTE [one node, whatever transforms are active].
+- `ctx._forward_cls`: the Function of a node.
 - `Function._backward_cls`, `Function._compiled_autograd_key`: the class of the nodes, and its key in compiled autograd.
 - `Tensor._base`, `Tensor._is_view`: what a view is a view of.
 - `Tensor._version`: how often a tensor was written to.
@@ -65,6 +66,11 @@ def make_node(
         node._backward_cls.apply = backward
     apply: Callable[..., Any] = node.apply
     return apply
+
+
+def has_function(node: object) -> bool:
+    """Return whether a node of the graph is that of a Function, and not one of PyTorch's own."""
+    return hasattr(node, "_forward_cls")
 
 
 def name_of_nodes(function: type[Function]) -> str:

@@ -85,6 +85,7 @@ def test_values_and_gradients_are_those_of_the_dispatcher(call):
         out, count = call(x, w, i)
         out.square().sum().backward()
         found.append((out, count, x.grad, w.grad, count.requires_grad, out.grad_fn.name()))
+    assert type(out.grad_fn).__module__ == "custom_autograd.native"
     torch.manual_seed(1)
     x, w = drawn(2, 4, grad=True), drawn(4, grad=True)
     with through_dispatcher():
@@ -427,3 +428,105 @@ def test_compiled_autograd(is_hidden, fresh_compiler):
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1], other[1])
     assert count == expected_count
+
+
+@custom_op("native::weighted")
+def weighted(xs: list[Tensor], bias: Tensor | None, fixed: list[Tensor], scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    xs.reverse()  # the list is the kernel's own
+    total = sum(xs) * scale + sum(fixed)
+    return (total if bias is None else total + bias), total * 2
+
+
+@weighted.register_backward
+def _(grad_output_0, grad_output_1, xs, bias, fixed, scale):
+    grad = grad_output_0 + 2 * grad_output_1
+    return {
+        "xs": [grad * scale for _ in xs],
+        "bias": grad_output_0,
+        "fixed": lambda: [grad * 1 for _ in fixed],
+    }
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("kind", ["all", "some", "none in list", "fixed too", "no tensors", "tuple"])
+def test_lists(kind, has_bias):
+    def inputs():
+        torch.manual_seed(3)
+        count = 0 if kind == "no tensors" else 3
+        xs = [drawn(4, grad=kind != "none in list" and (kind != "some" or i == 1)) for i in range(count)]
+        fixed = [drawn(4, grad=kind == "fixed too") for _ in range(2)]
+        return (tuple(xs) if kind == "tuple" else xs), drawn(4, grad=True) if has_bias else None, fixed
+
+    def run():
+        xs, bias, fixed = inputs()
+        before = list(xs)
+        out, double = weighted(xs, bias, fixed, scale=2.0)
+        assert all(one is other for one, other in zip(xs, before, strict=True))
+        leaves = [t for t in (*xs, bias, *fixed) if t is not None and t.requires_grad]
+        found = [out, double]
+        if leaves:
+            found += torch.autograd.grad([out, double], leaves, [drawn(4), drawn(4)], allow_unused=True)
+        return found
+
+    runs = [run() for _ in range(3)]
+    assert known(weighted) > 0 or kind == "fixed too"
+    with through_dispatcher():
+        expected = run()
+    for found in runs:
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_list_is_differentiated_twice_and_checked():
+    xs = [drawn(3, grad=True, dtype=torch.float64) for _ in range(2)]
+    fixed = [drawn(3, dtype=torch.float64)]
+    for _ in range(3):
+        out, _ = weighted(xs, None, fixed)
+
+    def call(*tensors):
+        return weighted(list(tensors), None, fixed)
+
+    assert torch.autograd.gradcheck(call, xs)
+    assert torch.autograd.gradgradcheck(call, xs)
+    assert type(out.grad_fn).__module__ == "custom_autograd.native"
+    assert [len(out.grad_fn._saved_xs), len(out.grad_fn._saved_fixed)] == [2, 1]
+    assert out.grad_fn.needs_input_grad == weighted_needs(xs, fixed)
+
+
+def weighted_needs(xs, fixed):
+    with through_dispatcher():
+        return weighted(xs, None, fixed)[0].grad_fn.needs_input_grad
+
+
+def test_a_misfit_in_a_list_raises_what_the_dispatcher_way_raises():
+    @custom_op("native::misfits")
+    def misfits(xs: list[Tensor]) -> Tensor:
+        return sum(xs)
+
+    @misfits.register_backward
+    def _(grad, xs):
+        return [grad, grad[:1]]
+
+    xs = [drawn(3, grad=True), drawn(3, grad=True)]
+    for _ in range(3):
+        out = misfits(xs)
+    with pytest.raises(Exception, match="misfits") as native:
+        out.sum().backward()
+    with through_dispatcher(), pytest.raises(type(native.value)) as other:
+        misfits(xs).sum().backward()
+    assert str(native.value) == str(other.value)
+
+
+def test_compiled_autograd_of_lists(fresh_compiler):
+    def gradients():
+        torch.manual_seed(0)
+        xs, fixed = [drawn(4, grad=True) for _ in range(2)], [drawn(4)]
+        for _ in range(2):
+            out, _ = weighted(xs, None, fixed, scale=3.0)
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+            out.sum().backward()
+        return [x.grad for x in xs]
+
+    native = gradients()
+    with through_dispatcher():
+        expected = gradients()
+    assert all(torch.equal(one, other) for one, other in zip(native, expected, strict=True))

@@ -23,26 +23,32 @@ TORCH_API const std::vector<DynamicLayer>& getDynamicLayerStack();
 
 namespace {
 
-enum class Rule : char { tensor, optional_tensor, exact, integer, text };
+enum class Value : char { tensor, list, exact, integer, text };
 
 // What the schema says of one argument.
 struct Argument {
   PyObject* name;          // interned, owned by the call
   PyObject* fallback;      // the default, or null
-  Rule rule;
+  Value kind;
   bool is_optional;
   bool is_keyword_only;
-  PyTypeObject* type;      // of its values, where the rule is `exact`
+  PyTypeObject* type;      // of its values, where the kind is `exact`
+};
+
+struct KindOfTensor {
+  uint64_t keys;
+  c10::ScalarType dtype;
+  c10::Device device;
+  bool requires_grad;
 };
 
 // One kind of call. Counted under the GIL, as Python's objects are.
 struct Kind {
   Py_ssize_t holders = 1;
   uint64_t included, excluded;
-  uint64_t is_there = 0, requires_grad = 0;  // by argument, as bits
-  std::array<uint64_t, MOST> keys;
-  std::array<c10::ScalarType, MOST> dtypes;
-  std::vector<c10::Device> devices = std::vector<c10::Device>(MOST, c10::Device(c10::kCPU));
+  uint64_t requires_grad = 0;        // by argument, as bits
+  std::array<int16_t, MOST> counts;  // by argument: how many tensors; -1 for None
+  std::vector<KindOfTensor> tensors;
   bool is_checked, is_blind;
   Held function, record;
   std::shared_ptr<const Recipe> recipe;
@@ -72,10 +78,12 @@ struct Call {
   uint64_t visible;  // outputs that a call returns, as bits
   uint64_t written;  // arguments that kernels write to
   int outputs, positional;
+  bool has_lists;
   uint32_t misses;
 };
 
 constexpr size_t MOST_KINDS = 8;
+constexpr Py_ssize_t MOST_IN_LIST = 256;
 PyObject* call_name = nullptr;  // "__call__"
 PyTypeObject CallType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
@@ -110,6 +118,10 @@ bool has_tangent(const at::TensorImpl* tensor) {
   return meta && meta->fw_grad_;
 }
 
+bool is_simple(PyObject* value) {
+  return THPVariable_CheckExact(value) && !has_tangent(THPVariable_Unpack(value).unsafeGetTensorImpl());
+}
+
 // Whether each value is of the class that the schema wants, so that it reaches a kernel as it is.
 bool is_plain(const Call* op, const Values& values) {
   const auto& arguments = *op->arguments;
@@ -117,22 +129,29 @@ bool is_plain(const Call* op, const Values& values) {
     PyObject* value = values[i];
     const Argument& argument = arguments[i];
     if (argument.is_optional && value == Py_None) continue;
-    switch (argument.rule) {
-      case Rule::tensor:
-      case Rule::optional_tensor:
-        if (!THPVariable_CheckExact(value) || has_tangent(THPVariable_Unpack(value).unsafeGetTensorImpl())) return false;
+    switch (argument.kind) {
+      case Value::tensor:
+        if (!is_simple(value)) return false;
         break;
-      case Rule::exact:
+      case Value::list: {
+        if (!PyList_CheckExact(value) && !PyTuple_CheckExact(value)) return false;
+        Py_ssize_t count = PySequence_Fast_GET_SIZE(value);
+        if (count > MOST_IN_LIST) return false;
+        for (Py_ssize_t k = 0; k < count; ++k)
+          if (!is_simple(PySequence_Fast_GET_ITEM(value, k))) return false;
+        break;
+      }
+      case Value::exact:
         if (Py_TYPE(value) != argument.type) return false;
         break;
-      case Rule::integer: {
+      case Value::integer: {
         int overflow = 0;
         if (!PyLong_CheckExact(value)) return false;
         PyLong_AsLongLongAndOverflow(value, &overflow);
         if (overflow) return false;
         break;
       }
-      case Rule::text:
+      case Value::text:
         if (!PyUnicode_CheckExact(value) || !PyUnicode_IS_ASCII(value)) return false;
         break;
     }
@@ -152,24 +171,36 @@ bool is_quiet(const Call* op) {
   return is_none;
 }
 
-bool is_tensor(const Argument& argument) {
-  return argument.rule == Rule::tensor || argument.rule == Rule::optional_tensor;
+bool holds_tensors(const Argument& argument) {
+  return argument.kind == Value::tensor || argument.kind == Value::list;
+}
+
+int count_of(const Argument& argument, PyObject* value) {
+  if (value == Py_None) return -1;
+  return argument.kind == Value::list ? static_cast<int>(PySequence_Fast_GET_SIZE(value)) : 1;
+}
+
+PyObject* tensor_of(const Argument& argument, PyObject* value, int element) {  // borrowed
+  return argument.kind == Value::list ? PySequence_Fast_GET_ITEM(value, element) : value;
 }
 
 bool is_of_kind(const Call* op, const Kind& kind, const Values& values) {
   auto modes = c10::impl::tls_local_dispatch_key_set();
   if (modes.included_.raw_repr() != kind.included || modes.excluded_.raw_repr() != kind.excluded) return false;
   const auto& arguments = *op->arguments;
+  const KindOfTensor* expected = kind.tensors.data();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!is_tensor(arguments[i])) continue;
-    bool is_there = values[i] != Py_None;
-    if (is_there != static_cast<bool>(kind.is_there >> i & 1)) return false;
-    if (!is_there) continue;
-    const at::TensorImpl* tensor = THPVariable_Unpack(values[i]).unsafeGetTensorImpl();
-    if (tensor->key_set().raw_repr() != kind.keys[i] ||
-        c10::typeMetaToScalarType(tensor->dtype()) != kind.dtypes[i] || tensor->device() != kind.devices[i] ||
-        tensor->requires_grad() != static_cast<bool>(kind.requires_grad >> i & 1))
-      return false;
+    if (!holds_tensors(arguments[i])) continue;
+    int count = count_of(arguments[i], values[i]);
+    if (count != kind.counts[i]) return false;
+    for (int element = 0; element < count; ++element, ++expected) {
+      const at::TensorImpl* tensor =
+          THPVariable_Unpack(tensor_of(arguments[i], values[i], element)).unsafeGetTensorImpl();
+      if (tensor->key_set().raw_repr() != expected->keys ||
+          c10::typeMetaToScalarType(tensor->dtype()) != expected->dtype || tensor->device() != expected->device ||
+          tensor->requires_grad() != expected->requires_grad)
+        return false;
+    }
   }
   return true;
 }
@@ -198,8 +229,27 @@ const Kind* look_up(Call* op, const Values& values) {
 
 // ---------------------------------------------------------------------------------------------------- running a call
 
+// The lists of a call, copied: who gave them may change them meanwhile.
+struct Lists {
+  std::vector<THPObjectPtr> owned;
+
+  void copy(const Call* op, const Values& values, Values& copies) {
+    copies = values;
+    for (size_t i = 0; i < op->arguments->size(); ++i) {
+      if ((*op->arguments)[i].kind != Value::list || values[i] == Py_None) continue;
+      owned.emplace_back(checked(PySequence_List(values[i])));
+      copies[i] = owned.back().get();
+    }
+  }
+};
+
+// A kernel gets lists of its own, as from the dispatcher.
 PyObject* call_kernel(const Call* op, PyObject* function, const Values& values) {
-  return PyObject_Vectorcall(function, values.data(), op->positional, op->keywords);
+  if (!op->has_lists) return PyObject_Vectorcall(function, values.data(), op->positional, op->keywords);
+  Lists lists;
+  Values copies;
+  lists.copy(op, values, copies);
+  return PyObject_Vectorcall(function, copies.data(), op->positional, op->keywords);
 }
 
 PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
@@ -221,8 +271,12 @@ bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, cons
     if (!is_plain_tensor(one)) return false;
     if (!kind.is_checked) continue;
     if (THPVariable_Unpack(one).is_view()) return false;
-    for (size_t k = 0; k < op->arguments->size(); ++k)
-      if (values[k] == one) return false;
+    for (size_t k = 0; k < op->arguments->size(); ++k) {
+      const Argument& argument = (*op->arguments)[k];
+      if (!holds_tensors(argument)) continue;
+      for (int element = 0; element < count_of(argument, values[k]); ++element)
+        if (tensor_of(argument, values[k], element) == one) return false;
+    }
     for (int k = 0; k < i; ++k)
       if (PyTuple_GET_ITEM(result, k) == one) return false;
   }
@@ -241,10 +295,13 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
   torch::autograd::edge_list edges;
   node->inputs = static_cast<int>(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!is_tensor(arguments[i]) || values[i] == Py_None) continue;
-    const Tensor& tensor = THPVariable_Unpack(values[i]);
-    node->edge_of[i] = static_cast<int8_t>(edges.size());
-    edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
+    if (!holds_tensors(arguments[i])) continue;
+    node->count_of[i] = static_cast<int16_t>(count_of(arguments[i], values[i]));
+    if (node->count_of[i] > 0) node->edge_of[i] = static_cast<int16_t>(edges.size());
+    for (int element = 0; element < node->count_of[i]; ++element) {
+      const Tensor& tensor = THPVariable_Unpack(tensor_of(arguments[i], values[i], element));
+      edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
+    }
   }
   node->set_next_edges(std::move(edges));
   auto output = [&](int64_t i) { return op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result; };
@@ -255,13 +312,20 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
     else
       node->add_input_metadata(Node::undefined_input());
   }
-  for (const Saved& one : kind.recipe->saved) {
+  for (size_t row = 0; row < kind.recipe->saved.size(); ++row) {
+    const Saved& one = kind.recipe->saved[row];
     PyObject* value = one.is_output ? output(one.index) : values[one.index];
-    bool is_wanted = one.users == ~uint64_t(0) || (one.users & kind.requires_grad) != 0;
-    if (is_wanted && value != Py_None)
-      node->saved.emplace_back(THPVariable_Unpack(value), one.is_output);
-    else
-      node->saved.emplace_back();
+    bool is_wanted = value != Py_None && (one.users == ~uint64_t(0) || (one.users & kind.requires_grad) != 0);
+    if (one.is_output || arguments[one.index].kind == Value::tensor) {
+      if (is_wanted)
+        node->saved.emplace_back(THPVariable_Unpack(value), one.is_output);
+      else
+        node->saved.emplace_back();
+      continue;
+    }
+    node->width_of[row] = static_cast<int16_t>(is_wanted ? count_of(arguments[one.index], value) : -1);
+    for (int element = 0; element < node->width_of[row]; ++element)
+      node->saved.emplace_back(THPVariable_Unpack(tensor_of(arguments[one.index], value, element)), false);
   }
   if (kind.recipe->kept.empty()) return;
   THPObjectPtr kept(checked(PyTuple_New(kind.recipe->kept.size())));
@@ -339,6 +403,12 @@ PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyOb
   if (!found) found = look_up(op, values);
   if (!found) return in_python(self, args, flags, keywords);
   KindPointer held(found);
+  Lists lists;
+  if (op->has_lists) {
+    Values copies;
+    lists.copy(op, values, copies);
+    values = copies;
+  }
   if (found->record.object != Py_None && !found->recipe && at::GradMode::is_enabled()) {
     THPObjectPtr result(checked(PyObject_Vectorcall(found->record.object, values.data(), op->arguments->size(), nullptr)));
     return returned(op, result);
@@ -381,15 +451,18 @@ PyObject* add(PyObject* object, PyObject* args) {
   auto modes = c10::impl::tls_local_dispatch_key_set();
   kind->included = modes.included_.raw_repr();
   kind->excluded = modes.excluded_.raw_repr();
+  kind->counts.fill(0);
   for (size_t i = 0; i < op->arguments->size(); ++i) {
+    const Argument& argument = (*op->arguments)[i];
+    if (!holds_tensors(argument)) continue;
     PyObject* value = PyTuple_GET_ITEM(given, i);
-    if (!is_tensor((*op->arguments)[i]) || value == Py_None) continue;
-    const Tensor& tensor = THPVariable_Unpack(value);
-    kind->is_there |= uint64_t(1) << i;
-    kind->requires_grad |= uint64_t(tensor.requires_grad()) << i;
-    kind->keys[i] = tensor.key_set().raw_repr();
-    kind->dtypes[i] = tensor.scalar_type();
-    kind->devices[i] = tensor.device();
+    kind->counts[i] = static_cast<int16_t>(count_of(argument, value));
+    for (int element = 0; element < kind->counts[i]; ++element) {
+      const Tensor& tensor = THPVariable_Unpack(tensor_of(argument, value, element));
+      kind->requires_grad |= uint64_t(tensor.requires_grad()) << i;
+      kind->tensors.push_back(
+          {tensor.key_set().raw_repr(), tensor.scalar_type(), tensor.device(), tensor.requires_grad()});
+    }
   }
   kind->is_checked = is_checked;
   kind->is_blind = is_blind;
@@ -456,10 +529,12 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
       return -1;
     Argument argument;
     argument.name = name;
-    argument.rule = *rule == 'T' ? (is_optional ? Rule::optional_tensor : Rule::tensor)
-        : *rule == 'i'           ? Rule::integer
-        : *rule == 's'           ? Rule::text
-                                 : Rule::exact;
+    argument.kind = *rule == 'T' ? Value::tensor
+        : *rule == 'L'           ? Value::list
+        : *rule == 'i'           ? Value::integer
+        : *rule == 's'           ? Value::text
+                                 : Value::exact;
+    op->has_lists |= argument.kind == Value::list;
     argument.is_optional = is_optional;
     argument.is_keyword_only = is_keyword_only;
     argument.type = PyType_Check(type) ? reinterpret_cast<PyTypeObject*>(type) : nullptr;
@@ -544,11 +619,9 @@ PyObject* node_saved_tensors(PyObject* self, void*) {
 }
 
 PyObject* node_needs(PyObject* self, void*) {
-  auto* node = as_node(self);
-  PyObject* needs = PyTuple_New(node->inputs);
-  if (!needs) return nullptr;
-  for (int i = 0; i < node->inputs; ++i) PyTuple_SET_ITEM(needs, i, PyBool_FromLong(node->is_needed(i)));
-  return needs;
+  HANDLE_TH_ERRORS
+  return as_node(self)->needs();
+  END_HANDLE_TH_ERRORS
 }
 
 // `_saved_<name>`, then what a ctx has
@@ -564,7 +637,7 @@ PyObject* node_getattr(PyObject* self, PyObject* name) {
     for (size_t i = 0; i < rows.size(); ++i)
       if (rows[i].name == text.substr(7)) {
         PyErr_Clear();
-        return wrapped(node->unpacked()[i]);
+        return node->saved_value(i, node->unpacked());
       }
     return nullptr;
   }

@@ -15,6 +15,7 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 
@@ -54,6 +55,8 @@ struct Recipe {
   std::string name;
   uint64_t id;
   bool is_checked;
+  bool has_lists = false;
+  std::vector<bool> is_list_input;             // by input
   std::vector<bool> is_differentiable_input;   // by input
   std::vector<bool> is_differentiable_output;  // by output
   std::vector<Saved> saved;
@@ -67,6 +70,10 @@ struct Recipe {
     name = THPUtils_unpackString(attribute(given, "name").object);
     is_checked = attribute(given, "is_checked").object == Py_True;
     for (int64_t one : integers(attribute(given, "differentiable_inputs"))) is_differentiable_input.push_back(one);
+    for (int64_t one : integers(attribute(given, "list_inputs"))) {
+      is_list_input.push_back(one);
+      has_lists |= one != 0;
+    }
     for (int64_t one : integers(attribute(given, "differentiable_outputs"))) is_differentiable_output.push_back(one);
     Held rows = attribute(given, "saved");
     for (PyObject* row : items(rows)) {
@@ -118,11 +125,17 @@ struct Recipe {
 struct NativeNode final : Node {
   std::shared_ptr<const Recipe> recipe;
   int inputs = 0;
-  std::array<int8_t, MOST> edge_of;  // by input: which edge, or -1
+  std::array<int16_t, MOST> edge_of;   // by input: its edge, or the first of a list; -1 for none
+  std::array<int16_t, MOST> count_of;  // by input: how many tensors it holds; -1 for None in place of a list
+  std::array<int16_t, MOST> width_of;  // by saved value: how many tensors it holds; -1 for None in place of a list
   c10::SmallVector<SavedVariable, 4> saved;
   Held kept;  // a tuple, or nothing
 
-  explicit NativeNode(std::shared_ptr<const Recipe> its) : recipe(std::move(its)) { edge_of.fill(-1); }
+  explicit NativeNode(std::shared_ptr<const Recipe> its) : recipe(std::move(its)) {
+    edge_of.fill(-1);
+    count_of.fill(0);
+    width_of.fill(1);
+  }
 
   PyObject* kept_tuple() const {  // a new reference
     return kept.object ? Py_NewRef(kept.object) : checked(PyTuple_New(0));
@@ -143,12 +156,33 @@ struct NativeNode final : Node {
     return values;
   }
 
-  bool is_needed(int input) const {
-    return edge_of[input] >= 0 && next_edge(edge_of[input]).is_valid();
+  // By input and, for a list, by element.
+  bool is_needed(int input, int element = 0) const {
+    return edge_of[input] >= 0 && element < count_of[input] && next_edge(edge_of[input] + element).is_valid();
   }
 
-  bool is_wanted(int input) const {  // in the backward pass in progress
-    return is_needed(input) && task_should_compute_output(edge_of[input]);
+  bool is_wanted(int input, int element = 0) const {  // in the backward pass in progress
+    return is_needed(input, element) && task_should_compute_output(edge_of[input] + element);
+  }
+
+  bool is_any_wanted(int input) const {
+    for (int element = 0; element < count_of[input]; ++element)
+      if (is_wanted(input, element)) return true;
+    return false;
+  }
+
+  // Which gradients are needed, as on ctx: lists spread out, behind an entry for their lengths.
+  PyObject* needs() const {
+    THPObjectPtr found(checked(PyList_New(0)));
+    auto add = [&](bool need) {
+      if (PyList_Append(found.get(), need ? Py_True : Py_False) < 0) throw_python_error();
+    };
+    if (recipe->has_lists) add(false);
+    for (int i = 0; i < inputs; ++i) {
+      int count = recipe->is_list_input[i] ? count_of[i] : 1;
+      for (int element = 0; element < count; ++element) add(is_needed(i, element));
+    }
+    return checked(PyList_AsTuple(found.get()));
   }
 
   variable_list apply(variable_list&& grads) override {
@@ -156,7 +190,8 @@ struct NativeNode final : Node {
     pybind11::gil_scoped_acquire gil;
     Running running(this, &values);
     if (recipe->rule.function && is_plain(grads, values)) return by_rule(grads, values);
-    THPObjectPtr result(is_lazy(grads, values) ? Py_NewRef(Py_NotImplemented) : quick(grads, values));
+    bool has_quick = recipe->quick != Py_None && !is_lazy(grads, values);
+    THPObjectPtr result(!has_quick ? Py_NewRef(Py_NotImplemented) : quick(grads, values));
     bool is_quick = result.get() != Py_NotImplemented;
     if (!is_quick) result = general(grads, values);
     return gradients(result.get(), is_quick);
@@ -166,8 +201,10 @@ struct NativeNode final : Node {
   bool is_lazy(const variable_list& grads, const std::vector<Tensor>& values) const {
     for (const Tensor& grad : grads)
       if (grad.defined() && (grad.is_neg() || grad.is_conj())) return true;
-    for (size_t i = 0; i < values.size(); ++i)
-      if (recipe->saved[i].is_output && values[i].defined() && (values[i].is_neg() || values[i].is_conj())) return true;
+    size_t start = 0;
+    for (size_t i = 0; i < recipe->saved.size(); start += std::max<int>(width_of[i++], 0))
+      if (recipe->saved[i].is_output && values[start].defined() && (values[start].is_neg() || values[start].is_conj()))
+        return true;
     return false;
   }
 
@@ -192,8 +229,10 @@ struct NativeNode final : Node {
     for (const RuleArgument& one : rule.arguments) {
       if (one.source == RuleArgument::kept)
         args[count++] = Py_NewRef(PyTuple_GET_ITEM(kept.object, one.index));
+      else if (one.source == RuleArgument::gradient)
+        args[count++] = wrapped(grads[one.index]);
       else
-        args[count++] = wrapped(one.source == RuleArgument::gradient ? grads[one.index] : values[one.index]);
+        args[count++] = saved_value(one.index, values);
     }
     size_t positional = rule.keywords ? 0 : count - 1;
     THPObjectPtr result(
@@ -209,15 +248,30 @@ struct NativeNode final : Node {
     for (size_t i = 0; i < rule.inputs.size(); ++i) {
       int64_t input = rule.inputs[i];
       PyObject* one = taken[i];
-      if (!is_wanted(input)) continue;
+      if (!is_any_wanted(input)) continue;
       THPObjectPtr called;
       if (PyFunction_Check(one)) {
         called = noted(PyObject_CallNoArgs(one));
         one = called.get();
       }
-      take(found, input, one, true);
+      if (recipe->is_list_input[input])
+        take_list(found, input, one);
+      else
+        take(found, input, 0, one, true);
     }
     return found;
+  }
+
+  // A saved tensor, or a list of those.
+  PyObject* saved_value(int64_t row, const std::vector<Tensor>& values) const {
+    size_t start = 0;
+    for (int64_t i = 0; i < row; ++i) start += std::max<int>(width_of[i], 0);
+    const Saved& its = recipe->saved[row];
+    if (its.is_output || !recipe->is_list_input[its.index]) return wrapped(values[start]);
+    if (width_of[row] < 0) return Py_NewRef(Py_None);
+    PyObject* list = checked(PyList_New(width_of[row]));
+    for (int i = 0; i < width_of[row]; ++i) PyList_SET_ITEM(list, i, wrapped(values[start + i]));
+    return list;
   }
 
   // The gradients in what a rule returned, if they are all there: one, a tuple of them, or a dict by name.
@@ -236,7 +290,7 @@ struct NativeNode final : Node {
     Py_ssize_t used = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
       taken[i] = PyDict_GetItemWithError(result, PyTuple_GET_ITEM(recipe->rule.names, i));
-      if (!taken[i] && (PyErr_Occurred() || is_wanted(inputs[i]))) {
+      if (!taken[i] && (PyErr_Occurred() || is_any_wanted(inputs[i]))) {
         PyErr_Clear();
         return false;
       }
@@ -305,37 +359,84 @@ struct NativeNode final : Node {
   PyObject* context(const std::vector<Tensor>& values, bool is_traced = false) {
     THPObjectPtr tensors(checked(PyTuple_New(values.size())));
     for (size_t i = 0; i < values.size(); ++i) PyTuple_SET_ITEM(tensors.get(), i, wrapped(values[i]));
-    THPObjectPtr needs(checked(PyTuple_New(inputs)));
-    for (int i = 0; i < inputs; ++i) PyTuple_SET_ITEM(needs.get(), i, PyBool_FromLong(is_needed(i)));
+    THPObjectPtr its_needs(needs());
+    THPObjectPtr lengths(checked(recipe->has_lists ? lengths_of_lists() : Py_NewRef(Py_None)));
     THPObjectPtr node(checked(torch::autograd::functionToPyObject(getptr()))), its_kept(kept_tuple());
     return checked(PyObject_CallFunctionObjArgs(
-        recipe->context, node.get(), tensors.get(), needs.get(), its_kept.get(), is_traced ? Py_True : Py_False,
+        recipe->context, node.get(), tensors.get(), its_needs.get(), lengths.get(), its_kept.get(), is_traced ? Py_True : Py_False,
         nullptr));
   }
 
-  // What Python returned, one entry per input of the op, as one gradient per edge.
+  // (by input, by saved value): how many tensors each holds
+  PyObject* lengths_of_lists() const {
+    THPObjectPtr its_inputs(checked(PyTuple_New(inputs))), its_saved(checked(PyTuple_New(recipe->saved.size())));
+    for (int i = 0; i < inputs; ++i) PyTuple_SET_ITEM(its_inputs.get(), i, PyLong_FromLong(count_of[i]));
+    for (size_t i = 0; i < recipe->saved.size(); ++i) PyTuple_SET_ITEM(its_saved.get(), i, PyLong_FromLong(width_of[i]));
+    return PyTuple_Pack(2, its_inputs.get(), its_saved.get());
+  }
+
+  // What Python returned, in the order of what is needed, as one gradient per edge.
   variable_list gradients(PyObject* result, bool is_quick) {
     bool is_single = inputs == 1 && !PyTuple_CheckExact(result);
-    if (!is_single && (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != inputs))
+    int expected = recipe->has_lists;
+    for (int i = 0; i < inputs; ++i) expected += recipe->is_list_input[i] ? std::max<int>(count_of[i], 0) : 1;
+    if (!is_single && (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != expected))
       throw std::runtime_error(recipe->name + ": the generated backward returns another number of gradients");
     variable_list found(num_outputs());
-    for (int i = 0; i < inputs; ++i)
-      if (edge_of[i] >= 0) take(found, i, is_single ? result : PyTuple_GET_ITEM(result, i), is_quick);
+    int position = recipe->has_lists;
+    for (int i = 0; i < inputs; ++i) {
+      int count = recipe->is_list_input[i] ? std::max<int>(count_of[i], 0) : 1;
+      for (int element = 0; element < count; ++element, ++position)
+        if (edge_of[i] >= 0) take(found, i, element, is_single ? result : PyTuple_GET_ITEM(result, position), is_quick);
+    }
     return found;
   }
 
-  void take(variable_list& found, int input, PyObject* gradient, bool is_looked_at) const {
+  // The gradient of one tensor. Where it is looked at and does not fit, Python mends it, or says what is wrong.
+  void take(variable_list& found, int input, int element, PyObject* gradient, bool is_looked_at) const {
     if (gradient == Py_None && !is_looked_at) return;
     THPObjectPtr mended;
-    if (is_looked_at && !(is_plain_tensor(gradient) && (!recipe->is_checked || fits(gradient, edge_of[input])))) {
-      if (!is_wanted(input)) return;
-      THPObjectPtr index(checked(PyLong_FromLong(input)));
-      mended = checked(PyObject_CallFunctionObjArgs(recipe->fit, index.get(), gradient, nullptr));
+    if (is_looked_at && !is_fit(gradient, edge_of[input] + element)) {
+      if (!is_wanted(input, element)) return;
+      mended = mend(input, gradient);
       gradient = mended.get();
     }
+    keep(found, edge_of[input] + element, gradient);
+  }
+
+  void take_list(variable_list& found, int input, PyObject* gradients) const {
+    THPObjectPtr mended;
+    if (!is_fit_list(gradients, input)) {
+      mended = mend(input, gradients);
+      gradients = mended.get();
+      if (gradients == Py_None) return;
+      if (!PyList_CheckExact(gradients) || PyList_GET_SIZE(gradients) != count_of[input])
+        throw std::runtime_error(recipe->name + ": gradients of a list are another number than its tensors");
+    }
+    for (int element = 0; element < count_of[input]; ++element)
+      if (is_wanted(input, element)) keep(found, edge_of[input] + element, PyList_GET_ITEM(gradients, element));
+  }
+
+  PyObject* mend(int input, PyObject* gradient) const {
+    THPObjectPtr index(checked(PyLong_FromLong(input)));
+    return checked(PyObject_CallFunctionObjArgs(recipe->fit, index.get(), gradient, nullptr));
+  }
+
+  void keep(variable_list& found, int edge, PyObject* gradient) const {
     if (gradient == Py_None) return;
     if (!THPVariable_Check(gradient)) throw std::runtime_error(recipe->name + ": a gradient is not a tensor");
-    found[edge_of[input]] = THPVariable_Unpack(gradient);
+    found[edge] = THPVariable_Unpack(gradient);
+  }
+
+  bool is_fit(PyObject* gradient, int edge) const {
+    return is_plain_tensor(gradient) && (!recipe->is_checked || fits(gradient, edge));
+  }
+
+  bool is_fit_list(PyObject* gradients, int input) const {
+    if (!PyList_CheckExact(gradients) || PyList_GET_SIZE(gradients) != count_of[input]) return false;
+    for (int element = 0; element < count_of[input]; ++element)
+      if (!is_needed(input, element) || !is_fit(PyList_GET_ITEM(gradients, element), edge_of[input] + element)) return false;
+    return true;
   }
 
   bool fits(PyObject* gradient, int edge_number) const {
@@ -352,8 +453,13 @@ struct NativeNode final : Node {
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     auto* self = const_cast<NativeNode*>(this);
     args.collect(recipe->id);
-    for (int i = 0; i < inputs; ++i) args.collect(is_needed(i));
-    for (size_t i = 0; i < saved.size(); ++i) args.collect(saved[i], recipe->saved[i].is_output);
+    for (int i = 0; i < inputs; ++i) {
+      args.collect(static_cast<int64_t>(count_of[i]));
+      for (int element = 0; element < count_of[i]; ++element) args.collect(is_needed(i, element));
+    }
+    size_t position = 0;
+    for (size_t i = 0; i < recipe->saved.size(); ++i)
+      for (int element = 0; element < width_of[i]; ++element) args.collect(saved[position++], recipe->saved[i].is_output);
     pybind11::gil_scoped_acquire gil;
     PyObject* its_context = self->context({}, true);
     args.collect_pynode_objs(this, c10::SafePyObject(its_context, getPyInterpreter()), std::nullopt, {});
@@ -369,11 +475,10 @@ struct NativeNode final : Node {
     THPObjectPtr tensors(checked(PyTuple_New(values.size()))), grads(checked(PyTuple_New(grads_in.size())));
     for (size_t i = 0; i < values.size(); ++i) PyTuple_SET_ITEM(tensors.get(), i, wrapped(values[i]));
     for (size_t i = 0; i < grads_in.size(); ++i) PyTuple_SET_ITEM(grads.get(), i, wrapped(grads_in[i]));
-    THPObjectPtr needs(checked(PyTuple_New(inputs)));
-    for (int i = 0; i < inputs; ++i) PyTuple_SET_ITEM(needs.get(), i, PyBool_FromLong(is_needed(i)));
+    THPObjectPtr its_needs(needs());
     THPObjectPtr index(checked(PyLong_FromSize_t(std::get<0>(swapped.retrieve_pynode_objs(this)))));
     THPObjectPtr result(checked(PyObject_CallFunctionObjArgs(
-        recipe->trace, swapped.get_py_compiler(), index.get(), grads.get(), tensors.get(), needs.get(), nullptr)));
+        recipe->trace, swapped.get_py_compiler(), index.get(), grads.get(), tensors.get(), its_needs.get(), nullptr)));
     return gradients(result.get(), false);
   }
 };

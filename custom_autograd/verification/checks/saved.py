@@ -9,10 +9,10 @@ makes one Function node of its own is looked at: what torch's own ops save is to
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 
 from custom_autograd.core.samples import Sample, TensorFactory
@@ -63,7 +63,7 @@ class Kept:
 
     tensors: tuple[Tensor, ...]
     labels: tuple[str, ...]
-    node: BackwardCFunction
+    node: Any
 
 
 def _keep(function: TensorFunction) -> Kept:
@@ -98,9 +98,9 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values())
 
 
-def _on_ctx(node: BackwardCFunction) -> Iterator[Finding]:
+def _on_ctx(node: Any) -> Iterator[Finding]:  # Any: torch types no ctx
     """Yield tensors that hang on ctx as attributes, or in containers there."""
-    for name, value in vars(node).items():
+    for name, value in getattr(node, "__dict__", {}).items():  # a native node has none
         tensors = Sample(value).tensors()
         if tensors:
             size = sum(tensor.nbytes for tensor in tensors)

@@ -1,0 +1,212 @@
+"""What native code is told of the nodes of an op, and what it asks Python for where it does not know better."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from custom_autograd.autograd.vjp import Step
+from custom_autograd.dispatch.generated import Program
+from custom_autograd.torch_private.compiled_backward import trace_backward
+from custom_autograd.torch_private.functions import name_of_nodes
+from custom_autograd.torch_private.native_context import NativeContext, running_context
+from custom_autograd.values.lists import NO_LIST, SINGLE, Layout, restore
+
+ALWAYS = 2**64 - 1
+_ids = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFacts:
+    """What native code is told of the nodes of an op.
+
+    Attributes:
+        id: a number that no other rules have, by which compiled autograd knows a graph again.
+        name: of the nodes.
+        is_checked: gradients are compared with their inputs.
+        list_inputs: by input, whether it is a list of tensors, as 0 and 1.
+        differentiable_inputs: by input, whether it may carry a gradient, as 0 and 1.
+        differentiable_outputs: the same by output.
+        saved: (is an output, index, inputs for whose gradients it is saved as bits, name) of each saved tensor.
+        kept: the inputs that are kept and are not tensors.
+        quick: the quick backward: gradients, saved, needs, kept -> a gradient for each input, or NotImplemented; None
+            for an op with lists, whose one rule is called without it.
+        general: the backward of the Function: ctx, gradients -> a gradient for each input.
+        fit: input, gradient -> the gradient as it may be returned, or an error.
+        context: node, saved, needs, lengths of lists, kept, is traced -> a ctx.
+        trace: records a backward in compiled autograd.
+        rule: the one rule of the op where it can be called without the quick backward, or None.
+    """
+
+    id: int
+    name: str
+    is_checked: bool
+    list_inputs: tuple[int, ...]
+    differentiable_inputs: tuple[int, ...]
+    differentiable_outputs: tuple[int, ...]
+    saved: tuple[tuple[bool, int, int, str], ...]
+    kept: tuple[int, ...]
+    quick: Any
+    general: Any
+    fit: Any
+    context: Any
+    trace: Any
+    rule: RuleFacts | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFacts:
+    """What native code is told of the one rule of an op.
+
+    Attributes:
+        function: the rule.
+        keywords: the names of its parameters, if it takes them by keyword, or None.
+        arguments: what it is given: ("gradient", output, is filled with zeros), ("saved", index, False) or ("kept",
+            index, False), in order.
+        inputs: the inputs whose gradients it returns, in order.
+        names: their names.
+        unnamed: the outputs whose gradients it does not take.
+        is_once_differentiable: it is not to be recorded.
+        read: makes a tuple of gradients of anything else that it returned, or raises.
+        note: notes on an error that the rule raised it.
+    """
+
+    function: Any
+    keywords: tuple[str, ...] | None
+    arguments: tuple[tuple[str, int, bool], ...]
+    inputs: tuple[int, ...]
+    names: tuple[str, ...]
+    unnamed: tuple[int, ...]
+    is_once_differentiable: bool
+    read: Any
+    note: Any
+
+
+def facts_of(program: Program) -> RecipeFacts:
+    """Return what native code is told of the nodes that a program records."""
+    writer, schema = program.writer, program.plan.declaration.schema
+    inputs, outputs = list(schema.argument_names), list(schema.output_names)
+    saved = []
+    for name in writer.saved_tensors:
+        is_output = name not in inputs
+        index = outputs.index(name) if is_output else inputs.index(name)
+        users = ALWAYS if writer.is_always_saved(name) else sum(1 << inputs.index(u) for u in program.plan.saved[name])
+        saved.append((is_output, index, users, name))
+    return RecipeFacts(
+        id=next(_ids),
+        name=name_of_nodes(program.function),
+        is_checked=program.is_checked,
+        list_inputs=tuple(int(argument.is_tensor_list) for argument in schema.arguments),
+        differentiable_inputs=tuple(int(argument.is_differentiable) for argument in schema.arguments),
+        differentiable_outputs=tuple(int(output.is_differentiable) for output in schema.outputs),
+        saved=tuple(saved),
+        kept=tuple(inputs.index(name) for name in writer.saved_values),
+        quick=program.native_quick,
+        general=program.function.backward,
+        fit=partial(_fit, program),
+        context=partial(_context, program, tuple(writer.saved_values)),
+        trace=trace_backward,
+        rule=_sole_rule_of(program),
+    )
+
+
+def _sole_rule_of(program: Program) -> RuleFacts | None:
+    """Return the one rule of an op, if native code can call it by itself."""
+    writer, steps = program.writer, program.derivatives.vjp.steps
+    if len(steps) != 1 or program.plan.uncovered or program.has_wrapped_backward:
+        return None
+    step, outputs = steps[0], list(program.plan.declaration.schema.output_names)
+    inputs = list(program.plan.declaration.schema.argument_names)
+    arguments = []
+    for name in step.rule.names:
+        if name in step.results:
+            fills = step.rule.fills(name)
+            arguments.append(("gradient", outputs.index(step.results[name]), fills))
+        elif name in writer.saved_tensors:
+            arguments.append(("saved", writer.saved_tensors.index(name), False))
+        elif name in writer.saved_values:
+            arguments.append(("kept", writer.saved_values.index(name), False))
+        else:
+            return None
+    taken = {index for source, index, _ in arguments if source == "gradient"}
+    if not taken:
+        return None
+    return RuleFacts(
+        function=step.rule.function,
+        keywords=None if step.rule.is_positional else tuple(step.rule.names),
+        arguments=tuple(arguments),
+        inputs=tuple(map(inputs.index, step.reader.inputs)),
+        names=step.reader.inputs,
+        unnamed=tuple(outputs.index(name) for name in program.plan.unnamed_results),
+        is_once_differentiable=step.rule.is_once_differentiable,
+        read=partial(_read, program, step),
+        note=step.note,
+    )
+
+
+def _read(program: Program, step: Step, result: Any) -> tuple[Any, ...]:
+    """Return the gradients in a result that is neither a tuple nor a dict of them, or raise."""
+    running = running_context()
+    try:
+        return tuple(
+            step.reader.read(result, _needs_of(program, running), program.derivatives.known_of(running)).values()
+        )
+    except Exception as error:
+        step.note(error)
+        raise
+
+
+def _fit(program: Program, index: int, gradient: Any) -> Any:
+    """Return a gradient that native code found not to fit its input, as the step of its rule makes it; or raise."""
+    name = program.plan.declaration.schema.argument_names[index]
+    step = next(step for step in program.derivatives.vjp.steps if name in step.reader.inputs)
+    running = running_context()
+    need = _needs_of(program, running)[name]
+    try:
+        return step.reader.one(name, gradient, need, lambda: program.derivatives.known_of(running)[name])
+    except Exception as error:
+        step.note(error)
+        raise
+
+
+def _needs_of(program: Program, context: NativeContext) -> dict[str, Any]:
+    """Return, by differentiable input, whether its gradient is needed; a list of bools for a list."""
+    needed = context.needs_input_grad
+    if program.writer.has_lists:
+        needed = restore(needed[1:], context.layout.inputs)  # type: ignore[attr-defined]  # as on ctx
+    found = dict(zip(program.plan.declaration.schema.argument_names, needed, strict=True))
+    return {name: found[name] for name in program.writer.differentiable}
+
+
+def _context(
+    program: Program,
+    names: Sequence[str],
+    node: Any,
+    saved: Any,
+    needs: Any,
+    lengths: tuple[tuple[int, ...], tuple[int, ...]] | None,
+    kept: Any,
+    is_traced: bool,
+) -> NativeContext:
+    context: Any = NativeContext(program.function, node, saved, needs)
+    if lengths is not None:
+        schema, writer = program.plan.declaration.schema, program.writer
+        are_lists = [argument.is_tensor_list for argument in schema.arguments]
+        context.layout = Layout(list(map(_length, lengths[0], are_lists)))
+        context.layout.outputs = [SINGLE] * len(schema.outputs)
+        if writer.saves_lists():
+            context.saved_lengths = list(map(_length, lengths[1], map(writer.is_list, writer.saved_tensors)))
+    for name, value in zip(names, kept, strict=True):
+        setattr(context, f"kept_{name}", value)
+    if is_traced:  # Dynamo reads it, and cannot ask the graph
+        context.known = program.derivatives.known_of(context)
+    return context  # type: ignore[no-any-return]  # it is one
+
+
+def _length(count: int, is_list: bool) -> int:
+    if not is_list:
+        return SINGLE
+    return NO_LIST if count < 0 else count
