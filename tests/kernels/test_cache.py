@@ -89,6 +89,7 @@ def test_a_damaged_library_is_built_again(damage: Callable[[Path], None], source
     assert built == path.read_bytes()
 
 
+@pytest.mark.slow  # the tests above look at each kind of damage in this process
 @pytest.mark.parametrize("damage", [cut_short, foreign], ids=lambda damage: damage.__name__)
 def test_a_damaged_library_does_not_end_the_process_that_calls_its_kernel(
     damage: Callable[[Path], None], tmp_path: Path

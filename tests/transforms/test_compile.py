@@ -53,6 +53,7 @@ def test_torch_func_grad_inside(row):
 @pytest.mark.parametrize("row", [row for row in TWICE.values() if not row.mutates],
                          ids=[name for name, row in TWICE.items() if not row.mutates])  # fmt: skip
 @pytest.mark.parametrize("order", [hessian, lambda f: jacfwd(jacfwd(f))], ids=["hessian", "jacfwd of jacfwd"])
+@pytest.mark.slow  # the nestings look at second derivatives inside and outside a compiler, op by op
 def test_second_derivatives_inside(row, order):
     def second(f):
         return lambda x, *rest: order(lambda y: row.loss(f)(y, *rest))(x)
