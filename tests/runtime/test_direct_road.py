@@ -109,7 +109,7 @@ def cells():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("mode", "op"), cells())
+@pytest.mark.parametrize(("mode", "op"), list(cells()))
 def test_every_cell_is_the_same_on_both_roads(mode, op):
     differences = []
     for kind in list(KINDS)[::3] if mode in SLOW else KINDS:
