@@ -63,7 +63,7 @@ class NativeCalls:
         written = sum(1 << index for index, argument in enumerate(schema.arguments) if argument.is_mutated)
         keywords = tuple(argument.name for argument in schema.arguments if argument.is_keyword_only)
         objects = (
-            self.learn, self.read, record.kernels.instead, KernelUnavailable, compiling_callback, schema.named_tuple,
+            self.learn, self.read, self.run_instead, KernelUnavailable, compiling_callback, schema.named_tuple,
             keywords or None,
         )  # fmt: skip
         self.call = native.Call(rows, len(schema.outputs), visible, written, objects)
@@ -100,9 +100,20 @@ class NativeCalls:
         tensors = {argument.name: value for argument, value in rows if argument.holds_tensors}
         return self._reader.read(result, tensors, function, is_checked=is_checked)
 
+    def run_instead(self, function: Any, error: Exception, values: tuple[Any, ...]) -> Any:
+        """Run another kernel in place of one that turned out not to be available."""
+        schema = self._record.declaration.schema
+        rows = list(zip(schema.arguments, values, strict=True))
+        positional = [value for argument, value in rows if not argument.is_keyword_only]
+        keywords = {argument.name: value for argument, value in rows if argument.is_keyword_only}
+        try:
+            raise error
+        except KernelUnavailable as reason:  # the context of what is raised below
+            return self._record.kernels.instead(function, reason)(*positional, **keywords)
+
     def _facts_for(self, found: DirectCall) -> RecipeFacts | None:
         program = program_of(self._record)
-        if found[2] is None or not program.has_native_node:
+        if found[2] is None or not program.has_native_node or not program.is_checked:
             return None
         if self._facts is None or self._facts[0] is not program:
             self._facts = program, facts_of(program)
@@ -113,7 +124,8 @@ class NativeCalls:
 def _row(argument: Argument) -> tuple[str, str, bool, bool, type, tuple[Any, ...]]:
     rule, cls = RULES[argument.type.removesuffix("?")]
     given = (default_of(argument, for_dispatcher=False)[1],) if argument.has_default else ()
-    keyword = sys.intern("" if argument.is_positional_only else argument.name)  # compared by address
+    # Compared by address: a name that is made here is nobody else's.
+    keyword = f"{argument.name}, by position" if argument.is_positional_only else sys.intern(argument.name)
     return keyword, rule, argument.is_optional, argument.is_keyword_only, cls, given
 
 

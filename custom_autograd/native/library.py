@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
 from custom_autograd.core.messages import show
 from custom_autograd.torch_private.native_context import find_with
@@ -88,6 +90,7 @@ class Library:
                     self.reason = str(error)
                     raise
                 find_with(self.module.running_context)
+                torch.autograd.graph.Node.register(self.module.Node)
                 self.reason = "loaded"
             return self.module
 

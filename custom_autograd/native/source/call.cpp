@@ -37,6 +37,8 @@ struct Argument {
 
 struct KindOfTensor {
   uint64_t keys;
+  int64_t dimensions;
+  int same_as;  // the tensor before it that is the same one, or -1
   c10::ScalarType dtype;
   c10::Device device;
   bool requires_grad;
@@ -83,7 +85,7 @@ struct Call {
 };
 
 constexpr size_t MOST_KINDS = 8;
-constexpr Py_ssize_t MOST_IN_LIST = 256;
+constexpr Py_ssize_t MOST_TENSORS = 64;  // of one call
 PyObject* call_name = nullptr;  // "__call__"
 PyTypeObject CallType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
@@ -125,18 +127,20 @@ bool is_simple(PyObject* value) {
 // Whether each value is of the class that the schema wants, so that it reaches a kernel as it is.
 bool is_plain(const Call* op, const Values& values) {
   const auto& arguments = *op->arguments;
+  Py_ssize_t tensors = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     PyObject* value = values[i];
     const Argument& argument = arguments[i];
     if (argument.is_optional && value == Py_None) continue;
     switch (argument.kind) {
       case Value::tensor:
+        ++tensors;
         if (!is_simple(value)) return false;
         break;
       case Value::list: {
         if (!PyList_CheckExact(value) && !PyTuple_CheckExact(value)) return false;
         Py_ssize_t count = PySequence_Fast_GET_SIZE(value);
-        if (count > MOST_IN_LIST) return false;
+        if ((tensors += count) > MOST_TENSORS) return false;
         for (Py_ssize_t k = 0; k < count; ++k)
           if (!is_simple(PySequence_Fast_GET_ITEM(value, k))) return false;
         break;
@@ -184,11 +188,19 @@ PyObject* tensor_of(const Argument& argument, PyObject* value, int element) {  /
   return argument.kind == Value::list ? PySequence_Fast_GET_ITEM(value, element) : value;
 }
 
+int find_same(const at::TensorImpl* const* seen, int count, const at::TensorImpl* tensor) {
+  for (int i = 0; i < count; ++i)
+    if (seen[i] == tensor) return i;
+  return -1;
+}
+
 bool is_of_kind(const Call* op, const Kind& kind, const Values& values) {
   auto modes = c10::impl::tls_local_dispatch_key_set();
   if (modes.included_.raw_repr() != kind.included || modes.excluded_.raw_repr() != kind.excluded) return false;
   const auto& arguments = *op->arguments;
   const KindOfTensor* expected = kind.tensors.data();
+  const at::TensorImpl* seen[MOST_TENSORS];
+  int position = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!holds_tensors(arguments[i])) continue;
     int count = count_of(arguments[i], values[i]);
@@ -198,8 +210,10 @@ bool is_of_kind(const Call* op, const Kind& kind, const Values& values) {
           THPVariable_Unpack(tensor_of(arguments[i], values[i], element)).unsafeGetTensorImpl();
       if (tensor->key_set().raw_repr() != expected->keys ||
           c10::typeMetaToScalarType(tensor->dtype()) != expected->dtype || tensor->device() != expected->device ||
-          tensor->requires_grad() != expected->requires_grad)
+          tensor->dim() != expected->dimensions || tensor->requires_grad() != expected->requires_grad)
         return false;
+      if (find_same(seen, position, tensor) != expected->same_as) return false;
+      seen[position++] = tensor;
     }
   }
   return true;
@@ -260,8 +274,8 @@ PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
   PyErr_NormalizeException(&type, &error, &trace);
   if (trace) PyException_SetTraceback(error, trace);
   THPObjectPtr owned_type(type), owned_error(error), owned_trace(trace);
-  THPObjectPtr other(checked(PyObject_CallFunctionObjArgs(op->instead, kind.function.object, error, nullptr)));
-  return checked(call_kernel(op, other.get(), values));
+  THPObjectPtr given(as_tuple(op, values));
+  return checked(PyObject_CallFunctionObjArgs(op->instead, kind.function.object, error, given.get(), nullptr));
 }
 
 bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
@@ -289,6 +303,14 @@ PyObject* read(const Call* op, const Kind& kind, THPObjectPtr& result, const Val
       op->read, result.get(), given.get(), kind.function.object, kind.is_checked ? Py_True : Py_False, nullptr));
 }
 
+// A view that a kernel returned is not to be written to: as `Function` says of the views that it returns.
+void mark_view(const Tensor& tensor, int differentiable) {
+  if (!tensor.is_view()) return;
+  using torch::autograd::CreationMeta;
+  auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);
+  if (meta) meta->set_creation_meta(differentiable > 1 ? CreationMeta::MULTI_OUTPUT_NODE : CreationMeta::IN_CUSTOM_FUNCTION);
+}
+
 void record(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
   auto node = make_node<NativeNode>(kind.recipe);
   const auto& arguments = *op->arguments;
@@ -304,13 +326,27 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
     }
   }
   node->set_next_edges(std::move(edges));
+  if (!kind.recipe->kept.empty()) {
+    THPObjectPtr kept(checked(PyTuple_New(kind.recipe->kept.size())));
+    for (size_t i = 0; i < kind.recipe->kept.size(); ++i)
+      PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(values[kind.recipe->kept[i]]));
+    node->kept = Held(kept.get());
+  }
   auto output = [&](int64_t i) { return op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result; };
+  auto is_differentiable = [&](int i, const Tensor& tensor) {
+    return kind.recipe->is_differentiable_output[i] && torch::autograd::isDifferentiableType(tensor.scalar_type());
+  };
+  int differentiable = 0;
+  for (int i = 0; i < op->outputs; ++i) differentiable += is_differentiable(i, THPVariable_Unpack(output(i)));
   for (int i = 0; i < op->outputs; ++i) {
     const Tensor& tensor = THPVariable_Unpack(output(i));
-    if (kind.recipe->is_differentiable_output[i] && torch::autograd::isDifferentiableType(tensor.scalar_type()))
+    if (is_differentiable(i, tensor)) {
       torch::autograd::set_history(tensor, node);
-    else
+      mark_view(tensor, differentiable);
+    } else {
       node->add_input_metadata(Node::undefined_input());
+      if (tensor.requires_grad()) tensor.detach_();
+    }
   }
   for (size_t row = 0; row < kind.recipe->saved.size(); ++row) {
     const Saved& one = kind.recipe->saved[row];
@@ -327,11 +363,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
     for (int element = 0; element < node->width_of[row]; ++element)
       node->saved.emplace_back(THPVariable_Unpack(tensor_of(arguments[one.index], value, element)), false);
   }
-  if (kind.recipe->kept.empty()) return;
-  THPObjectPtr kept(checked(PyTuple_New(kind.recipe->kept.size())));
-  for (size_t i = 0; i < kind.recipe->kept.size(); ++i)
-    PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(values[kind.recipe->kept[i]]));
-  node->kept = Held(kept.get());
+  node->is_complete = true;
 }
 
 // What a call returns: hidden outputs are dropped.
@@ -358,6 +390,7 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values) {
     result = run_kernel(op, kind, values);
   } else {
     at::AutoGradMode off(false);
+    c10::AutoFwGradMode forward(!is_recorded && c10::AutogradState::get_tls_state().get_fw_grad_mode());
     result = run_kernel(op, kind, values);
   }
   if (!is_as_it_should_be(op, kind, result.get(), values)) result = read(op, kind, result, values);
@@ -395,6 +428,7 @@ Call* call_of(PyObject* self) {  // the slot before that of the vectorcall: see 
 
 PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
   Call* op = call_of(self);
+  if (!op || Py_TYPE(op) != &CallType) return in_python(self, args, flags, keywords);
   THPObjectPtr owner(Py_NewRef(reinterpret_cast<PyObject*>(op)));
   Values values;
   if (!bind_arguments(op, args, PyVectorcall_NARGS(flags), keywords, values) || !is_plain(op, values) || !is_quiet(op))
@@ -428,6 +462,15 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* ke
   return nullptr;
 }
 
+// tp_call: by way of the vectorcall, but for an object whose slot nobody has filled.
+PyObject* call_with_tuple(PyObject* self, PyObject* args, PyObject* keywords) {
+  auto* slot = reinterpret_cast<char*>(self) + Py_TYPE(self)->tp_vectorcall_offset;
+  if (*reinterpret_cast<vectorcallfunc*>(slot)) return PyVectorcall_Call(self, args, keywords);
+  PyObject* function = PyDict_GetItem(Py_TYPE(self)->tp_dict, call_name);  // borrowed
+  THPObjectPtr bound(function ? PyMethod_New(function, self) : nullptr);
+  return bound ? PyObject_Call(bound.get(), args, keywords) : nullptr;
+}
+
 // ----------------------------------------------------------------------------------------------- the object in Python
 
 // The recipe that is made of these facts: that of another kind, or a new one.
@@ -452,6 +495,7 @@ PyObject* add(PyObject* object, PyObject* args) {
   kind->included = modes.included_.raw_repr();
   kind->excluded = modes.excluded_.raw_repr();
   kind->counts.fill(0);
+  std::vector<const at::TensorImpl*> seen;
   for (size_t i = 0; i < op->arguments->size(); ++i) {
     const Argument& argument = (*op->arguments)[i];
     if (!holds_tensors(argument)) continue;
@@ -460,8 +504,11 @@ PyObject* add(PyObject* object, PyObject* args) {
     for (int element = 0; element < kind->counts[i]; ++element) {
       const Tensor& tensor = THPVariable_Unpack(tensor_of(argument, value, element));
       kind->requires_grad |= uint64_t(tensor.requires_grad()) << i;
-      kind->tensors.push_back(
-          {tensor.key_set().raw_repr(), tensor.scalar_type(), tensor.device(), tensor.requires_grad()});
+      const at::TensorImpl* its = tensor.unsafeGetTensorImpl();
+      int same_as = find_same(seen.data(), static_cast<int>(seen.size()), its);
+      seen.push_back(its);
+      kind->tensors.push_back({tensor.key_set().raw_repr(), tensor.dim(), same_as, tensor.scalar_type(), tensor.device(),
+                               tensor.requires_grad()});
     }
   }
   kind->is_checked = is_checked;
@@ -699,7 +746,7 @@ PyObject* take_over(PyObject*, PyObject* given) {
   *reinterpret_cast<vectorcallfunc*>(reinterpret_cast<char*>(op) + member->offset) = call;
   type->tp_vectorcall_offset = member->offset;
   type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
-  type->tp_call = PyVectorcall_Call;
+  type->tp_call = call_with_tuple;
   PyType_Modified(type);
   Py_RETURN_NONE;
 }
@@ -739,11 +786,13 @@ PyMODINIT_FUNC PyInit_call() {
   CallType.tp_methods = methods;
   if (PyType_Ready(&CallType) < 0) return nullptr;
   NodeType.tp_getattro = node_getattr;
-  torch::autograd::_initFunctionPyTypeObject(NodeType, "custom_autograd.native.Node", node_properties, node_methods);
+  torch::autograd::_initFunctionPyTypeObject(NodeType, "custom_autograd.native.CppFunction", node_properties, node_methods);
   torch::autograd::registerCppFunction(typeid(NativeNode), &NodeType);
   THPObjectPtr found(checked(PyModule_Create(&module)));
   Py_INCREF(&CallType);
   if (PyModule_AddObject(found.get(), "Call", reinterpret_cast<PyObject*>(&CallType)) < 0) return nullptr;
+  Py_INCREF(&NodeType);
+  if (PyModule_AddObject(found.get(), "Node", reinterpret_cast<PyObject*>(&NodeType)) < 0) return nullptr;
   return found.release();
   END_HANDLE_TH_ERRORS
 }

@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
 
 using at::Tensor;
 using torch::autograd::Node;
@@ -125,6 +124,7 @@ struct Recipe {
 struct NativeNode final : Node {
   std::shared_ptr<const Recipe> recipe;
   int inputs = 0;
+  bool is_complete = false, is_released = false;
   std::array<int16_t, MOST> edge_of;   // by input: its edge, or the first of a list; -1 for none
   std::array<int16_t, MOST> count_of;  // by input: how many tensors it holds; -1 for None in place of a list
   std::array<int16_t, MOST> width_of;  // by saved value: how many tensors it holds; -1 for None in place of a list
@@ -143,13 +143,18 @@ struct NativeNode final : Node {
 
   std::string name() const override { return recipe->name; }
 
+  // What is saved is guarded by the GIL and not by a lock: hooks that unpack it may ask for it themselves.
   void release_variables() override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    if (!Py_IsInitialized()) return;
+    pybind11::gil_scoped_acquire gil;
+    is_released = true;
     for (SavedVariable& one : saved) one.reset_data();
   }
 
+  // With the GIL held.
   std::vector<Tensor> unpacked() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    if (!is_complete) throw std::runtime_error(recipe->name + ": the call that recorded this node did not end");
+    if (is_released && !saved.empty()) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
     std::vector<Tensor> values;
     values.reserve(saved.size());
     for (SavedVariable& one : saved) values.push_back(one.unpack(getptr()));
@@ -161,13 +166,9 @@ struct NativeNode final : Node {
     return edge_of[input] >= 0 && element < count_of[input] && next_edge(edge_of[input] + element).is_valid();
   }
 
-  bool is_wanted(int input, int element = 0) const {  // in the backward pass in progress
-    return is_needed(input, element) && task_should_compute_output(edge_of[input] + element);
-  }
-
-  bool is_any_wanted(int input) const {
+  bool is_any_needed(int input) const {
     for (int element = 0; element < count_of[input]; ++element)
-      if (is_wanted(input, element)) return true;
+      if (is_needed(input, element)) return true;
     return false;
   }
 
@@ -186,8 +187,8 @@ struct NativeNode final : Node {
   }
 
   variable_list apply(variable_list&& grads) override {
-    std::vector<Tensor> values = unpacked();
     pybind11::gil_scoped_acquire gil;
+    std::vector<Tensor> values = unpacked();
     Running running(this, &values);
     if (recipe->rule.function && is_plain(grads, values)) return by_rule(grads, values);
     bool has_quick = recipe->quick != Py_None && !is_lazy(grads, values);
@@ -239,16 +240,16 @@ struct NativeNode final : Node {
         PyObject_Vectorcall(rule.function, args + 1, positional | PY_VECTORCALL_ARGUMENTS_OFFSET, rule.keywords));
     for (int i = 1; i < count; ++i) Py_DECREF(args[i]);
     noted(result.get());
-    PyObject* taken[MOST];  // borrowed
+    std::array<THPObjectPtr, MOST> taken;
     if (!take_apart(result.get(), taken)) {
       result = checked(PyObject_CallOneArg(rule.read, result.get()));  // a tuple, or an error that says what is wrong
-      for (size_t i = 0; i < rule.inputs.size(); ++i) taken[i] = PyTuple_GET_ITEM(result.get(), i);
+      for (size_t i = 0; i < rule.inputs.size(); ++i) taken[i] = Py_NewRef(PyTuple_GET_ITEM(result.get(), i));
     }
     variable_list found(num_outputs());
     for (size_t i = 0; i < rule.inputs.size(); ++i) {
       int64_t input = rule.inputs[i];
-      PyObject* one = taken[i];
-      if (!is_any_wanted(input)) continue;
+      PyObject* one = taken[i].get();
+      if (!is_any_needed(input)) continue;
       THPObjectPtr called;
       if (PyFunction_Check(one)) {
         called = noted(PyObject_CallNoArgs(one));
@@ -275,26 +276,27 @@ struct NativeNode final : Node {
   }
 
   // The gradients in what a rule returned, if they are all there: one, a tuple of them, or a dict by name.
-  bool take_apart(PyObject* result, PyObject** taken) const {
+  // Owned: a callable among them may change the dict.
+  bool take_apart(PyObject* result, std::array<THPObjectPtr, MOST>& taken) const {
     const auto& inputs = recipe->rule.inputs;
     if (inputs.size() == 1 && is_plain_tensor(result)) {
-      taken[0] = result;
+      taken[0] = Py_NewRef(result);
       return true;
     }
     if (PyTuple_CheckExact(result) && inputs.size() > 1) {
       if (PyTuple_GET_SIZE(result) != static_cast<Py_ssize_t>(inputs.size())) return false;
-      for (size_t i = 0; i < inputs.size(); ++i) taken[i] = PyTuple_GET_ITEM(result, i);
+      for (size_t i = 0; i < inputs.size(); ++i) taken[i] = Py_NewRef(PyTuple_GET_ITEM(result, i));
       return true;
     }
     if (!PyDict_CheckExact(result)) return false;
     Py_ssize_t used = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      taken[i] = PyDict_GetItemWithError(result, PyTuple_GET_ITEM(recipe->rule.names, i));
-      if (!taken[i] && (PyErr_Occurred() || is_any_wanted(inputs[i]))) {
+      taken[i] = Py_XNewRef(PyDict_GetItemWithError(result, PyTuple_GET_ITEM(recipe->rule.names, i)));
+      if (!taken[i] && (PyErr_Occurred() || is_any_needed(inputs[i]))) {
         PyErr_Clear();
         return false;
       }
-      used += taken[i] != nullptr;
+      used += taken[i].get() != nullptr;
     }
     return used == PyDict_GET_SIZE(result);
   }
@@ -337,7 +339,7 @@ struct NativeNode final : Node {
     owned = count;
     for (int i = 0; i < inputs; ++i)
       if (recipe->is_differentiable_input[i])
-        args[count++] = is_wanted(i) ? Py_True : Py_False;
+        args[count++] = is_needed(i) ? Py_True : Py_False;
     for (size_t i = 0; i < recipe->kept.size(); ++i) args[count++] = PyTuple_GET_ITEM(kept.object, i);
     PyObject* result =
         PyObject_Vectorcall(recipe->quick, args + 1, (count - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
@@ -397,7 +399,7 @@ struct NativeNode final : Node {
     if (gradient == Py_None && !is_looked_at) return;
     THPObjectPtr mended;
     if (is_looked_at && !is_fit(gradient, edge_of[input] + element)) {
-      if (!is_wanted(input, element)) return;
+      if (!is_needed(input, element)) return;
       mended = mend(input, gradient);
       gradient = mended.get();
     }
@@ -414,7 +416,7 @@ struct NativeNode final : Node {
         throw std::runtime_error(recipe->name + ": gradients of a list are another number than its tensors");
     }
     for (int element = 0; element < count_of[input]; ++element)
-      if (is_wanted(input, element)) keep(found, edge_of[input] + element, PyList_GET_ITEM(gradients, element));
+      if (is_needed(input, element)) keep(found, edge_of[input] + element, PyList_GET_ITEM(gradients, element));
   }
 
   PyObject* mend(int input, PyObject* gradient) const {
