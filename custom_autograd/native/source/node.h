@@ -338,8 +338,7 @@ struct NativeNode final : Node {
     for (const Tensor& value : values) args[count++] = wrapped(value);
     owned = count;
     for (int i = 0; i < inputs; ++i)
-      if (recipe->is_differentiable_input[i])
-        args[count++] = is_needed(i) ? Py_True : Py_False;
+      if (recipe->is_differentiable_input[i]) args[count++] = is_needed(i) ? Py_True : Py_False;
     for (size_t i = 0; i < recipe->kept.size(); ++i) args[count++] = PyTuple_GET_ITEM(kept.object, i);
     PyObject* result =
         PyObject_Vectorcall(recipe->quick, args + 1, (count - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
@@ -365,8 +364,8 @@ struct NativeNode final : Node {
     THPObjectPtr lengths(checked(recipe->has_lists ? lengths_of_lists() : Py_NewRef(Py_None)));
     THPObjectPtr node(checked(torch::autograd::functionToPyObject(getptr()))), its_kept(kept_tuple());
     return checked(PyObject_CallFunctionObjArgs(
-        recipe->context, node.get(), tensors.get(), its_needs.get(), lengths.get(), its_kept.get(), is_traced ? Py_True : Py_False,
-        nullptr));
+        recipe->context, node.get(), tensors.get(), its_needs.get(), lengths.get(), its_kept.get(),
+        is_traced ? Py_True : Py_False, nullptr));
   }
 
   // (by input, by saved value): how many tensors each holds
@@ -396,7 +395,7 @@ struct NativeNode final : Node {
 
   // The gradient of one tensor. Where it is looked at and does not fit, Python mends it, or says what is wrong.
   void take(variable_list& found, int input, int element, PyObject* gradient, bool is_looked_at) const {
-    if (gradient == Py_None && !is_looked_at) return;
+    if (gradient == Py_None) return;
     THPObjectPtr mended;
     if (is_looked_at && !is_fit(gradient, edge_of[input] + element)) {
       if (!is_needed(input, element)) return;
@@ -407,6 +406,7 @@ struct NativeNode final : Node {
   }
 
   void take_list(variable_list& found, int input, PyObject* gradients) const {
+    if (gradients == Py_None) return;
     THPObjectPtr mended;
     if (!is_fit_list(gradients, input)) {
       mended = mend(input, gradients);
