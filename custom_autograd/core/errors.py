@@ -30,8 +30,8 @@ class CustomAutogradError(RuntimeError):
         problem: what is wrong, in the present tense.
         expected: what would have been right.
         found: what was there instead.
-        rule: file:line of the rule, kernel or fake at fault.
-        declared: file:line of the declaration of the op.
+        rule: file and line of the rule, kernel or fake at fault.
+        declared: file and line of the declaration of the op.
         do: what to do about it.
 
     Attributes:
@@ -152,8 +152,8 @@ class Origin:
 
     Attributes:
         op: the qualified name of the op.
-        declared: file:line of its declaration.
-        rule: file:line of the rule, kernel or fake at fault, if there is one.
+        declared: file and line of its declaration.
+        rule: file and line of the rule, kernel or fake at fault, if there is one.
     """
 
     op: str

@@ -296,6 +296,26 @@ def test_a_written_input_gets_a_new_version():
     assert known(add_) > 0
 
 
+@custom_op("native::scale_all_", mutates_args=["xs", "scale"])
+def scale_all_(xs: list[Tensor], factor: float, scale: Tensor | None = None) -> Tensor:
+    for x in xs:
+        x.mul_(factor)
+    if scale is not None:
+        scale.fill_(factor)
+    return sum(xs) * 1
+
+
+@pytest.mark.parametrize("has_scale", [True, False])
+def test_written_lists_and_optionals_get_new_versions(has_scale):
+    xs, scale = [drawn(3), drawn(3)], drawn(1) if has_scale else None
+    for _ in range(4):
+        before = [x._version for x in xs]
+        expected = sum(xs) * 2
+        assert torch.equal(scale_all_(xs, 2.0, scale), expected)
+        assert all(x._version > version for x, version in zip(xs, before, strict=True))
+    assert known(scale_all_) > 0
+
+
 def test_a_kernel_that_turns_out_to_be_unavailable_is_replaced():
     @custom_op("native::fallible")
     def fallible(x: Tensor) -> Tensor:

@@ -382,6 +382,16 @@ PyObject* returned(const Call* op, THPObjectPtr& result) {
   return tuple;
 }
 
+// What kernels write to has a new version.
+void note_writes(const Call* op, const Values& values) {
+  for (size_t i = 0; i < op->arguments->size(); ++i) {
+    const Argument& argument = (*op->arguments)[i];
+    if (!(op->written >> i & 1) || !holds_tensors(argument)) continue;
+    for (int element = 0; element < count_of(argument, values[i]); ++element)
+      THPVariable_Unpack(tensor_of(argument, values[i], element)).unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 PyObject* run(const Call* op, const Kind& kind, const Values& values) {
   bool is_recording = at::GradMode::is_enabled();
   bool is_recorded = is_recording && kind.recipe;
@@ -394,10 +404,7 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values) {
     result = run_kernel(op, kind, values);
   }
   if (!is_as_it_should_be(op, kind, result.get(), values)) result = read(op, kind, result, values);
-  if (op->written) {
-    for (size_t i = 0; i < op->arguments->size(); ++i)
-      if ((op->written >> i & 1) && values[i] != Py_None) THPVariable_Unpack(values[i]).unsafeGetTensorImpl()->bump_version();
-  }
+  if (op->written) note_writes(op, values);
   if (is_recorded) record(op, kind, result.get(), values);
   return returned(op, result);
 }
