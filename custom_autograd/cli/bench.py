@@ -155,8 +155,8 @@ def _shown(value: object) -> str:
 
 
 def _left_out_line(row: Row) -> str:
-    places = [row[head] for head in ("op", "sample", "callable", "mode") if head in row]
-    return f"not measured: {', '.join(places)}: {row['reason']}"
+    labels = [row[head] for head in ("op", "sample", "callable", "mode") if head in row]
+    return f"not measured: {', '.join(labels)}: {row['reason']}"
 
 
 HEADS = {

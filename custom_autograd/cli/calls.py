@@ -65,7 +65,7 @@ def calls_of(target: Target, sample: Sample, compared: Mapping[str, Function], *
     if target.reference is not None:
         functions["reference"] = target.reference
     functions |= compared
-    if target.written_places(sample):
+    if target.written_positions(sample):
         modes = tuple(mode for mode in modes if mode == MODES[0])
     return [_call(target, name, function, sample, mode) for name, function in functions.items() for mode in modes]
 
@@ -100,12 +100,12 @@ def _call(target: Target, name: str, function: Function, sample: Sample, mode: s
 
 
 def _hidden_outputs(target: Target) -> frozenset[int]:
-    """Return the places of the outputs that a reference computes, and a call of the op does not return."""
+    """Return the positions of the outputs that a reference computes, and a call of the op does not return."""
     record = registry.record_of(target.call)
     if record is None:
         return frozenset()
     outputs = record.declaration.schema.outputs
-    return frozenset(place for place, output in enumerate(outputs) if output.is_hidden)
+    return frozenset(position for position, output in enumerate(outputs) if output.is_hidden)
 
 
 def _work(function: Function, sample: Sample, mode: str, hidden: frozenset[int]) -> Work | None:
@@ -133,7 +133,7 @@ def _with_gradient(tensor: Tensor) -> Tensor:
 def _reader(result: object, hidden: frozenset[int]) -> Reader:
     """Return a kernel with the positions of its tensors found out, which is not timed.
 
-    But for containers that have no places by number.
+    But for containers whose fields have no numbers.
     """
     visible = [path for path in _paths(result) if not path or path[0] not in hidden]
     found = [tensor for tensor in _visible(result, hidden).tensors() if tensor.requires_grad]
@@ -143,15 +143,15 @@ def _reader(result: object, hidden: frozenset[int]) -> Reader:
 
 
 def _paths(value: object) -> list[tuple[int, ...]]:
-    """Return the places of what has a gradient, in tuples and lists in each other."""
+    """Return the index paths of what has a gradient, in nested tuples and lists."""
     if isinstance(value, Tensor):
         return [()] if value.requires_grad else []
     if isinstance(value, (tuple, list)):
-        return [(place, *path) for place, part in enumerate(value) for path in _paths(part)]
+        return [(position, *path) for position, part in enumerate(value) for path in _paths(part)]
     return []
 
 
 def _visible(result: object, hidden: frozenset[int]) -> Sample:
     if hidden and isinstance(result, (tuple, list)):
-        return Sample(*(part for place, part in enumerate(result) if place not in hidden))
+        return Sample(*(part for position, part in enumerate(result) if position not in hidden))
     return Sample(result)

@@ -135,9 +135,9 @@ def _verify_in_processes(
     del cases  # tensors and rules do not travel: each process makes its own
     names, how = tuple(check.name for check in checks), (arguments.device, arguments.dtype, arguments.seed)
     tasks = [
-        Task(text, place, target.name, names, *how, alone=loaded.alone)
+        Task(text, position, target.name, names, *how, alone=loaded.alone)
         for text in arguments.targets
-        for place, loaded in enumerate(load(text))
+        for position, loaded in enumerate(load(text))
         if (target := target_of(loaded.value)).samples is not None
     ]
     workers = Workers(tasks, arguments.processes, advance)

@@ -27,9 +27,9 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:  # Any: names a
     figure = Figure(figsize=(10, min(1.5 + 0.3 * len(groups) * len(names), TALLEST)), layout="constrained")
     axes = figure.subplots()
     height = 0.8 / len(names)
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         own = {(row["op"], row["sample"], row["mode"]): row["minimum"] for row in rows if row["callable"] == name}
-        bars = [(groups.index(group) + place * height, minimum) for group, minimum in own.items()]
+        bars = [(groups.index(group) + position * height, minimum) for group, minimum in own.items()]
         axes.barh([at for at, _ in bars], [minimum for _, minimum in bars], height, label=name)
     middle = 0.4 - height / 2
     labels = [f"{op}\n{_short(sample)}\n{mode}" for op, sample, mode in groups]

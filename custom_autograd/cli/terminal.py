@@ -38,8 +38,8 @@ def print_results(results: Sequence[Result], stream: TextIO) -> None:
 
     titles, *rows = table_rows(results)
     table = Table(*titles)
-    for place, (op, check, status, samples) in enumerate(rows):
-        is_first = place == 0 or rows[place - 1][0] != op
+    for position, (op, check, status, samples) in enumerate(rows):
+        is_first = position == 0 or rows[position - 1][0] != op
         if is_first:
             table.add_section()
         table.add_row(Text(op if is_first else ""), Text(check), Text(status, STYLES.get(status, "dim")), Text(samples))

@@ -19,7 +19,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import TypeAlias
 
-from custom_autograd.verification.isolation.crashes import Crash, Heard, Place
+from custom_autograd.verification.isolation.crashes import Crash, Heard, Progress
 from custom_autograd.verification.report import Report, Result
 
 Told: TypeAlias = tuple[str, object]
@@ -30,13 +30,13 @@ ENDS = ("end", "failure")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One op: the TARGET that names it, its place among what that names, and how its samples are made.
+    """One op: the TARGET that names it, its position among what that names, and how its samples are made.
 
     The TARGET `alone` names it and no other; empty if that is the same.
     """
 
     text: str
-    place: int
+    position: int
     op: str
     checks: tuple[str, ...]
     device: str
@@ -56,12 +56,12 @@ class Outcome:
 
 @dataclass(slots=True)
 class Worker:
-    """A process, our end of its pipe, the file that faulthandler writes to, and the place of the task that it is at."""
+    """A process, our end of its pipe, the file that faulthandler writes to, and the position of its task."""
 
     process: SpawnProcess
     pipe: Connection
     trace: Path
-    place: int = -1
+    position: int = -1
 
     def read_trace(self) -> str:
         """Return what faulthandler wrote."""
@@ -126,9 +126,9 @@ class Workers:
 
     def _give(self, worker: Worker) -> None:
         """Give a process the next task, or None if there is no more."""
-        worker.place = self._waiting.pop(0) if self._waiting else -1
+        worker.position = self._waiting.pop(0) if self._waiting else -1
         with contextlib.suppress(OSError):  # it is dead, which is heard next
-            worker.pipe.send(None if worker.place < 0 else self._tasks[worker.place])
+            worker.pipe.send(None if worker.position < 0 else self._tasks[worker.position])
 
     def _hear(self, worker: Worker) -> None:
         try:
@@ -137,11 +137,11 @@ class Workers:
             self._bury(worker)
             return
         if kind == "failure":
-            self._keep(worker, Result(self._tasks[worker.place].op, "all checks", "all samples", "error", value))
+            self._keep(worker, Result(self._tasks[worker.position].op, "all checks", "all samples", "error", value))
         elif isinstance(value, Result):
             self._keep(worker, value)
         elif kind == "told":
-            self._outcomes[worker.place].heard.hear(value)
+            self._outcomes[worker.position].heard.hear(value)
         if kind in ENDS:
             self._give(worker)
 
@@ -159,20 +159,20 @@ class Workers:
         self._workers.remove(worker)
         worker.process.join()
         worker.pipe.close()
-        if worker.place >= 0:
+        if worker.position >= 0:
             self._keep(worker, self._died(worker))
 
     def _keep(self, worker: Worker, result: Result) -> None:
-        self._outcomes[worker.place].results.append(result)
+        self._outcomes[worker.position].results.append(result)
         self._on_result(result)
 
     def _died(self, worker: Worker) -> Result:
         """Return the result of an op whose process died; its check runs once more, alone, to learn which call it is."""
-        task, place = self._tasks[worker.place], self._outcomes[worker.place].heard.place
-        again = replace(task, checks=(place.check,) if place.code else task.checks, is_noting=True)
+        task, progress = self._tasks[worker.position], self._outcomes[worker.position].heard.progress
+        again = replace(task, checks=(progress.check,) if progress.code else task.checks, is_noting=True)
         call = self._last_call(again)
         code = worker.process.exitcode
-        return Crash(task.op, place, code, task.seed, worker.read_trace(), call, _command(task, place)).result()
+        return Crash(task.op, progress, code, task.seed, worker.read_trace(), call, _command(task, progress)).result()
 
     def _last_call(self, task: Task) -> str | None:
         """Return the last call that begins before a process dies of a task; None if it does not die."""
@@ -228,7 +228,7 @@ def _perform(task: Task, pipe: Connection) -> Told:
             pipe.send(("told", value))
 
     try:
-        value = load(task.text)[task.place].value
+        value = load(task.text)[task.position].value
         case = case_of(value, device=task.device, dtype=dtype_of(task.dtype), seed=task.seed)
         checks = select_checks(task.checks)
     except CheckError as error:
@@ -237,9 +237,9 @@ def _perform(task: Task, pipe: Connection) -> Told:
     return "end", None
 
 
-def _command(task: Task, place: Place) -> str:
+def _command(task: Task, progress: Progress) -> str:
     """Return the command that does to one op what a task did."""
-    options = {"--checks": place.check if place.code else "", "--dtype": task.dtype or ""}
+    options = {"--checks": progress.check if progress.code else "", "--dtype": task.dtype or ""}
     options["--device"] = "" if task.device == "cpu" else task.device
     options["--seed"] = str(task.seed) if task.seed else ""
     words = [f"{option} {value}" for option, value in options.items() if value]

@@ -57,7 +57,7 @@ def _with_signature(flat: Function, signature: inspect.Signature | None) -> Func
 
 
 def raise_misfit(error: type[CustomAutogradError], op: str, problem: str, misfit: MisfitError) -> NoReturn:
-    """Raise the error that says which place of a container does not fit."""
+    """Raise the error that says which field of a container does not fit."""
     facts = {"expected": misfit.expected, "found": misfit.found}
     raise error(op, f"{problem} for {misfit.path}", do=misfit.advice, **facts) from None
 
@@ -72,7 +72,7 @@ def check_call(tree: ArgumentTree, declaration: Declaration, title: str, functio
 
 
 def by_flat_name(tree: ArgumentTree, values: Any) -> Any:
-    """Return what is said of containers, or of places in them, said of their tensors; anything but a dict as it is."""
+    """Return values given for containers or their fields, by tensor; anything but a dict as it is."""
     if not isinstance(values, Mapping):
         return values
     return {flat: value for name, value in values.items() for flat in tree.flat_names(str(name))}

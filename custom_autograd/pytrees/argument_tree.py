@@ -58,9 +58,9 @@ class ArgumentTree:
         """Return the flat names of the texts that say how what varies is put together."""
         return [node.text for node in all_nodes(self.inputs) if isinstance(node, Free)]
 
-    def is_plain(self, place: int) -> bool:
-        """Return whether the parameter in a place is not a container."""
-        return isinstance(self.inputs[place], Plain)
+    def is_plain(self, position: int) -> bool:
+        """Return True if the parameter at a position is not a container."""
+        return isinstance(self.inputs[position], Plain)
 
     def arguments(self, flat: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return what the author's own function is called with, from values by flat name."""
@@ -158,11 +158,11 @@ def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse
         and all(key.isidentifier() or key.isdigit() for key in record.keys)
     ):
         inside = (*above, record.cls) if record.style in ("fields", "dataclass") else above
-        places = [
+        fields = [
             _node(f"{name}_{key}", path + record.path(index), one, inside, refuse)
             for index, (key, one) in enumerate(zip(record.keys, record.annotations, strict=True))
         ]
-        return Record(name, path, record, tuple(places))
+        return Record(name, path, record, tuple(fields))
     if annotation in (Any, object):
         return Plain(name, path, annotation)
     try:
@@ -180,7 +180,7 @@ def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse
 
 
 def _kind(annotation: Any) -> Kind | None:
-    """Return what a place holds, as far as kinds know it."""
+    """Return the kind of a field, or None if there is none for its annotation."""
     try:
         return kind_of(annotation)
     except UnknownKindError:

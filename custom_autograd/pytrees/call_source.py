@@ -65,7 +65,7 @@ def lines(tree: ArgumentTree, name: str, head: str, first: str) -> list[str]:
 
 
 def refusal(name: str, location: str, error: MisfitError) -> KernelError:
-    """Return the error that says which argument, or which place in one, is not what was declared."""
+    """Return the error that says which argument, or which field of one, is not what was declared."""
     path = error.path if "'" in error.path else f"'{error.path}'"
     problem = f"argument {path} is not what was declared"
     facts = {"expected": error.expected, "found": error.found, "declared": location}

@@ -1,8 +1,8 @@
 """One argument or result as its author sees it, and the flat ones that the dispatcher knows it by.
 
 Plain     what the schema can say itself: one flat argument of the same name
-Record    a NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: one or more per place, named
-          after argument and place (`params.weight` travels as `params_weight`)
+Record    a NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: one or more per field, named
+          after argument and field (`params.weight` travels as `params_weight`)
 Free      whatever varies from call to call (dict[str, Tensor], list[tuple[Tensor, int]], an optional record): its
           tensors as a list under its own name, its ints and floats as `<name>_ints` and `<name>_floats`, and the
           rest as a constant text, `<name>_structure`
@@ -81,7 +81,7 @@ class Plain:
     name: str
     path: str
     annotation: Any
-    kind: Kind | None = None  # of a place in a container, where that is known
+    kind: Kind | None = None  # of a field of a container, if known
 
     def flat(self) -> dict[str, Any]:
         """As in Node."""
@@ -108,49 +108,49 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A container with a fixed set of places."""
+    """A container with a fixed set of fields."""
 
     name: str
     path: str
     record: RecordType
-    places: tuple[Node, ...]
+    fields: tuple[Node, ...]
 
     def flat(self) -> dict[str, Any]:
         """As in Node."""
-        return {name: annotation for place in self.places for name, annotation in place.flat().items()}
+        return {name: annotation for field in self.fields for name, annotation in field.flat().items()}
 
     def take(self, value: Any) -> list[Any]:
         """As in Node."""
         found = self.record.read(value)
         if found is None:
             raise MisfitError(self.path, self.record.label, self.record.describe(value))
-        return [one for i, place in enumerate(self.places) for one in place.take(found[i])]
+        return [one for i, field in enumerate(self.fields) for one in field.take(found[i])]
 
     def give(self, get: Get) -> Any:
         """As in Node."""
-        return self.record.make([place.give(get) for place in self.places])
+        return self.record.make([field.give(get) for field in self.fields])
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
         """As in Node."""
-        return self.record.make_plain([place.mirror(get, structure, blank) for place in self.places])
+        return self.record.make_plain([field.mirror(get, structure, blank) for field in self.fields])
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
         """As in Node."""
         if value is None:
-            return {name: None for place in self.places for name in place.collect(None, structure)}
+            return {name: None for field in self.fields for name in field.collect(None, structure)}
         if callable(value) and not isinstance(value, (Tensor, self.record.cls)):
             return self._collect_later(functools.cache(value), structure)
         found = self.record.read_loosely(value)
         if found is None:
             raise MisfitError(self.path, self.record.label, self.record.describe(value))
         collected: dict[str, Any] = {}
-        for key, place in zip(self.record.keys, self.places, strict=True):
+        for key, field in zip(self.record.keys, self.fields, strict=True):
             if key in found:
-                collected.update(place.collect(found[key], structure))
+                collected.update(field.collect(found[key], structure))
         return collected
 
     def _collect_later(self, run: Callable[[], Any], structure: Get) -> dict[str, Any]:
-        """Return a callable for the whole runs once, when the first of its places is needed."""
+        """Return a callable for each field: the rule for the whole runs once, when the first of them is needed."""
         names = self.collect(None, structure)
         return {name: lambda name=name: _run(self.collect(run(), structure).get(name)) for name in names}
 
@@ -216,18 +216,18 @@ class Free:
         return treespecs.parse(get(self.text))
 
 
-def plain_places(nodes: tuple[Node, ...]) -> Iterator[Plain]:
-    """Yield every flat value that has a place of its own."""
+def plain_fields(nodes: tuple[Node, ...]) -> Iterator[Plain]:
+    """Yield every flat value that is a field or an argument."""
     for node in nodes:
         if isinstance(node, Plain):
             yield node
         elif isinstance(node, Record):
-            yield from plain_places(node.places)
+            yield from plain_fields(node.fields)
 
 
 def all_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield the nodes and everything in their places."""
+    """Yield the nodes and everything in their fields."""
     for node in nodes:
         yield node
         if isinstance(node, Record):
-            yield from all_nodes(node.places)
+            yield from all_nodes(node.fields)

@@ -38,14 +38,14 @@ BY_CLASS = ("fields", "dataclass")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each place has a kind of its own."""
+class Fields:
+    """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each field has its own kind."""
 
     record: RecordType
     own: tuple[Kind, ...] = ()
 
     def kinds(self) -> tuple[Kind, ...]:
-        """Return the kind of each place: of a class found when it is first asked for, since a class may hold itself."""
+        """Return the kind of each field; for a class, found when first needed, since a class may hold itself."""
         return _kinds_of(self.record.cls) if self.record.style in BY_CLASS else self.own
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
@@ -108,9 +108,9 @@ def _kinds_of(cls: type) -> tuple[Kind, ...]:
     return _KINDS[cls]
 
 
-def places_of(record: RecordType) -> Places:
-    """Return the kind that stands for a container of fixed places."""
-    return Places(record, () if record.style in BY_CLASS else tuple(map(kind_of, record.annotations)))
+def fields_of(record: RecordType) -> Fields:
+    """Return the kind of a container with fixed fields."""
+    return Fields(record, () if record.style in BY_CLASS else tuple(map(kind_of, record.annotations)))
 
 
 class Anything:
@@ -142,7 +142,7 @@ class Anything:
             return Registered(node)
         record = None if type(value) in (tuple, dict) else find_record(type(value))
         if record is not None:
-            return places_of(record)
+            return fields_of(record)
         if isinstance(value, dict):
             return Table(Constant((str, int)), self)
         return Many(self) if isinstance(value, (list, tuple)) else None
@@ -166,7 +166,7 @@ def letters(kind: Kind, seen: set[int] | None = None) -> set[str]:
     seen = set() if seen is None else seen
     if isinstance(kind, Single):
         return {kind.letter}
-    name = id(kind.record.cls) if isinstance(kind, Places) and kind.record.style in BY_CLASS else id(kind)
+    name = id(kind.record.cls) if isinstance(kind, Fields) and kind.record.style in BY_CLASS else id(kind)
     if name in seen:
         return set()
     seen.add(name)
@@ -218,7 +218,7 @@ def _kind_of_class(annotation: Any) -> Kind:
         raise UnknownKindError(_spell(annotation))
     if record.style in BY_CLASS:
         name_of(record.cls)
-    return places_of(record)
+    return fields_of(record)
 
 
 def _by_strictness(annotations: tuple[Any, ...]) -> Iterator[Any]:

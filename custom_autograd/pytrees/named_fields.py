@@ -1,4 +1,4 @@
-"""Containers with a fixed set of places: NamedTuple, dataclass, TypedDict, a tuple of fixed length, slice."""
+"""Containers with a fixed set of fields: NamedTuple, dataclass, TypedDict, a tuple of fixed length, slice."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class RecordType:
     Attributes:
         cls: the class of its values; `dict` for a TypedDict.
         style: "fields" (NamedTuple), "dataclass", "keys" (TypedDict), "items" (tuple) or "slice".
-        keys: the places, as names are made of them.
-        annotations: what may stand in each place.
+        keys: the names of the fields, or their indices as text.
+        annotations: of each field.
         label: what a message calls it.
     """
 
@@ -36,18 +36,18 @@ class RecordType:
 
     @property
     def has_names(self) -> bool:
-        """Return whether names can be made of all its places."""
+        """Return True if names can be made of all its keys."""
         return all(key.isidentifier() or key.isdigit() for key in self.keys)
 
     def path(self, index: int) -> str:
-        """Return how a message reaches a place: `.weight`, `['k']` or `[0]`."""
+        """Return the key path of a field in messages: `.weight`, `['k']` or `[0]`."""
         key = self.keys[index]
         if self.style == "keys":
             return f"[{key!r}]"
         return f"[{key}]" if self.style == "items" else f".{key}"
 
     def read(self, value: Any) -> tuple[Any, ...] | None:
-        """Return what stands in each place, or None if the value is something else."""
+        """Return the value of each field, or None if the value is something else."""
         if self.style == "items":
             return tuple(value) if isinstance(value, (tuple, list)) and len(value) == len(self.keys) else None
         if self.style == "keys":
@@ -66,7 +66,7 @@ class RecordType:
         return [name for name in value.__dict__ if name not in self.keys and not hasattr(self.cls, name)]
 
     def describe(self, value: Any) -> str:
-        """Return what a message calls a value that is no such container."""
+        """Return what a message calls a value that is not such a container."""
         if type(value) is self.cls and self.style == "dataclass":
             return f"one with attributes beside its fields: {quote(self._beside(value))}"
         if isinstance(value, self.cls) and self.style in ("fields", "dataclass"):
@@ -74,11 +74,11 @@ class RecordType:
         return describe(value)
 
     def make(self, values: Sequence[Any]) -> Any:
-        """A value of the class with these in its places, as they are: `__init__` and `__post_init__` have run."""
+        """Make a value of the class with these fields, as they are: `__init__` and `__post_init__` have run."""
         return slice(*values) if self.style == "slice" else self.make_plain(values)
 
     def make_plain(self, values: Sequence[Any]) -> Any:
-        """Return the same shape with something else in each place, such as gradients: no code of its author's runs."""
+        """Return the same shape with other fields, such as gradients; no code of its author runs."""
         if self.style == "keys":
             return dict(zip(self.keys, values, strict=True))
         if self.style == "fields":
@@ -91,7 +91,7 @@ class RecordType:
         return made
 
     def read_loosely(self, value: Any) -> dict[str, Any] | None:
-        """By place, what a rule gave for it: an instance, a dict by place, or a sequence; None if it is none."""
+        """Return what a rule gave for it, by key: from an instance, a dict or a sequence; None if none of them."""
         found = self.read(value)
         if found is None and isinstance(value, Mapping) and set(value) <= set(self.keys):
             return dict(value)

@@ -57,13 +57,13 @@ class Results:
         return flat[0] if len(flat) == 1 else tuple(flat)
 
     def _items(self, value: Any, *, is_loose: bool = False) -> tuple[Any, ...]:
-        """Return what stands for each output; a container may also be given as a dict by place, where that is meant."""
+        """Return the value of each output; if `is_loose`, a container may also be given as a dict by key."""
         keys = tuple(node.name for node in self.nodes)
         if self.container is not None:
             found = self.container.read(value)
             if found is None and is_loose:
-                by_place = self.container.read_loosely(value)
-                found = None if by_place is None else tuple(by_place.get(key) for key in self.container.keys)
+                by_key = self.container.read_loosely(value)
+                found = None if by_key is None else tuple(by_key.get(key) for key in self.container.keys)
             if found is None:
                 raise MisfitError("the result", self.container.label, self.container.describe(value))
             return found
@@ -114,7 +114,7 @@ def _spread(node: Node, dims: Any) -> list[Any]:
     if found is None:
         raise MisfitError(f"out_dims of '{node.path}'", node.record.label, describe(dims))
     return [
-        one for key, place in zip(node.record.keys, node.places, strict=True) for one in _spread(place, found.get(key))
+        one for key, field in zip(node.record.keys, node.fields, strict=True) for one in _spread(field, found.get(key))
     ]
 
 
@@ -139,7 +139,7 @@ def results_of(annotation: Any, options: DeclarationOptions, refuse: Refusal) ->
 def _parts(
     annotation: Any, record: RecordType | None, options: DeclarationOptions
 ) -> tuple[Sequence[Any] | None, tuple[str, ...]]:
-    """Return what stands in each place of a result, and what the places are called; None if it is not a container."""
+    """Return the annotation and the name of each field of a result; None if it is not a container."""
     origin, items = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is dict and items[0] is str and options.outputs is not None:
         return [items[1]] * len(options.outputs), tuple(options.outputs)
@@ -163,11 +163,11 @@ def _output(name: str, annotation: Any, refuse: Refusal) -> Node:
             found=inspect.formatannotation(annotation),
             do="return containers with a fixed number of tensors, or a list of tensors",
         )
-    places = [
+    fields = [
         replace(_output(f"{name}_{key}", one, refuse), path=name + record.path(index))  # type: ignore[type-var]
         for index, (key, one) in enumerate(zip(record.keys, record.annotations, strict=True))
     ]
-    return Record(name, name, record, tuple(places))
+    return Record(name, name, record, tuple(fields))
 
 
 def check_hidden(results: Results | None, options: DeclarationOptions, refuse: Refusal) -> None:

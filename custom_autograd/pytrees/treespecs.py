@@ -86,7 +86,7 @@ def count_tensors(node: TreeSpec) -> int:
 
 
 def children(node: TreeSpec) -> tuple[TreeSpec, ...]:
-    """Return what stands in the places of a container; nothing for a constant."""
+    """Return the children of a container; nothing for a constant."""
     tag = node[0]
     if tag == "d":
         return tuple(child for _, child in node[1:])
@@ -136,8 +136,8 @@ def collect(node: TreeSpec, value: Any, path: str) -> Iterator[Any]:
     elif value is None or isinstance(node, str):
         yield from [None] * count_tensors(node)
     else:
-        places = _places(node, value, path)
-        for (label, child), item in zip(_labelled(node), places, strict=True):
+        items = _items(node, value, path)
+        for (label, child), item in zip(_labelled(node), items, strict=True):
             yield from collect(child, item, path + label)
 
 
@@ -155,7 +155,7 @@ def paths_of_tensors(node: TreeSpec, path: str) -> Iterator[str]:
             yield from paths_of_tensors(child, path + label)
 
 
-def _places(node: TreeSpec, value: Any, path: str) -> Sequence[Any]:
+def _items(node: TreeSpec, value: Any, path: str) -> Sequence[Any]:
     tag, count = node[0], len(children(node))
     if tag in CONSTANTS:
         return ()
@@ -177,7 +177,7 @@ def _places(node: TreeSpec, value: Any, path: str) -> Sequence[Any]:
 
 
 def _labelled(node: TreeSpec) -> list[tuple[str, TreeSpec]]:
-    """Return each place of a container, with how a message reaches it."""
+    """Return each child of a container, with its key path in messages."""
     if node[0] == "d":
         return [(f"[{key!r}]", child) for key, child in node[1:]]
     if node[0] == "r":

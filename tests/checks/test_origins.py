@@ -7,7 +7,7 @@ from torch.autograd.function import once_differentiable
 from custom_autograd import GradientError, Sample, check, custom_op
 from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.verification.harness.base import REFUSALS, find_refusal
-from custom_autograd.verification.harness.origins import is_authors, origin_of, place_of
+from custom_autograd.verification.harness.origins import is_authors, location_of, origin_of
 
 MISLEADING = "the gradient of 'x' is not differentiable: no rule, once-differentiable, cannot derive, no backward"
 
@@ -92,7 +92,7 @@ def test_what_led_to_an_exception_counts():
     error.__cause__ = caught(raise_it, ValueError("no"))
 
     assert is_authors(error)
-    assert place_of(error).startswith("test_origins.py:")
+    assert location_of(error).startswith("test_origins.py:")
 
 
 @pytest.mark.parametrize("words", [MISLEADING, *REFUSALS])

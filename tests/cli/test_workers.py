@@ -12,7 +12,7 @@ from expecttest import assert_expected_inline
 
 from custom_autograd.cli import main
 from custom_autograd.cli.workers import Task, Workers, _command
-from custom_autograd.verification.isolation.crashes import Place
+from custom_autograd.verification.isolation.crashes import Progress
 
 OPS = """
 import ctypes
@@ -228,5 +228,5 @@ def test_the_command_that_reproduces_a_crash_has_its_options():
     task = Task("ops.py:op", 0, "ns::op", ("vmap", "fake"), "cuda", "float64", 7)
 
     assert "custom-autograd check ops.py:op --checks vmap --dtype float64 --device cuda --seed 7" == _command(
-        task, Place("vmap", "T01", "transforms", "three")
+        task, Progress("vmap", "T01", "transforms", "three")
     )

@@ -4,9 +4,9 @@ import signal
 
 from expecttest import assert_expected_inline
 
-from custom_autograd.verification.isolation.crashes import CHECKS, Crash, Place, end_of, frames_of
+from custom_autograd.verification.isolation.crashes import CHECKS, Crash, Progress, end_of, frames_of
 
-PLACE = Place("symbolic", "C02", "metadata", "sample 0: (float32[4])")
+PLACE = Progress("symbolic", "C02", "metadata", "sample 0: (float32[4])")
 
 
 def test_the_signal_is_named():

@@ -45,8 +45,8 @@ def rejects_as_opcheck(target, sample):
     if target.overload is None:
         return False
     legal = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
-    for place in target.written_places(sample):
-        legal[place].requires_grad_(False)  # a leaf that requires grad cannot be written to
+    for position in target.written_positions(sample):
+        legal[position].requires_grad_(False)  # a leaf that requires grad cannot be written to
     call = target.to_dispatcher(sample.with_tensors(legal))
     try:
         torch.library.opcheck(target.overload, call.args, call.kwargs)

@@ -106,11 +106,11 @@ def _run(target: Target, sample: Sample) -> Results:
     with same_randomness(), torch.autocast("cpu", enabled=False):
         sample, _ = without_refused_gradients(target, sample)
     leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
-    places = target.written_places(sample)
-    values = [x.clone() if place in places else x for place, x in enumerate(leaves)]
+    positions = target.written_positions(sample)
+    values = [x.clone() if position in positions else x for position, x in enumerate(leaves)]
     with same_randomness():
         outputs = call_on(target.call, sample.with_tensors(values))
-    outputs += tuple(x for place, x in enumerate(values) if place in places)
+    outputs += tuple(x for position, x in enumerate(values) if position in positions)
     able = [y for y in outputs if y.requires_grad]
     wanted = [(target.name_of(leaf), x) for leaf, x in zip(sample.leaves(), leaves, strict=True) if x.requires_grad]
     if not able or not wanted:
@@ -260,10 +260,10 @@ def _roughly(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
 
 def _mixed(target: Target, sample: Sample) -> Iterator[Finding]:
     """Yield floating tensors in float32 and bfloat16 by turns; what the op refuses is not looked at."""
-    places = [place for place, x in enumerate(sample.tensors()) if x.is_floating_point()]
-    if len(places) < 2:
+    positions = [position for position, x in enumerate(sample.tensors()) if x.is_floating_point()]
+    if len(positions) < 2:
         return
-    for label, low in (("first", places[::2]), ("second", places[1::2])):
+    for label, low in (("first", positions[::2]), ("second", positions[1::2])):
         values = [x.detach().to(LOW) if i in low else x.detach() for i, x in enumerate(sample.tensors())]
         mixed = sample.with_tensors(values)
         try:

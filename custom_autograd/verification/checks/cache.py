@@ -91,9 +91,9 @@ def _changes(function: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., 
         return
     code = plain.__code__
     yield "its source", _rebuilt(plain, code=code.replace(co_consts=(*code.co_consts, CHANGE)))
-    for place, (name, cell) in enumerate(zip(code.co_freevars, plain.__closure__ or (), strict=True)):
+    for position, (name, cell) in enumerate(zip(code.co_freevars, plain.__closure__ or (), strict=True)):
         for what, value in _other_values(name, cell.cell_contents, code.co_names):
-            cells = [types.CellType(value) if i == place else old for i, old in enumerate(plain.__closure__ or ())]
+            cells = [types.CellType(value) if i == position else old for i, old in enumerate(plain.__closure__ or ())]
             yield what, _rebuilt(plain, closure=tuple(cells))
     for name in code.co_names:
         if name in plain.__globals__:

@@ -78,13 +78,13 @@ class CompiledTransforms(Check):
 
 def _transforms(call: TensorCall, inputs: Sequence[Tensor]) -> Iterator[tuple[str, Transformed, Sequence[Tensor]]]:
     """Yield what each is called, the target under it, and what it is called with."""
-    places = [place for place, x in enumerate(inputs) if can_have_gradient(x)]
-    chosen = [inputs[place] for place in places]
+    positions = [position for position, x in enumerate(inputs) if can_have_gradient(x)]
+    chosen = [inputs[position] for position in positions]
 
     def inner(*tensors: Tensor) -> tuple[Tensor, ...]:
         values = list(inputs)
-        for place, tensor in zip(places, tensors, strict=True):
-            values[place] = tensor
+        for position, tensor in zip(positions, tensors, strict=True):
+            values[position] = tensor
         return tuple(y for y in call(*values) if can_have_gradient(y))
 
     def number(*tensors: Tensor) -> Tensor:

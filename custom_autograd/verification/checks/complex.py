@@ -50,9 +50,9 @@ class Complex(Check):
         cotangents = cotangents_like(outputs)
         grads = vector_jacobian(function, inputs, cotangents)
         precision = precision_of(function, inputs)
-        for place, name in enumerate(function.names):
+        for position, name in enumerate(function.names):
             finding = _check(
-                inputs, place, name, grads[place], lambda v: along(function, inputs, v, cotangents, precision)
+                inputs, position, name, grads[position], lambda v: along(function, inputs, v, cotangents, precision)
             )
             yield finding if is_declared or finding is PASSED else skipped(f"{ADVICE}: {finding.message}")
 
@@ -89,10 +89,12 @@ def _with_imaginary_part(tensor: Tensor) -> Tensor:
     return torch.complex(real, torch.randn_like(real))
 
 
-def _check(inputs: tuple[Tensor, ...], place: int, name: str, grad: Tensor, estimate_along: EstimateAlong) -> Finding:
+def _check(
+    inputs: tuple[Tensor, ...], position: int, name: str, grad: Tensor, estimate_along: EstimateAlong
+) -> Finding:
     for _ in range(DIRECTIONS):
-        direction = torch.randn_like(inputs[place])
-        estimate = estimate_along([direction if i == place else None for i in range(len(inputs))])
+        direction = torch.randn_like(inputs[position])
+        estimate = estimate_along([direction if i == position else None for i in range(len(inputs))])
         found, conjugate = inner([grad], [direction]), inner([grad.conj()], [direction])
         bound = 10 * estimate.error + 1e-6 + 1e-5 * float(grad.norm() * direction.norm())
         if estimate.is_kink or abs(found - estimate.value) <= bound:

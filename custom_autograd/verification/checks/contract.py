@@ -17,7 +17,7 @@ from custom_autograd.verification.harness.differentiable import (
     differentiable_positions,
     gradients_of,
 )
-from custom_autograd.verification.harness.origins import is_authors, place_of
+from custom_autograd.verification.harness.origins import is_authors, location_of
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target, call_on
 
@@ -38,7 +38,7 @@ class Contract(Check):
             gradients_of(target, sample)
         except Exception as error:
             if is_authors(error):
-                yield failed(f"forward and backward raise {first_line(error)} ({place_of(error)})", cause=RAISES)
+                yield failed(f"forward and backward raise {first_line(error)} ({location_of(error)})", cause=RAISES)
                 return
             if is_ours:
                 raise  # a GradientError of this package is the finding; a refusal is none
@@ -54,9 +54,9 @@ RAISES = "what is registered takes every sample of its op: correct the rule, or 
 
 def _variants(target: Target, sample: Sample) -> Iterator[Sample]:
     """Yield the sample with every gradient, with one at a time, and in float64 as far as the op takes it."""
-    places = differentiable_positions(target, sample)
-    for chosen in [places, *((place,) for place in places if len(places) > 1)]:
-        tensors = [x.detach().requires_grad_(place in chosen) for place, x in enumerate(sample.tensors())]
+    positions = differentiable_positions(target, sample)
+    for chosen in [positions, *((position,) for position in positions if len(positions) > 1)]:
+        tensors = [x.detach().requires_grad_(position in chosen) for position, x in enumerate(sample.tensors())]
         yield sample.with_tensors(tensors)
     wide = sample.map(lambda x: to_double(x.detach()).requires_grad_(x.requires_grad))
     with contextlib.suppress(Exception):
@@ -103,10 +103,10 @@ def _count(returned: verification.Returned) -> Finding:
 
 def _judge_leaf(target: Target, leaf: TensorLeaf, returned: verification.Returned) -> Iterator[Finding]:
     names = [argument.name for argument in target.arguments]
-    place = leaf.argument if isinstance(leaf.argument, int) else names.index(leaf.argument)
-    grad = returned.grads[place] if place < len(returned.grads) else None
+    position = leaf.argument if isinstance(leaf.argument, int) else names.index(leaf.argument)
+    grad = returned.grads[position] if position < len(returned.grads) else None
     if leaf.path and not isinstance(grad, (list, tuple)):
-        return  # a node takes the tensors of a list one by one, and its gradients have other places
+        return  # a node takes the tensors of a list one by one, and its gradients have other positions
     if isinstance(grad, (list, tuple)):
         index = int(leaf.path.strip("[]"))
         grad = grad[index] if index < len(grad) else None

@@ -49,7 +49,7 @@ class Determinism(Check):
 
 
 def _call(target: Target, sample: Sample, state: Tensor) -> tuple[Tensor, ...]:
-    """Return the values, with every generator at the same place; torch's is given, Python's is reset."""
+    """Return the values, with every generator in the same state; torch's is given, Python's is reset."""
     torch.set_rng_state(state)
     random.seed(0)
     with torch.no_grad():

@@ -86,8 +86,8 @@ def _check(function: TensorFunction, label: str) -> Iterator[Finding]:
         precision = precision_of(function, inputs)
         if label and precision != FLOAT64:
             return  # far out, a kernel that computes in float32 has no finite difference to compare with
-        for place in range(len(grads)):
-            yield _compare(function, inputs, place, cotangents, grads, precision, label)
+        for position in range(len(grads)):
+            yield _compare(function, inputs, position, cotangents, grads, precision, label)
     except Exception as error:  # noqa: BLE001 - at the edge of what the op takes, a step leads out
         yield skipped(f"{label}the op refuses a value nearby ({first_line(error)})")
 
@@ -95,18 +95,18 @@ def _check(function: TensorFunction, label: str) -> Iterator[Finding]:
 def _compare(
     function: TensorFunction,
     inputs: Sequence[Tensor],
-    place: int,
+    position: int,
     cotangents: Sequence[Tensor],
     grads: Sequence[Tensor],
     precision: Precision,
     label: str,
 ) -> Finding:
-    name, grad = function.names[place], grads[place]
-    for direction in (torch.randn_like(inputs[place]), torch.ones_like(inputs[place])):
-        directions = [direction if i == place else None for i in range(len(inputs))]
+    name, grad = function.names[position], grads[position]
+    for direction in (torch.randn_like(inputs[position]), torch.ones_like(inputs[position])):
+        directions = [direction if i == position else None for i in range(len(inputs))]
         estimate = along(function, inputs, directions, cotangents, precision)
         if bool(grad.isnan().any()):
-            return _judge_nan(function, place, cotangents, estimate, f"{label}the gradient of '{name}' is nan")
+            return _judge_nan(function, position, cotangents, estimate, f"{label}the gradient of '{name}' is nan")
         found = inner([grad], [direction])
         size = float(grad.norm() * direction.norm())
         is_right = _is_within(found, estimate, precision, size)
@@ -116,19 +116,19 @@ def _compare(
         text = f" ± {estimate.error:.1g} by finite differences"
         pair = format_pair(found, estimate.value, text=text)
         message = f"{label}the gradient of '{name}' along a direction is {pair}"
-        return failed(message, cause=_cause(function, inputs, place, cotangents, grads, precision))
+        return failed(message, cause=_cause(function, inputs, position, cotangents, grads, precision))
     return PASSED
 
 
 def _judge_nan(
-    function: TensorFunction, place: int, cotangents: Sequence[Tensor], estimate: Estimate, problem: str
+    function: TensorFunction, position: int, cotangents: Sequence[Tensor], estimate: Estimate, problem: str
 ) -> Finding:
     """Return a gradient that is nan is wrong, but at a pole, or where the reference's is nan too."""
     if estimate.is_steep:
         return skipped(f"{problem}, where the slope is not finite")
     if function.target.reference is not None:
         reference = reference_of(function)
-        if bool(vector_jacobian(reference, reference.inputs, cotangents)[place].isnan().any()):
+        if bool(vector_jacobian(reference, reference.inputs, cotangents)[position].isnan().any()):
             return skipped(f"{problem}, as is the reference's")
     return failed(f"{problem}, where every output and its slope are finite", cause="0 / 0, or inf - inf")
 
@@ -141,36 +141,36 @@ def _is_within(found: float, estimate: Estimate, precision: Precision, size: flo
 def _cause(
     function: TensorFunction,
     inputs: Sequence[Tensor],
-    place: int,
+    position: int,
     cotangents: Sequence[Tensor],
     grads: Sequence[Tensor],
     precision: Precision,
 ) -> str:
     """Return why a gradient is wrong; of a large one, only what holds for a few of its elements alone."""
-    if inputs[place].is_complex():
+    if inputs[position].is_complex():
         return ""
     relative = max(100 * precision.relative, 1e-5)
-    total = inputs[place].numel()
+    total = inputs[position].numel()
     if total > LARGEST_EXPLAINED:
         chosen = [i * total // LOOKED_AT for i in range(LOOKED_AT)]
-        expected, kinks = gradient(function, inputs, place, cotangents, precision, elements=chosen)
+        expected, kinks = gradient(function, inputs, position, cotangents, precision, elements=chosen)
         chosen = [i for i in chosen if not kinks.flatten()[i]]
-        return find_uniform_cause(grads[place].flatten()[chosen], expected.flatten()[chosen], relative=relative)
-    alike = [i for i, x in enumerate(inputs) if x.shape == inputs[place].shape and not x.is_complex()]
+        return find_uniform_cause(grads[position].flatten()[chosen], expected.flatten()[chosen], relative=relative)
+    alike = [i for i, x in enumerate(inputs) if x.shape == inputs[position].shape and not x.is_complex()]
     known = [_expected(function, inputs, i, cotangents, grads, precision) for i in alike]
     names, own = [f"the gradient of '{function.names[i]}'" for i in alike], [grads[i] for i in alike]
-    at = alike.index(place)
+    at = alike.index(position)
     return find_swap(names, own, known, at, relative=relative) or find_cause(own[at], known[at], relative=relative)
 
 
 def _expected(
     function: TensorFunction,
     inputs: Sequence[Tensor],
-    place: int,
+    position: int,
     cotangents: Sequence[Tensor],
     grads: Sequence[Tensor],
     precision: Precision,
 ) -> Tensor:
     """Return the gradient by finite differences, and that of the backward at a kink."""
-    expected, kinks = gradient(function, inputs, place, cotangents, precision)
-    return torch.where(kinks, grads[place], expected)
+    expected, kinks = gradient(function, inputs, position, cotangents, precision)
+    return torch.where(kinks, grads[position], expected)

@@ -41,7 +41,7 @@ class Fake(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding per layout, one per size, and one per dtype."""
-        written = target.written_places(sample)
+        written = target.written_positions(sample)
         others = accepted_sizes(target, sample), accepted_long_sizes(target, sample, LONG)
         for label, variant in itertools.chain(layouts(sample, written=written), *others):
             finding = _check_variant(target, variant, label)

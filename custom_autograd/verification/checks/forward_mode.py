@@ -11,7 +11,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, push_forward, signed_like
-from custom_autograd.verification.harness.origins import is_authors, place_of
+from custom_autograd.verification.harness.origins import is_authors, location_of
 from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.verification.harness.precision import Precision, precision_of
 from custom_autograd.verification.harness.sweeps import conjugated, expanded, sliced, transposed
@@ -68,7 +68,7 @@ def _check_linear(function: TensorFunction, v: Sequence[Tensor], of_v: Sequence[
     for scale in (1e4, 1e-4):
         scaled = [x / scale for x in push_forward(function, [scale * x for x in v])]
         rows.append((f"J ({scale:g} v) / {scale:g}", scaled, list(of_v)))
-    names = [f"tangent of output {place}" for place in range(len(of_v))]
+    names = [f"tangent of output {position}" for position in range(len(of_v))]
     for identity, found, right in rows:
         if not all(bool(torch.isfinite(x).all()) for x in right):
             continue
@@ -110,7 +110,7 @@ def _compare_layouts(
         return
     if not all(bool(torch.isfinite(tangent).all()) for tangent in expected):
         return
-    names = [f"tangent of output {place}" for place in range(len(expected))]
+    names = [f"tangent of output {position}" for position in range(len(expected))]
     for by, push in (("", push_forward), (", by torch.func.jvp", _push_by_transform)):
         try:
             found = push(function, tangents, primals)
@@ -169,7 +169,7 @@ def _raised(error: Exception) -> Finding:
     if refusal is not None:
         return skipped(f"the op has no forward mode and says so: {refusal}")
     if is_authors(error):
-        text = f"forward mode raises {first_line(error)} ({place_of(error)})"
+        text = f"forward mode raises {first_line(error)} ({location_of(error)})"
         return failed(text, cause="a jvp rule that is registered takes the samples of its op, or it is taken away")
     if isinstance(error, GradientError):
         return failed(f"the op raises {first_line(error)}", cause="the jvp rule does not fit the op")

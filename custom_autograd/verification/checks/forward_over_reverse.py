@@ -99,7 +99,7 @@ def _compare(name: str, found: Tensor, expected: Tensor, precision: Precision) -
     error = (found - expected).abs()
     if bool((error <= bound).all()):
         return PASSED
-    place = int(error.argmax())
-    one, other = found.flatten()[place].item(), expected.flatten()[place].item()
-    text = f"the tangent of the gradient of '{name}', element {place}, is {one:.6g}, expected {other:.6g}"
+    position = int(error.argmax())
+    one, other = found.flatten()[position].item(), expected.flatten()[position].item()
+    text = f"the tangent of the gradient of '{name}', element {position}, is {one:.6g}, expected {other:.6g}"
     return failed(f"{text} by finite differences of the backward", cause=find_cause(found, expected, relative=1e-4))

@@ -57,9 +57,9 @@ class Kernels(Check):
 
 def _against_default(target: Target, key: str, sample: Sample) -> Iterable[Finding]:
     moved = sample.map(operator.methodcaller("to", device_of_kernel(key)))
-    for label, variant in layouts(moved, written=target.written_places(sample)):
-        place = f"{label_of_kernel(key)[4:]}, {label}"
-        finding = _compare(_with(target, key), target.kernels[""], variant, place, "the default kernel")
+    for label, variant in layouts(moved, written=target.written_positions(sample)):
+        context = f"{label_of_kernel(key)[4:]}, {label}"
+        finding = _compare(_with(target, key), target.kernels[""], variant, context, "the default kernel")
         yield unless_replaced(finding, target, key)
 
 

@@ -35,7 +35,7 @@ class Layouts(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per layout; no reference is needed, since the op is compared with itself."""
-        for label, variant in layouts(sample, written=target.written_places(sample)):
+        for label, variant in layouts(sample, written=target.written_positions(sample)):
             if label != "as given":
                 yield from _compare(target, variant, label)
 

@@ -126,7 +126,7 @@ def _is_wide(target: Target, sample: Sample) -> bool:
 
 def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, label: str) -> Iterator[Finding]:
     low = sample.map(lambda x: x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x)
-    place = f"{str(dtype).removeprefix('torch.')}{', ' + label if label else ''}"
+    context = f"{str(dtype).removeprefix('torch.')}{', ' + label if label else ''}"
     scales: list[float] = []
     for make_cotangents in (_coarse_like, _ones_like):
         state = torch.get_rng_state()
@@ -135,14 +135,14 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
         except NothingToCheckError:
             return
         except Exception as error:  # noqa: BLE001 - an op may refuse a dtype or a size in any words
-            yield refused(error, target, low, place)
+            yield refused(error, target, low, context)
             return
         truths = [_truth(target, _moved(low, amount), make_cotangents, state) for amount in (0.0, 1.0, 1.0)]
         if any(truth is None for truth in truths):
             return
         scales = scales or [_size(tensor) for tensor in truths[0] or ()]
         least = FLOOR * max(map(_size, low.tensors()), default=0.0)
-        finding = _compare(names, found, truths, [max(scale, least) for scale in scales], dtype, budget, place)
+        finding = _compare(names, found, truths, [max(scale, least) for scale in scales], dtype, budget, context)
         yield finding
         if finding.status == "failed":
             return
@@ -192,7 +192,7 @@ def _compare(
     scales: Sequence[float],
     dtype: torch.dtype,
     budget: float,
-    place: str,
+    context: str,
 ) -> Finding:
     truth, *moved = [row for row in truths if row is not None]
     worst = 0.0
@@ -208,7 +208,7 @@ def _compare(
         share = float((errors > budget + CONDITION * movement).double().mean())
         if share > SHARE:
             return failed(
-                f"{place}: {name} has a relative error of {error:.2g} against float64, more than {budget:.2g}",
+                f"{context}: {name} has a relative error of {error:.2g} against float64, more than {budget:.2g}",
                 cause="a sum is accumulated in low precision; accumulate in float32",
             )
-    return measured(**{f"error, {place}": worst})
+    return measured(**{f"error, {context}": worst})

@@ -144,7 +144,7 @@ class Point:
     def outputs(self, x: Tensor) -> Tensor:
         """Return the f of the file's docstring."""
         tensors = self.function.sample.tensors()
-        shapes = [tensors[place].shape for place in self.function.positions]
+        shapes = [tensors[position].shape for position in self.function.positions]
         parts = x.split([shape.numel() for shape in shapes])
         shaped = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
         return torch.cat([output.flatten() for output in self.function(*shaped)])
@@ -162,13 +162,13 @@ class Point:
         """Return the derivative of the gradient along v, in forward mode over reverse mode: H v."""
         return cast(Tensor, jvp(grad(self.number), (x,), (self.v,))[1])
 
-    def label(self, place: int) -> str:
+    def label(self, position: int) -> str:
         """Return what a message calls an element of the vector."""
         for name, value in zip(self.function.names, self.function.inputs, strict=True):
-            if place < value.numel():
-                return f"{name}[{place}]"
-            place -= value.numel()
-        raise IndexError(place)
+            if position < value.numel():
+                return f"{name}[{position}]"
+            position -= value.numel()
+        raise IndexError(position)
 
 
 Truth: TypeAlias = Mapping[str, Tensor]
@@ -242,13 +242,13 @@ def _find_worst(point: Point, found: Tensor, expected: Tensor) -> Difference | N
     if difference is None or found.shape != expected.shape:
         return difference
     worst = (found - expected).abs().nan_to_num(nan=torch.inf).argmax()
-    place = int(torch.unravel_index(worst, expected.shape)[-1])
-    return replace(difference, message=f"d / d {point.label(place)}: {difference}")
+    position = int(torch.unravel_index(worst, expected.shape)[-1])
+    return replace(difference, message=f"d / d {point.label(position)}: {difference}")
 
 
 def _own(blocks: Tensor) -> Tensor:
     """Return the Jacobian of each output of a batch by its own input, out of those by all inputs."""
-    return torch.stack([blocks[place, :, place] for place in range(len(blocks))])
+    return torch.stack([blocks[position, :, position] for position in range(len(blocks))])
 
 
 Nest: TypeAlias = Callable[[Point], Tensor]

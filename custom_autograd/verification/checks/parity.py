@@ -125,7 +125,7 @@ def _marked(tensor: Tensor) -> Tensor:
 
 
 def _with_gaps(tensor: Tensor) -> Tensor:
-    """Return the tensor in every second place of its last dimension."""
+    """Return the tensor at every second index of its last dimension."""
     if tensor.dim() == 0:
         return tensor.clone()
     wide = tensor.repeat_interleave(2, dim=-1)

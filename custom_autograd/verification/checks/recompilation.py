@@ -117,8 +117,8 @@ def _guard_in(text: str, names: Sequence[str]) -> str:
     """Return the guard in what torch says, such as "x.size()[0] == 4"."""
     rows = [line.strip().removeprefix("- ") for line in text.splitlines() if line.strip().startswith("- ")]
     guard = rows[0].split("  #")[0].partition(": ")[2].strip() if rows else "one that torch does not name"
-    for place, name in enumerate(names):
-        guard = guard.replace(f"args[{place}]", name)
+    for position, name in enumerate(names):
+        guard = guard.replace(f"args[{position}]", name)
     return guard
 
 
@@ -191,7 +191,7 @@ def _values(value: object) -> list[int | float]:
 
 
 def _with(sample: Sample, key: int | str, value: object) -> Sample:
-    args = [value if place == key else old for place, old in enumerate(sample.args)]
+    args = [value if position == key else old for position, old in enumerate(sample.args)]
     return sample.with_arguments(args, {name: value if name == key else old for name, old in sample.kwargs.items()})
 
 

@@ -160,36 +160,36 @@ class Reading:
     second: tuple[bool, ...]
     shape: tuple[bool, ...]
 
-    def is_named_with_what_is_read(self, place: int) -> bool:
+    def is_named_with_what_is_read(self, position: int) -> bool:
         """Return whether it stands in a list or a dict of which another tensor is read: a rule names the whole."""
         names = [label.partition("[") for label in self.labels]
-        others = (i for i, (name, _, _) in enumerate(names) if i != place and name == names[place][0])
-        return bool(names[place][1]) and any(self.first[i] is not False or self.second[i] for i in others)
+        others = (i for i, (name, _, _) in enumerate(names) if i != position and name == names[position][0])
+        return bool(names[position][1]) and any(self.first[i] is not False or self.second[i] for i in others)
 
 
 def _unread(target: Target, function: TensorFunction) -> Iterator[Finding]:
     reading = _read(function)
-    places = [i for i, is_read in enumerate(reading.first) if is_read is False]
-    only_second = [reading.tensors[i] for i in places if reading.second[i]]
+    positions = [i for i, is_read in enumerate(reading.first) if is_read is False]
+    only_second = [reading.tensors[i] for i in positions if reading.second[i]]
     if only_second:
         yield measured(**{"bytes saved for second order only": float(_bytes(only_second))})
-    only_shape = [reading.tensors[i] for i in places if reading.shape[i] and not reading.second[i]]
+    only_shape = [reading.tensors[i] for i in positions if reading.shape[i] and not reading.second[i]]
     if only_shape:
         yield measured(**{"bytes saved for their shape only": float(_bytes(only_shape))})
-    for place in places:
-        if reading.second[place] or reading.shape[place] or reading.is_named_with_what_is_read(place):
+    for i in positions:
+        if reading.second[i] or reading.shape[i] or reading.is_named_with_what_is_read(i):
             continue
-        if _is_read_elsewhere(target, place, len(reading.tensors)):
+        if _is_read_elsewhere(target, i, len(reading.tensors)):
             continue
-        tensor = reading.tensors[place]
+        tensor = reading.tensors[i]
         yield failed(
-            f"{reading.labels[place]}, of shape {tuple(tensor.shape)}, is saved ({tensor.nbytes} bytes), never read: "
+            f"{reading.labels[i]}, of shape {tuple(tensor.shape)}, is saved ({tensor.nbytes} bytes), never read: "
             "no gradient of first or second order changes with its values or its shape",
             cause="the backward does not use it",
         )
 
 
-def _is_read_elsewhere(target: Target, place: int, count: int) -> bool:
+def _is_read_elsewhere(target: Target, position: int, count: int) -> bool:
     """Return whether another registered sample reads it: an argument decides what a backward needs."""
     for sample in () if target.samples is None else target.samples(TensorFactory()):
         if sample.error is not None:
@@ -198,7 +198,7 @@ def _is_read_elsewhere(target: Target, place: int, count: int) -> bool:
             reading = _read(function_of(target, sample))
         except NothingToCheckError:
             continue
-        if len(reading.tensors) == count and (reading.first[place] is not False or reading.second[place]):
+        if len(reading.tensors) == count and (reading.first[position] is not False or reading.second[position]):
             return True
     return False
 
@@ -210,13 +210,13 @@ def _read(function: TensorFunction) -> Reading:
     first: list[bool | None] = []
     second: list[bool] = []
     shape: list[bool] = []
-    for place, tensor in enumerate(kept.tensors):
+    for position, tensor in enumerate(kept.tensors):
         others = _replacements(tensor)
-        is_read = any(not _agree(run.first(place, other), plain) for other in others)
+        is_read = any(not _agree(run.first(position, other), plain) for other in others)
         first.append(is_read if others else None)
         is_waste = bool(others) and not is_read
-        second.append(is_waste and any(not _agree(run.second(place, other), plain_second) for other in others))
-        shape.append(is_waste and not _agree(run.first(place, _misshapen(tensor)), plain))
+        second.append(is_waste and any(not _agree(run.second(position, other), plain_second) for other in others))
+        shape.append(is_waste and not _agree(run.first(position, _misshapen(tensor)), plain))
     return Reading(kept.tensors, kept.labels, tuple(first), tuple(second), tuple(shape))
 
 
@@ -235,19 +235,19 @@ class _Replay:
     cotangents: Sequence[Tensor]
     directions: Sequence[Tensor]
 
-    def first(self, place: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
+    def first(self, position: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
         """Return the gradients."""
         try:
-            return self._forward(place, other).backward(self.cotangents)
+            return self._forward(position, other).backward(self.cotangents)
         except Exception:
             if other is None:
                 raise
             return None
 
-    def second(self, place: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
+    def second(self, position: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
         """Return the gradients of <gradients, directions>, for inputs and incoming gradients."""
         try:
-            called = self._forward(place, other)
+            called = self._forward(position, other)
             incoming = tuple(u.clone().requires_grad_() for u in self.cotangents)
             grads = torch.autograd.grad(called.outputs, called.inputs, incoming, create_graph=True, allow_unused=True)
             pairs = [(g, v) for g, v in zip(grads, self.directions, strict=True) if g is not None and g.requires_grad]
@@ -256,13 +256,13 @@ class _Replay:
         except Exception:  # noqa: BLE001 - an op may have no second order; the check second_order says so
             return None
 
-    def _forward(self, place: int, other: Tensor | None) -> Forward:
-        places = itertools.count()
+    def _forward(self, position: int, other: Tensor | None) -> Forward:
+        positions = itertools.count()
 
         def unpack(packed: tuple[int, Tensor]) -> Tensor:
-            return other if other is not None and packed[0] == place else packed[1]
+            return other if other is not None and packed[0] == position else packed[1]
 
-        with saved_tensors_hooks(lambda tensor: (next(places), tensor), unpack):
+        with saved_tensors_hooks(lambda tensor: (next(positions), tensor), unpack):
             return forward(self.function, self.function.inputs)
 
 

@@ -29,7 +29,7 @@ class Schema(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per layout and size, then one per argument declared as written to."""
-        written = target.written_places(sample)
+        written = target.written_positions(sample)
         for label, variant in itertools.chain(layouts(sample, written=written), accepted_sizes(target, sample)):
             finding = _check_variant(target, variant, label)
             if finding.status != "skipped" or not label.startswith(VARIED):
@@ -57,7 +57,7 @@ def _check_pointwise(target: Target, sample: Sample) -> Iterator[Finding]:
         with torch.no_grad():
             whole, row = call_on(target.call, plain.map(Tensor.clone)), call_on(target.call, plain.map(first_row))
         expected = [first_row(output) for output in whole]
-        names = [f"output {place}" for place in range(len(row))]
+        names = [f"output {position}" for position in range(len(row))]
         difference = find_difference(row, expected, names=names)
         if difference is not None:
             problem = f"tagged pointwise, called with the first row alone: {difference} there with the others"

@@ -46,7 +46,7 @@ class SharedInputs(Check):
         if not pairs:
             raise NothingToCheckError("no two floating tensors of the sample have one shape and dtype")
         for first, second in pairs:
-            names = [target.name_of(sample.leaves()[place]) for place in (first, second)]
+            names = [target.name_of(sample.leaves()[position]) for position in (first, second)]
             yield _check(target, sample, first, second, f"'{names[0]}' and '{names[1]}'")
 
 
@@ -57,10 +57,10 @@ def _with_gradients(target: Target, sample: Sample) -> Sample:
         NothingToCheckError: a plain forward and backward raise, which is for other checks to tell.
     """
     try:
-        places = differentiable_positions(target, sample)
+        positions = differentiable_positions(target, sample)
     except NothingToCheckError:
         return sample
-    tensors = [x.detach().requires_grad_(place in places) for place, x in enumerate(sample.tensors())]
+    tensors = [x.detach().requires_grad_(position in positions) for position, x in enumerate(sample.tensors())]
     try:
         return without_refused_gradients(target, sample.with_tensors(tensors))[0]
     except Exception as error:
@@ -68,7 +68,7 @@ def _with_gradients(target: Target, sample: Sample) -> Sample:
 
 
 def _pairs(target: Target, sample: Sample) -> Iterator[tuple[int, int]]:
-    written, tensors = target.written_places(sample), sample.tensors()
+    written, tensors = target.written_positions(sample), sample.tensors()
     for first, second in itertools.combinations(range(len(tensors)), 2):
         one, other = tensors[first], tensors[second]
         is_equal = one.shape == other.shape and one.dtype == other.dtype and one.layout == other.layout
@@ -102,11 +102,11 @@ def _run(
     target: Target, sample: Sample, leaves: Sequence[Tensor], one: Tensor, other: Tensor, cotangents: list[Tensor]
 ) -> tuple[Tensor, ...]:
     """Return the results, and the gradient of what the two arguments have in common."""
-    written = target.written_places(sample)
-    values = [x.clone() if place in written else x for place, x in enumerate(leaves)]
+    written = target.written_positions(sample)
+    values = [x.clone() if position in written else x for position, x in enumerate(leaves)]
     with same_randomness():
         outputs = call_on(target.call, sample.with_tensors(values))
-    found = tuple(y.detach() for y in (*outputs, *(values[place] for place in sorted(written))))
+    found = tuple(y.detach() for y in (*outputs, *(values[position] for position in sorted(written))))
     able = [y for y in outputs if y.requires_grad]
     if not one.requires_grad or not able:
         return found

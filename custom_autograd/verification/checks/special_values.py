@@ -28,16 +28,16 @@ class SpecialValues(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per input and value."""
-        for place, leaf in enumerate(sample.leaves()):
+        for position, leaf in enumerate(sample.leaves()):
             if leaf.tensor.is_floating_point() and leaf.tensor.numel() and leaf.tensor.layout == torch.strided:
                 for value in SPECIAL:
-                    yield _check(target, _with(sample, place, value), target.name_of(leaf), value)
+                    yield _check(target, _with(sample, position, value), target.name_of(leaf), value)
 
 
-def _with(sample: Sample, place: int, value: float) -> Sample:
+def _with(sample: Sample, position: int, value: float) -> Sample:
     """Return the sample with one element in the middle of one tensor replaced."""
     tensors = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in sample.tensors()]
-    tensors[place].view(-1)[tensors[place].numel() // 2] = value
+    tensors[position].view(-1)[tensors[position].numel() // 2] = value
     return sample.with_tensors(tensors)
 
 
@@ -66,9 +66,9 @@ def _find_difference(found: Tensor, expected: Tensor, *, is_nan: bool) -> str | 
     if torch.equal(one, other):
         return None
     index = [int(i) for i in (one != other).nonzero()[0]]
-    place = f"[{', '.join(map(str, index))}]" if index else ""
+    subscript = f"[{', '.join(map(str, index))}]" if index else ""
     numbers = found[tuple(index)].item(), expected[tuple(index)].item()
-    return f"has {numbers[0]:.6g} at {place or 'its only element'}, the reference has {numbers[1]:.6g}"
+    return f"has {numbers[0]:.6g} at {subscript or 'its only element'}, the reference has {numbers[1]:.6g}"
 
 
 def _cause(found: Tensor, expected: Tensor) -> str:

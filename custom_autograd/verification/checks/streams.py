@@ -59,8 +59,8 @@ def _on_side_stream(function: TensorFunction) -> Iterator[Finding]:
     with torch.cuda.stream(stream):
         for _ in range(4):
             matrix = matrix @ matrix * (1 / BUSY)
-        for place, value in zip(late, inputs, strict=True):
-            place.copy_(value.detach())
+        for buffer, value in zip(late, inputs, strict=True):
+            buffer.copy_(value.detach())
         found = _results(function, late, cotangents)
     torch.cuda.synchronize()
     difference = find_difference(found, expected, names=_names(function, cotangents))

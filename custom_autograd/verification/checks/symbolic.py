@@ -55,8 +55,8 @@ class Symbolic(Check):
         if _find_real(target, base) is None:
             raise NothingToCheckError("the op or its fake kernel raises where every tensor is contiguous")
         with torch.no_grad(), symbolic_mode() as symbols:
-            places = iter(range(len(base.tensors())))
-            fakes = base.map(lambda tensor: symbols.fake(tensor, next(places), free))
+            positions = iter(range(len(base.tensors())))
+            fakes = base.map(lambda tensor: symbols.fake(tensor, next(positions), free))
             try:
                 said = call_on(target.full, fakes)
             except Exception as error:  # noqa: BLE001 - whatever the fake kernel raises is what there is to report
@@ -89,7 +89,7 @@ def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symb
 
 def _check_edges(target: Target, base: Sample, symbols: Symbols) -> Iterator[Finding]:
     """Yield where the fake kernel compares a size with a number, sizes beyond it; that it does so is advice."""
-    names = {size: _place(target, base, size) for size in free_sizes(base)}
+    names = {size: _dimension_of(target, base, size) for size in free_sizes(base)}
     for condition, beyond in itertools.islice(symbols.edges(names), MOST_EDGES):
         text = f"the fake kernel asks whether {condition}"
         advice = f"{text}: the compiler compiles again on the other side"
@@ -125,7 +125,7 @@ def _find_real(target: Target, sample: Sample) -> tuple[Tensor, ...] | None:
 
 
 def _fixed(target: Target, sample: Sample, size: int, sizes: Mapping[int, int]) -> Finding:
-    text = f"the fake kernel holds for size {size} ({_place(target, sample, size)}) alone, and the op runs with"
+    text = f"the fake kernel holds for size {size} ({_dimension_of(target, sample, size)}) alone, and the op runs with"
     return failed(f"{text} {sizes[size]}", cause=_why(target, "int(...) or == makes a number of a size"))
 
 
@@ -147,7 +147,7 @@ def _at(
             return failed(f"output {position}: the fake kernel says {fake.dim()} dimensions, the real one {real.dim()}")
         shape = [symbols.size_at(size, sizes) for size in fake.shape]
         if any(size is not None and size != found for size, found in zip(shape, real.shape, strict=True)):
-            changes = [f"{_place(target, sample, old)} is {new} instead of {old}" for old, new in sizes.items()]
+            changes = [f"{_dimension_of(target, sample, old)} is {new} instead of {old}" for old, new in sizes.items()]
             text = f"output {position}: where {', '.join(changes)}, the fake kernel says shape {_shown(shape)}"
             is_constant = all(isinstance(size, int) for size in fake.shape)
             return failed(f"{text}, the real one gives {tuple(real.shape)}", cause=CONSTANT if is_constant else "")
@@ -162,14 +162,14 @@ DERIVED = (
 CONSTANT = "the fake kernel always says the same shape"
 
 
-def _place(target: Target, sample: Sample, size: int) -> str:
+def _dimension_of(target: Target, sample: Sample, size: int) -> str:
     """Return the first dimension of a size, in words."""
-    places = [
+    dimensions = [
         f"dimension {list(leaf.tensor.shape).index(size)} of '{target.name_of(leaf)}'"
         for leaf in sample.leaves()
         if size in leaf.tensor.shape
     ]
-    return places[0]
+    return dimensions[0]
 
 
 def _shown(shape: Sequence[int | None]) -> str:

@@ -146,7 +146,7 @@ def _run(
 
 @contextlib.contextmanager
 def _short_turns() -> Iterator[None]:
-    """Threads change places as often as Python can, so that what can go wrong between two lines does."""
+    """Switch threads as often as Python can, so that what can go wrong between two lines does."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

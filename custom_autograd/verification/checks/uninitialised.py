@@ -34,7 +34,7 @@ class Uninitialised(Check):
             torch.set_rng_state(state)
             with _filled_memory():
                 filled = values_of(target, target.full, sample)
-        yield _compare([f"output {place}" for place in range(len(plain))], filled, plain)
+        yield _compare([f"output {position}" for position in range(len(plain))], filled, plain)
         try:
             torch.set_rng_state(state)
             names, expected = gradients_of(target, sample)

@@ -53,7 +53,7 @@ class Vmap(Check):
             raise NothingToCheckError("a tensor of the sample is not strided, and cannot be batched")
         if has_generator(sample):
             raise NothingToCheckError("it draws from a generator that every call of a loop is given again")
-        written = target.written_places(sample)
+        written = target.written_positions(sample)
         names = tuple(target.name_of(leaf) for leaf in leaves)
         loop = Loop(_function(target, copy(sample), written), copy(sample).tensors(), names)
         for batching in _cases(loop.tensors, written):
@@ -110,7 +110,9 @@ def _function(target: Target, sample: Sample, written: frozenset[int]) -> Tensor
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
         values = [tensor.clone() for tensor in tensors]
-        return call_on(target.call, sample.with_tensors(values)) + tuple(values[place] for place in sorted(written))
+        return call_on(target.call, sample.with_tensors(values)) + tuple(
+            values[position] for position in sorted(written)
+        )
 
     return call
 
@@ -123,7 +125,7 @@ def _cases(tensors: Sequence[Tensor], written: frozenset[int]) -> Iterator[Batch
     everything = list(range(size))
     ordered = [*along_first, _along(everything, -1, size), *_middle(tensors), *itertools.islice(mixed, MOST_CASES)]
     for dims in dict.fromkeys(ordered):
-        if set(dims) != {None} and all(dims[place] is not None for place in written):
+        if set(dims) != {None} and all(dims[position] is not None for position in written):
             yield Batching((dims,))
     yield Batching((_along(everything, 0, size),), LARGER)
     yield Batching((_along(everything, 0, size), _along(everything, 0, size)))
@@ -137,15 +139,15 @@ def _middle(tensors: Sequence[Tensor]) -> Iterator[InDims]:
     if all(tensor.dim() < 2 for tensor in tensors):
         return
     yield tuple(min(1, tensor.dim()) for tensor in tensors)
-    for place, tensor in enumerate(tensors[:2]):
+    for position, tensor in enumerate(tensors[:2]):
         if tensor.dim() >= 2:
-            yield tuple(int(other == place) for other in range(len(tensors)))
-            yield _along([place], 1, len(tensors))
+            yield tuple(int(other == position) for other in range(len(tensors)))
+            yield _along([position], 1, len(tensors))
 
 
 def _along(chosen: Iterable[int], dim: int, size: int) -> InDims:
-    places = set(chosen)
-    return tuple(dim if place in places else None for place in range(size))
+    positions = set(chosen)
+    return tuple(dim if position in positions else None for position in range(size))
 
 
 def _check(loop: Loop, batching: Batching, *, is_composed: bool) -> Finding:
@@ -173,7 +175,7 @@ def _check(loop: Loop, batching: Batching, *, is_composed: bool) -> Finding:
 
 def _check_scalars(target: Target, sample: Sample) -> Iterator[Finding]:
     """Yield the first other float among the arguments that the op takes, with everything batched."""
-    written, names = target.written_places(sample), tuple(target.name_of(leaf) for leaf in sample.leaves())
+    written, names = target.written_positions(sample), tuple(target.name_of(leaf) for leaf in sample.leaves())
     batching = Batching((_along(range(len(names)), 0, len(names)),))
     for label, variant in scalars(sample, target.arguments):
         if _floats(variant) == _floats(sample):

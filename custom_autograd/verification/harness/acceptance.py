@@ -67,9 +67,9 @@ def accept(report: Report, accepted: Accepted) -> Report:
     return replace(report, results=tuple(results))
 
 
-def _accept(results: list[Result], places: Iterable[int], reason: str) -> None:
+def _accept(results: list[Result], positions: Iterable[int], reason: str) -> None:
     """Change the results of one check on one op."""
-    own = list(places)
+    own = list(positions)
     if not any(results[i].is_finding or results[i].accepted for i in own):
         passed = [i for i in own if results[i].status == "passed"]
         for i in passed[:1]:
@@ -108,10 +108,10 @@ def _require_form(op: str, reasons: object) -> None:
             raise _wrong_form(f"'{op}', {check}", reason)
 
 
-def _wrong_form(place: str, found: object) -> CheckError:
+def _wrong_form(location: str, found: object) -> CheckError:
     return CheckError(
         FILE,
-        f"{place} in [{TABLE}] has another form",
+        f"{location} in [{TABLE}] has another form",
         expected='"ns::op" = { check = "why its failure is accepted" }',
         found=repr(found)[:80],
     )

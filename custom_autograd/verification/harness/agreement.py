@@ -71,7 +71,7 @@ def compare_values(
         try:
             found = values_of(target, target.full, sample)
         except Exception as error:  # noqa: BLE001  # told apart there, and raised again where it is not a variant
-            count = len(expected) - len(target.written_places(sample))
+            count = len(expected) - len(target.written_positions(sample))
             return _raised(error, target, sample, label, name, count)
         difference = find_difference(found, expected, is_scaled=is_scaled)
         if difference is not None:
@@ -82,10 +82,10 @@ def compare_values(
 
 def values_of(target: Target, function: Function, sample: Sample) -> tuple[Tensor, ...]:
     """Return what a function returns, then the inputs the target writes to; only those are copied, the others stay."""
-    written = target.written_places(sample)
-    tensors = [_copied(x) if place in written else x.detach() for place, x in enumerate(sample.tensors())]
+    written = target.written_positions(sample)
+    tensors = [_copied(x) if position in written else x.detach() for position, x in enumerate(sample.tensors())]
     outputs = call_on(function, sample.with_tensors(tensors))
-    return tuple(output.detach() for output in outputs) + tuple(tensors[place] for place in sorted(written))
+    return tuple(output.detach() for output in outputs) + tuple(tensors[position] for position in sorted(written))
 
 
 def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:

@@ -52,7 +52,7 @@ def _first(rows: Sequence[Explanation], found: Tensor, expected: Tensor, relativ
 
 
 def find_swap(
-    names: Sequence[str], found: Sequence[Tensor], expected: Sequence[Tensor], place: int, *, relative: float = CLOSE
+    names: Sequence[str], found: Sequence[Tensor], expected: Sequence[Tensor], position: int, *, relative: float = CLOSE
 ) -> Cause:
     """Return that one of several tensors and another one of the same shape are swapped; empty if none is.
 
@@ -60,16 +60,16 @@ def find_swap(
         names: what to call each tensor.
         found: what came.
         expected: what should have come.
-        place: which one is wrong.
+        position: of the wrong one.
         relative: how near each has to come to what is expected of the other.
     """
     for other in range(len(found)):
-        is_right = other == place or _is_near(found[other], expected[other], relative)
-        is_swapped = _is_near(found[other], expected[place], relative) and _is_near(
-            found[place], expected[other], relative
+        is_right = other == position or _is_near(found[other], expected[other], relative)
+        is_swapped = _is_near(found[other], expected[position], relative) and _is_near(
+            found[position], expected[other], relative
         )
         if is_swapped and not is_right:
-            first, second = sorted((place, other))
+            first, second = sorted((position, other))
             return Cause(f"{names[first]} and {names[second]} are swapped")
     return Cause()
 
@@ -200,7 +200,7 @@ def _order(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
 
 
 def _part(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
-    """Only some elements are wrong: a tail, one slice, everything from a place on."""
+    """Only some elements are wrong: a tail, one slice, everything from an index on."""
     same = (found == expected) | (found.isnan() & expected.isnan())
     scale = float(expected.abs().nan_to_num(nan=0.0, posinf=0.0).max())
     wrong = ~same & ~((found - expected).abs() <= relative * scale + 1e-30)

@@ -123,8 +123,8 @@ def gradients_of(target: Target, sample: Sample) -> tuple[tuple[str, ...], tuple
         NothingToCheckError: there is no tensor or no result that can have a gradient.
     """
     names, results = gradients_for(target, sample, signed_like)
-    places = [place for place, name in enumerate(names) if name.startswith("gradient of ")]
-    return tuple(names[place] for place in places), tuple(results[place] for place in places)
+    positions = [position for position, name in enumerate(names) if name.startswith("gradient of ")]
+    return tuple(names[position] for position in positions), tuple(results[position] for position in positions)
 
 
 def gradients_for(
@@ -141,16 +141,16 @@ def gradients_for(
         NothingToCheckError: there is no tensor or no result that can have a gradient.
     """
     positions = differentiable_positions(target, sample)
-    leaves, written = sample.leaves(), target.written_places(sample)
+    leaves, written = sample.leaves(), target.written_positions(sample)
     tensors = [leaf.tensor.detach() for leaf in leaves]
     able = [tensors[position].requires_grad_() for position in positions]
-    values = [x.clone() if place in written else x for place, x in enumerate(tensors)]
-    outputs = [*call_on(target.call, sample.with_tensors(values)), *(values[place] for place in sorted(written))]
+    values = [x.clone() if position in written else x for position, x in enumerate(tensors)]
+    outputs = [*call_on(target.call, sample.with_tensors(values)), *(values[position] for position in sorted(written))]
     kept = [y for y in outputs if y.requires_grad and can_have_gradient(y)]
     if not kept:
         raise NothingToCheckError("no result of the op has a gradient")
     grads = torch.autograd.grad(kept, able, make_cotangents(kept), allow_unused=True)
-    names = [f"output {place}" for place in range(len(kept))]
+    names = [f"output {position}" for position in range(len(kept))]
     names += [f"gradient of '{target.name_of(leaves[position])}'" for position in positions]
     results = [y.detach() for y in kept]
     results += [torch.zeros_like(x) if g is None else g for x, g in zip(able, grads, strict=True)]

@@ -60,8 +60,8 @@ def find_growth(function: TensorFunction, inputs: Sequence[Tensor], precision: P
         return Growth(f"two equal calls differ: {difference}", "the op is not deterministic")
     cotangents = [u if y.requires_grad else u * 0 for u, y in zip(signed_like(first), function(*inputs), strict=True)]
     grads = vector_jacobian(function, points, copies(cotangents))
-    found = [_look(function, points, place, cotangents, grad, precision) for place, grad in enumerate(grads)]
-    wrong = [place for place, entry in enumerate(found) if bool(entry.is_wrong.any())]
+    found = [_look(function, points, position, cotangents, grad, precision) for position, grad in enumerate(grads)]
+    wrong = [position for position, entry in enumerate(found) if bool(entry.is_wrong.any())]
     if wrong:
         cause = _cause(function.names, grads, found, wrong)
         return _growth(function, points, wrong[0], cotangents, grads[wrong[0]], precision, cause)
@@ -78,12 +78,12 @@ def find_growth(function: TensorFunction, inputs: Sequence[Tensor], precision: P
 def _look(
     function: TensorFunction,
     points: Sequence[Tensor],
-    place: int,
+    position: int,
     cotangents: Sequence[Tensor],
     grad: Tensor,
     precision: Precision,
 ) -> Seen:
-    expected, is_kink = gradient(function, points, place, cotangents, precision)
+    expected, is_kink = gradient(function, points, position, cotangents, precision)
     is_wrong = _is_wrong(grad, expected, precision)
     return Seen(torch.where(is_kink, grad, expected), is_wrong & ~is_kink, is_wrong & is_kink)
 
@@ -93,7 +93,7 @@ def _cause(names: Sequence[str], grads: Sequence[Tensor], found: Sequence[Seen],
     expected = [entry.expected for entry in found]
     named = [f"the gradient of '{name}'" for name in names]
     swap = find_swap(named, grads, expected, wrong[0], relative=1e-4)
-    return swap or choose_cause([find_cause(grads[place], expected[place], relative=1e-4) for place in wrong])
+    return swap or choose_cause([find_cause(grads[position], expected[position], relative=1e-4) for position in wrong])
 
 
 def _is_wrong(found: Tensor, expected: Tensor, precision: Precision) -> Tensor:
@@ -104,7 +104,7 @@ def _is_wrong(found: Tensor, expected: Tensor, precision: Precision) -> Tensor:
 def _growth(
     function: TensorFunction,
     inputs: Sequence[Tensor],
-    place: int,
+    position: int,
     cotangents: Sequence[Tensor],
     grad: Tensor,
     precision: Precision,
@@ -112,7 +112,7 @@ def _growth(
 ) -> Growth:
     """Return how the error along the gradient's own direction changes from a large step to a small one."""
     direction = torch.randn_like(grad)
-    directions = [direction if i == place else None for i in range(len(inputs))]
+    directions = [direction if i == position else None for i in range(len(inputs))]
     errors = []
     for step in (1e-2, 1e-6):
         scaled = [None if v is None else v * step / 1e-3 for v in directions]
@@ -128,5 +128,5 @@ def _growth(
 
 def _shown(name: str, point: Tensor, index: Tensor) -> str:
     """Return one element and its value: "'x'[2, 0] = 0"."""
-    place = f"[{', '.join(str(int(i)) for i in index)}]" if len(index) else ""
-    return f"'{name}'{place} = {point[tuple(index)].item():.6g}"
+    subscript = f"[{', '.join(str(int(i)) for i in index)}]" if len(index) else ""
+    return f"'{name}'{subscript} = {point[tuple(index)].item():.6g}"

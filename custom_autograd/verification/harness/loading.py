@@ -43,24 +43,24 @@ def load(text: str) -> tuple[Loaded, ...]:
     Raises:
         CheckError: there is nothing of that name, it declares no ops, or importing it raises.
     """
-    place, _, attribute = text.rpartition(":") if ":" in text else (text, "", "")
-    path = Path(place)
+    source, _, attribute = text.rpartition(":") if ":" in text else (text, "", "")
+    path = Path(source)
     if path.is_dir() and not attribute:
         modules = [(str(file), _import_file(file)) for file in _files(path)]
     else:
-        modules = [(place, _import_file(path) if path.suffix == ".py" else _import_module(place))]
+        modules = [(source, _import_file(path) if path.suffix == ".py" else _import_module(source))]
     if attribute:
-        return (Loaded(text, _attribute(modules[0][1], attribute, place), text),)
+        return (Loaded(text, _attribute(modules[0][1], attribute, source), text),)
     found = [(value, _alone(where, module, value)) for where, module in modules for value in ops_of(module)]
     if not found:
         raise CheckError(f"{text}: no ops are declared there; an op comes from custom_op or torch.library.custom_op")
     return tuple(Loaded(text, value, (len(found) > 1 and alone) or text) for value, alone in found)
 
 
-def _alone(place: str, module: ModuleType, value: object) -> str | None:
+def _alone(source: str, module: ModuleType, value: object) -> str | None:
     """Return the TARGET of one op among those of a module; None if the module does not keep it."""
     names = [name for name, other in vars(module).items() if other is value]
-    return f"{place}:{names[0]}" if names else None
+    return f"{source}:{names[0]}" if names else None
 
 
 def ops_of(module: ModuleType) -> list[object]:
@@ -149,23 +149,23 @@ def _on_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _attribute(module: ModuleType, name: str, place: str) -> object:
+def _attribute(module: ModuleType, name: str, source: str) -> object:
     value: object = module
     for part in name.split("."):
         if not hasattr(value, part):
             advice = suggest(part, [other for other in dir(value) if not other.startswith("_")])
-            raise CheckError(f"{place} has no attribute '{name}'" + (f"; {advice}" if advice else ""))
+            raise CheckError(f"{source} has no attribute '{name}'" + (f"; {advice}" if advice else ""))
         value = getattr(value, part)
     return value
 
 
-def _raised(place: str, error: BaseException) -> str:
+def _raised(source: str, error: BaseException) -> str:
     frames = list(traceback.extract_tb(error.__traceback__))
     # the first is the line of the target that starts it all; what happens inside this package is not to be mended there
     frames = [frame for frame in frames if not _is_internal(frame.filename)]
     shown = frames[:1] + frames[1:][-2:]
     lines = [f"  {Path(frame.filename).name}:{frame.lineno} {frame.name}: {frame.line}" for frame in shown]
-    return "\n".join([f"{place}: importing it raises {type(error).__name__}: {error}", *lines])
+    return "\n".join([f"{source}: importing it raises {type(error).__name__}: {error}", *lines])
 
 
 def _is_internal(file: str) -> bool:

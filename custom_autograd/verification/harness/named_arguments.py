@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.pytrees.argument_tree import ArgumentTree
-from custom_autograd.pytrees.fields import plain_places
+from custom_autograd.pytrees.fields import plain_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ def arguments_with_containers(tree: ArgumentTree, schema: Schema) -> tuple[Targe
     return tuple(found)
 
 
-def places_in_containers(tree: ArgumentTree, schema: Schema) -> dict[str, TargetArgument]:
-    """By argument and path, as in `params.weight`, what is known of a tensor that has a place of its own."""
+def fields_in_containers(tree: ArgumentTree, schema: Schema) -> dict[str, TargetArgument]:
+    """Return the facts of each tensor that is a flat field, by argument and path, as in `params.weight`."""
     found = {}
-    for place in plain_places(tree.inputs):
-        if place.name in schema.argument_names:
-            known = argument_of_schema(schema.argument(place.name))
-            found[place.path] = replace(known, name=place.path.partition(".")[0].partition("[")[0])
+    for field in plain_fields(tree.inputs):
+        if field.name in schema.argument_names:
+            known = argument_of_schema(schema.argument(field.name))
+            found[field.path] = replace(known, name=field.path.partition(".")[0].partition("[")[0])
     return found

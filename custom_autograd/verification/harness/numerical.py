@@ -109,7 +109,7 @@ def _estimate(value: Callable[[float], float], step: float) -> Estimate:
 def gradient(
     function: TensorsFunction,
     inputs: Sequence[Tensor],
-    place: int,
+    position: int,
     cotangents: Sequence[Tensor],
     precision: Precision,
     *,
@@ -120,19 +120,22 @@ def gradient(
     Args:
         function: tensors in, tensors out.
         inputs: the point.
-        place: which input.
+        position: of the input.
         cotangents: one per output.
         precision: how finely the function answers.
         elements: flat indices of the elements that are looked at; the others are 0. All by default.
     """
-    values, kinks = torch.zeros_like(inputs[place]).flatten(), torch.zeros(inputs[place].numel(), dtype=torch.bool)
+    values, kinks = (
+        torch.zeros_like(inputs[position]).flatten(),
+        torch.zeros(inputs[position].numel(), dtype=torch.bool),
+    )
     for index in range(values.numel()) if elements is None else elements:
         unit = torch.zeros_like(values)
         unit[index] = 1
-        directions = [unit.view(x.shape) if i == place else None for i, x in enumerate(inputs)]
+        directions = [unit.view(x.shape) if i == position else None for i, x in enumerate(inputs)]
         estimate = along(function, inputs, directions, cotangents, precision)
         values[index], kinks[index] = estimate.value, estimate.is_kink
-    return values.view(inputs[place].shape), kinks.view(inputs[place].shape)
+    return values.view(inputs[position].shape), kinks.view(inputs[position].shape)
 
 
 def has_kink(function: TensorFunction, precision: Precision) -> bool:

@@ -28,10 +28,10 @@ RAISE = dis.opmap["RAISE_VARARGS"]
 def origin_of(error: BaseException) -> Origin:
     """Return who raised an exception; torch where it has no traceback, as one that was made in C++ has."""
     frames = []
-    place = error.__traceback__
-    while place is not None:
-        frames.append(place)
-        place = place.tb_next
+    entry = error.__traceback__
+    while entry is not None:
+        frames.append(entry)
+        entry = entry.tb_next
     while frames and _is_assertion(frames[-1].tb_frame.f_code):
         frames.pop()
         if frames and _owner_of(frames[-1].tb_frame.f_code) == "author":
@@ -53,7 +53,7 @@ def is_authors(error: BaseException) -> bool:
     return False
 
 
-def place_of(error: BaseException) -> str:
+def location_of(error: BaseException) -> str:
     """Return file:line of what the author raised, of an exception or of one of those that led to it."""
     seen: BaseException | None = error
     while seen is not None and origin_of(seen) != "author":
@@ -76,6 +76,6 @@ def _is_assertion(code: types.CodeType) -> bool:
     return code.co_filename.startswith(TORCH) and code.co_name.startswith(ASSERTIONS)
 
 
-def _is_raising(place: types.TracebackType) -> bool:
+def _is_raising(entry: types.TracebackType) -> bool:
     """Return whether a frame stopped at a raise or an assert of its own, not at a call."""
-    return place.tb_frame.f_code.co_code[place.tb_lasti] == RAISE
+    return entry.tb_frame.f_code.co_code[entry.tb_lasti] == RAISE

@@ -38,6 +38,6 @@ def chosen_subsets(function: TensorFunction, only: tuple[str, ...] | None) -> It
 def _names(target: Target, sample: Sample) -> list[str]:
     leaves = sample.leaves()
     try:
-        return [target.name_of(leaves[place]) for place in differentiable_positions(target, sample)]
+        return [target.name_of(leaves[position]) for position in differentiable_positions(target, sample)]
     except NothingToCheckError:
         return []

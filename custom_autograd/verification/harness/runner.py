@@ -115,7 +115,7 @@ def _ignore(check: Check, label: str) -> None:
 
 
 def label_of(sample: Sample, position: int) -> str:
-    """Return what reports call a sample: its name, else its place and its shapes."""
+    """Return what reports call a sample: its name, else its position and its shapes."""
     return sample.name or f"sample {position}: {str(sample).removeprefix('Sample')}"
 
 

@@ -15,7 +15,7 @@ def layouts(sample: Sample, *, written: Collection[int] = ()) -> Iterator[tuple[
 
     Args:
         sample: what to vary.
-        written: places of tensors, in the order of `leaves`, that the op writes to; they are never expanded, because
+        written: positions of tensors, in the order of `leaves`, that the op mutates; they are never expanded, because
             memory that overlaps itself cannot be written to.
 
     Yields:
@@ -24,9 +24,11 @@ def layouts(sample: Sample, *, written: Collection[int] = ()) -> Iterator[tuple[
     yield "as given", copy(sample)
     tensors = sample.tensors()
     for label, change in LAYOUTS:
-        indices = [place for place, tensor in enumerate(tensors) if is_index(tensor)]  # which repeating would change
+        indices = [
+            position for position, tensor in enumerate(tensors) if is_index(tensor)
+        ]  # which repeating would change
         kept = {*written, *indices} if change is expanded else ()
-        changed = [None if place in kept else change(tensor) for place, tensor in enumerate(tensors)]
+        changed = [None if position in kept else change(tensor) for position, tensor in enumerate(tensors)]
         if any(tensor is not None for tensor in changed):
             pairs = zip(changed, tensors, strict=True)
             yield label, sample.with_tensors([_copy(old) if new is None else new for new, old in pairs])
@@ -131,8 +133,8 @@ def resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = Fa
         for dim, size in enumerate(tensor.shape):
             wanted = sizes.get(size, size)
             if wanted != size:
-                places = torch.arange(wanted, device=tensor.device) % max(size, 1)
-                found = found.index_select(dim, places)
+                positions = torch.arange(wanted, device=tensor.device) % max(size, 1)
+                found = found.index_select(dim, positions)
         return found.clone(memory_format=torch.contiguous_format).requires_grad_(tensor.requires_grad)
 
     def follow(value: object) -> object:

@@ -34,7 +34,7 @@ from custom_autograd.verification.harness.named_arguments import (
     TargetArgument,
     argument_of_schema,
     arguments_with_containers,
-    places_in_containers,
+    fields_in_containers,
 )
 
 Function: TypeAlias = Callable[..., object]
@@ -60,10 +60,10 @@ class Target:
         samples: the registered samples rule.
         location: file:line of the declaration.
         may_alias: whether results may share memory with arguments.
-        hidden: the places of the outputs that `full` and the reference give, and `call` does not.
+        hidden: the positions of the outputs that `full` and the reference give, and `call` does not.
         subject: what was given to be checked.
         source: gives the generated source of its wrapper and its rules; empty where nothing is generated.
-        places: for a tensor in a container, by its argument and path, what is known of it.
+        fields_in_containers: for a tensor in a container, by its argument and path, what is known of it.
     """
 
     name: str
@@ -80,18 +80,18 @@ class Target:
     hidden: frozenset[int] = frozenset()
     subject: object = None
     source: Callable[[], str] = lambda: ""
-    places: Mapping[str, TargetArgument] = field(default_factory=dict)
+    fields_in_containers: Mapping[str, TargetArgument] = field(default_factory=dict)
 
     def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
         """Return the argument a tensor of a sample belongs to."""
         argument = self._argument_of(leaf)
-        return self.places.get(f"{argument.name}{leaf.path}", argument)
+        return self.fields_in_containers.get(f"{argument.name}{leaf.path}", argument)
 
     def _argument_of(self, leaf: TensorLeaf) -> TargetArgument:
         if isinstance(leaf.argument, int):
-            place = min(leaf.argument, self._star)
-            if place < len(self.arguments):
-                return self.arguments[place]
+            position = min(leaf.argument, self._star)
+            if position < len(self.arguments):
+                return self.arguments[position]
             return TargetArgument(f"args[{leaf.argument}]")
         matching = [argument for argument in self.arguments if argument.name == leaf.argument]
         return matching[0] if matching else TargetArgument(leaf.argument)
@@ -103,15 +103,15 @@ class Target:
 
     @property
     def _star(self) -> int:
-        """Return the place of the argument that takes all further ones; beyond any where there is none."""
+        """Return the position of the argument that takes all further ones; beyond the last if there is none."""
         kinds = [argument.kind for argument in self.arguments]
         return (
             kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else sys.maxsize
         )
 
-    def written_places(self, sample: Sample) -> frozenset[int]:
-        """Return which tensors of a sample the target writes to, by their place among its leaves."""
-        return frozenset(place for place, leaf in enumerate(sample.leaves()) if self.argument_of(leaf).is_mutated)
+    def written_positions(self, sample: Sample) -> frozenset[int]:
+        """Return which tensors of a sample the target writes to, by their position among its leaves."""
+        return frozenset(position for position, leaf in enumerate(sample.leaves()) if self.argument_of(leaf).is_mutated)
 
     def complete(self, sample: Sample) -> Sample:
         """Return the call with every default that it leaves out written down, as a kernel is called."""
@@ -132,7 +132,7 @@ class Target:
 
         def call(*args: object, **kwargs: object) -> object:
             outputs = cast(Sequence[object], reference(*args, **kwargs))
-            return tuple(output for place, output in enumerate(outputs) if place not in hidden)
+            return tuple(output for position, output in enumerate(outputs) if position not in hidden)
 
         return call
 
@@ -201,7 +201,7 @@ def _with_containers(schema: Schema, tree: ArgumentTree, flat: Target) -> Target
         to_dispatcher=flattened,
         reference=None if flat.reference is None else tree.outside(flat.reference),
         kernels={device: tree.outside(function) for device, function in flat.kernels.items()},
-        places=places_in_containers(tree, schema),
+        fields_in_containers=fields_in_containers(tree, schema),
     )
 
 
@@ -218,7 +218,7 @@ def _from_schema(call: Function, record: OpRecord, schema: Schema) -> Target:
         kernels={key_of_kernel(kernel): repeatable(schema, conditional(kernel)) for kernel in record.kernels.all()},
         location=record.declaration.location,
         may_alias=schema.is_view or schema.may_return_inputs,
-        hidden=frozenset(place for place, output in enumerate(schema.outputs) if output.is_hidden),
+        hidden=frozenset(position for position, output in enumerate(schema.outputs) if output.is_hidden),
         source=functools.partial(source_of, record),
     )
     rule = record.registrations.reference

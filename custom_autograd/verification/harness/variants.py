@@ -24,7 +24,7 @@ MOST_ELEMENTS = 2**20
 
 
 def values(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Yield the call with other floating numbers in it; a rule that is right in one place only shows in another.
+    """Yield the call with other floating numbers in it; a rule that is right at one point only fails at another.
 
     Yields:
         What to call the variant, and the variant. Signs stay, so that what must be positive stays so, or becomes 0.
@@ -117,7 +117,7 @@ def tile_sizes(sample: Sample, tiles: Sequence[int] = TILES) -> Iterator[tuple[s
     found = sorted(free_sizes(sample))
     changes = [(f"size {size} -> {other}", {size: other}) for size in found for other in tiles if other != size]
     if len(found) > 1:
-        changes.append(("all sizes multiples of 8", {size: 8 * (place + 1) for place, size in enumerate(found)}))
+        changes.append(("all sizes multiples of 8", {size: 8 * (position + 1) for position, size in enumerate(found)}))
     for label, change in changes:
         if elements_of(sample, change) <= MOST_ELEMENTS:
             yield label, resized(sample, change)

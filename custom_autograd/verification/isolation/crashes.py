@@ -12,7 +12,7 @@ MOST_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Progress:
     """The check and the sample that a process began last; the sample is empty before the first one."""
 
     check: str = "all checks"
@@ -27,15 +27,15 @@ class Heard:
 
     results: list[Result] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
-    place: Place = field(default_factory=Place)
+    progress: Progress = field(default_factory=Progress)
     call: str = ""
 
     def hear(self, value: object) -> None:
         """Take in one message."""
         if isinstance(value, Result):
             self.results.append(value)
-        elif isinstance(value, Place):
-            self.place = value
+        elif isinstance(value, Progress):
+            self.progress = value
         elif isinstance(value, dict):
             self.sources.update(value)
         else:
@@ -48,7 +48,7 @@ class Crash:
 
     Args:
         op: the op that was being checked.
-        place: the check and the sample.
+        progress: the check and the sample.
         exit_code: as `multiprocessing.Process.exitcode` has it: a negative signal, or a code.
         seed: where random numbers began.
         trace: what faulthandler wrote.
@@ -57,7 +57,7 @@ class Crash:
     """
 
     op: str
-    place: Place
+    progress: Progress
     exit_code: int | None
     seed: int = 0
     trace: str = ""
@@ -72,10 +72,17 @@ class Crash:
         lines += [f"last call: {self.call}"] if self.call else []
         lines += [f"to reproduce: {self.reproduce}"] if self.reproduce else []
         lines += frames_of(self.trace)
-        place = self.place
-        sample = place.sample or "all samples"
+        progress = self.progress
+        sample = progress.sample or "all samples"
         return Result(
-            self.op, place.check, sample, "error", "\n".join(lines), code=place.code, seed=self.seed, group=place.group
+            self.op,
+            progress.check,
+            sample,
+            "error",
+            "\n".join(lines),
+            code=progress.code,
+            seed=self.seed,
+            group=progress.group,
         )
 
 

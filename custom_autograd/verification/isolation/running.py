@@ -14,7 +14,7 @@ from custom_autograd.verification.harness import runner
 from custom_autograd.verification.harness.base import Check
 from custom_autograd.verification.harness.scripts import script_of
 from custom_autograd.verification.harness.targets import Function, Target
-from custom_autograd.verification.isolation.crashes import Crash, Heard, Place
+from custom_autograd.verification.isolation.crashes import Crash, Heard, Progress
 from custom_autograd.verification.isolation.forking import CannotForkError, Ending, Tell, is_sound, run_forked
 from custom_autograd.verification.report import Report, Result
 
@@ -46,7 +46,7 @@ def perform(case: runner.Case, checks: Sequence[Check], seed: int, tell: Tell, *
         case: a target with its samples.
         checks: in the order in which they run.
         seed: equal seeds draw equal numbers.
-        tell: is given a `Place`, a `Result`, a text (a call that begins) or a dict (sources).
+        tell: is given a `Progress`, a `Result`, a text (a call that begins) or a dict (sources).
         is_noting: whether calls are told; explanations of failures are left out then.
     """
     if is_noting:
@@ -56,7 +56,7 @@ def perform(case: runner.Case, checks: Sequence[Check], seed: int, tell: Tell, *
         checks,
         seed=seed,
         on_result=tell,
-        on_start=lambda check, sample: tell(Place(check.name, check.code, check.group, sample)),
+        on_start=lambda check, sample: tell(Progress(check.name, check.code, check.group, sample)),
         is_explained=not is_noting,
     )
     tell(dict(report.sources))
@@ -87,17 +87,17 @@ def _run_forked(case: runner.Case, checks: Sequence[Check], seed: int) -> Report
     heard = Heard()
     ending = run_forked(lambda tell: perform(case, checks, seed, tell), heard.hear)
     if ending.exit_code is not None:
-        heard.results.append(_crash(case, checks, seed, heard.place, ending))
+        heard.results.append(_crash(case, checks, seed, heard.progress, ending))
     return Report(tuple(heard.results), heard.sources)
 
 
-def _crash(case: runner.Case, checks: Sequence[Check], seed: int, place: Place, ending: Ending) -> Result:
+def _crash(case: runner.Case, checks: Sequence[Check], seed: int, progress: Progress, ending: Ending) -> Result:
     """Return the result of a crash; the check runs once more, alone, to learn which call it is."""
-    call = _last_call(case, [check for check in checks if check.name == place.check], seed)
-    reproduce = f'check(op, samples, checks=["{place.check}"], seed={seed}, isolated=False), which ends the program'
-    crash = Crash(case.target.name, place, ending.exit_code, seed, ending.trace, call, reproduce)
-    found = [sample for i, sample in enumerate(case.samples) if runner.label_of(sample, i) == place.sample]
-    script = script_of(case.target, found[0], place.check, seed) if found else ""
+    call = _last_call(case, [check for check in checks if check.name == progress.check], seed)
+    reproduce = f'check(op, samples, checks=["{progress.check}"], seed={seed}, isolated=False), which ends the program'
+    crash = Crash(case.target.name, progress, ending.exit_code, seed, ending.trace, call, reproduce)
+    found = [sample for i, sample in enumerate(case.samples) if runner.label_of(sample, i) == progress.sample]
+    script = script_of(case.target, found[0], progress.check, seed) if found else ""
     return replace(crash.result(), script=script)
 
 

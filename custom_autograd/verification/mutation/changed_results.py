@@ -22,7 +22,7 @@ def map_results(result: Result, names: Sequence[str], change: Callable[[str, Ten
     if isinstance(result, dict):
         return {name: _map(value, str(name), change) for name, value in result.items()}
     if isinstance(result, (list, tuple)):
-        changed = [_map(value, _name(names, place), change) for place, value in enumerate(result)]
+        changed = [_map(value, _name(names, position), change) for position, value in enumerate(result)]
         if hasattr(result, "_fields"):
             return type(result)(*changed)
         return changed if isinstance(result, list) else tuple(changed)
@@ -40,8 +40,8 @@ def _map(value: Result, name: str, change: Callable[[str, Tensor], Tensor]) -> R
     return value
 
 
-def _name(names: Sequence[str], place: int) -> str:
-    return names[place] if place < len(names) else str(place)
+def _name(names: Sequence[str], position: int) -> str:
+    return names[position] if position < len(names) else str(position)
 
 
 def swap_results(result: Result) -> Result:

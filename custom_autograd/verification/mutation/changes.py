@@ -19,7 +19,7 @@ def map_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], is_meant: Callable[[int | str], bool], change: Change
 ) -> Arguments:
     """Return the same arguments with the tensors among those that are meant changed, in lists too."""
-    changed = tuple(_map(value, change) if is_meant(place) else value for place, value in enumerate(args))
+    changed = tuple(_map(value, change) if is_meant(position) else value for position, value in enumerate(args))
     return changed, {name: _map(value, change) if is_meant(name) else value for name, value in kwargs.items()}
 
 
@@ -34,7 +34,7 @@ def _map(value: Any, change: Change) -> Any:  # Any: a user's argument
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], is_meant: Callable[[int | str], bool]) -> Tensor | None:
     """Return the first tensor among the arguments that are meant; None if there is none."""
-    meant = [value for place, value in enumerate(args) if is_meant(place)]
+    meant = [value for position, value in enumerate(args) if is_meant(position)]
     meant += [value for name, value in kwargs.items() if is_meant(name)]
     return next((value for value in meant if isinstance(value, Tensor)), None)
 
@@ -91,14 +91,14 @@ def cut(tensor: Tensor) -> Tensor:
     """Return the tensor with zero as its last element; flags and empty tensors stay as they are."""
     if tensor.dtype == torch.bool or tensor.numel() == 0:
         return tensor
-    place = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
-    return torch.where(place < tensor.numel() - 1, tensor, torch.zeros_like(tensor))
+    position = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
+    return torch.where(position < tensor.numel() - 1, tensor, torch.zeros_like(tensor))
 
 
 def noisy(tensor: Tensor) -> Tensor:
     """Return the tensor with a relative error of at most one in a thousand, the same at every call."""
-    place = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
-    return (tensor * (1 + 1e-3 * torch.cos(place.to(torch.float64)))).to(tensor.dtype)
+    position = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
+    return (tensor * (1 + 1e-3 * torch.cos(position.to(torch.float64)))).to(tensor.dtype)
 
 
 def misread(tensor: Tensor) -> Tensor:
@@ -108,5 +108,5 @@ def misread(tensor: Tensor) -> Tensor:
     offset = int(tensor.storage_offset())
     available = max(tensor.untyped_storage().nbytes() // tensor.element_size() - offset, 1)
     memory = tensor.as_strided((available,), (1,), offset)
-    places = torch.arange(tensor.numel(), device=tensor.device) % available
-    return memory[places].view(tensor.shape)
+    positions = torch.arange(tensor.numel(), device=tensor.device) % available
+    return memory[positions].view(tensor.shape)

@@ -1,4 +1,4 @@
-"""Ops x rules x operators -> outcomes: each mutant is put in its place, and what it breaks is looked for.
+"""Ops x rules x operators -> outcomes: each mutant is installed, and what it breaks is looked for.
 
 The unchanged ops must pass first: where a test fails anyhow, nothing can be learnt from its failing.
 """
@@ -41,7 +41,7 @@ class Verdict:
 
 
 Judge: TypeAlias = Callable[[object, Mutant], Verdict]
-"""(op, mutant) -> what the tests say of the mutant, which is not in its place yet."""
+"""(op, mutant) -> what the tests report of the mutant, which is not installed yet."""
 
 
 def mutate(

@@ -95,7 +95,7 @@ def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Equivale
     """Return what a mutant does on samples and on their other layouts: forward, backward, backward again, and tangents.
 
     Args:
-        mutant: which is put in its place here; the target is to be that of its op.
+        mutant: which is installed here; the target is to be that of its op.
         target: the op.
         samples: those that are not declared to raise.
     """
@@ -126,9 +126,9 @@ def _run(target: Target, sample: Sample, *, is_forward_mode: bool) -> None:
 
 
 def _run_backward(target: Target, sample: Sample, *, create_graph: bool) -> None:
-    written = target.written_places(sample)
+    written = target.written_positions(sample)
     leaves = sample.tensors()
-    values = [tensor.clone() if place in written else tensor for place, tensor in enumerate(leaves)]
+    values = [tensor.clone() if position in written else tensor for position, tensor in enumerate(leaves)]
     outputs = [y for y in (*call_on(target.call, sample.with_tensors(values)), *values) if y.grad_fn is not None]
     inputs = [tensor for tensor in leaves if tensor.requires_grad]
     cotangents = [torch.randn_like(y) for y in outputs]

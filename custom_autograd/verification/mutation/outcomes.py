@@ -65,7 +65,7 @@ def remarks_of(outcomes: Sequence[Outcome]) -> list[str]:
         for outcome in outcomes:
             if outcome.status == status:
                 found.setdefault(f"{outcome.op}, {outcome.rule}", []).append(outcome.operator)
-        lines += [f"{status}: {place}: {', '.join(operators)} ({reason})" for place, operators in found.items()]
+        lines += [f"{status}: {rule}: {', '.join(operators)} ({reason})" for rule, operators in found.items()]
     for outcome in outcomes:
         if outcome.status == "survived":
             where = f"{outcome.op}, {outcome.rule}, {outcome.operator}"

@@ -1,4 +1,4 @@
-"""The pytest plugin of a mutated run: puts the mutant in its place once its op is declared, and notes what fails.
+"""The pytest plugin of a mutated run: installs the mutant once its op is declared, and notes what fails.
 
 Tests may import an op when they are collected, or when they run: so it looks whenever a module has been imported.
 """

@@ -45,7 +45,7 @@ class MutationPoint:
         style: how it is called.
         function: the function itself.
         results: the names of what it returns, in order, as far as they are known.
-        exchange: a context in which another function stands in its place.
+        exchange: a context in which another function replaces it.
         names: its parameters, where it is called by name.
         incoming: those among them that are incoming gradients or tangents.
     """
@@ -66,13 +66,13 @@ class MutationPoint:
         return tuple(name for name in self.names if name not in self.incoming and name not in (NEEDS, META))
 
     def is_incoming(self, key: int | str) -> bool:
-        """Return whether an argument, by its place or its keyword, is an incoming gradient or tangent."""
+        """Return whether an argument, by its position or its keyword, is an incoming gradient or tangent."""
         if self.style == "after ctx":
             return key != 0
         return self.style == "by name" and self._name(key) in self.incoming
 
     def is_saved(self, key: int | str) -> bool:
-        """Return whether an argument, by its place or its keyword, is what was saved."""
+        """Return whether an argument, by its position or its keyword, is what was saved."""
         return self.style == "by name" and self._name(key) in self.saved
 
     def _name(self, key: int | str) -> str:

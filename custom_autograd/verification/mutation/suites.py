@@ -1,4 +1,4 @@
-"""The judge that runs a test suite: pytest in a process of its own, in which the plugin puts the mutant in its place.
+"""The judge that runs a test suite: pytest in a process of its own, in which the plugin installs the mutant.
 
 CUSTOM_AUTOGRAD_MUTATE        which mutant: "ns::op/backward/sign"
 CUSTOM_AUTOGRAD_MUTATE_WATCH  set where there are no samples: the tests show whether the mutant changes anything

@@ -56,9 +56,11 @@ def format_markdown(results: Sequence[Result]) -> str:
         lines.append("| " + " | ".join(_cell(str(cell)) for cell in cells) + " |")
     for result in results:
         lines += _finding(result) if result.is_finding else []
-    accepted = [f"- {_place(row)}, on {_cell(row.sample)}: {_cell(row.accepted)}" for row in results if row.accepted]
+    accepted = [
+        f"- {_op_and_check(row)}, on {_cell(row.sample)}: {_cell(row.accepted)}" for row in results if row.accepted
+    ]
     advice = dict.fromkeys(
-        f"- {_place(row)}: {_cell(row.advice)}" for row in results if row.advice and row.status != "skipped"
+        f"- {_op_and_check(row)}: {_cell(row.advice)}" for row in results if row.advice and row.status != "skipped"
     )
     lines += ["", "## advice", "", *advice] if advice else []
     lines += ["", "## accepted", "", *accepted] if accepted else []
@@ -74,7 +76,7 @@ def _fields(result: Result) -> dict[str, object]:
 
 
 def _finding(result: Result) -> list[str]:
-    lines = ["", f"## {result.status}: {_place(result)}, on {_cell(result.sample)}", "", *_block(result.message)]
+    lines = ["", f"## {result.status}: {_op_and_check(result)}, on {_cell(result.sample)}", "", *_block(result.message)]
     if result.cause:
         lines += ["", f"Why, probably: {_cell(result.cause)}"]
     if result.script:
@@ -91,7 +93,7 @@ def _fence(text: str) -> str:
     return fence
 
 
-def _place(result: Result) -> str:
+def _op_and_check(result: Result) -> str:
     return f"{_cell(result.op)}, {_cell(result.check)}"
 
 

@@ -61,7 +61,7 @@ def make_matrix(results: Sequence[Result]) -> Matrix:
 
 
 def anchors_of(results: Sequence[Result]) -> Mapping[tuple[str, str], str]:
-    """Return the name of the place where the details of a check on an op begin."""
+    """Return the name of the anchor at which the details of a check on an op begin."""
     ops = list(dict.fromkeys(result.op for result in results))
     checks = list(dict.fromkeys(result.check for result in results))
     return {(row.op, row.check): f"op{ops.index(row.op)}-check{checks.index(row.check)}" for row in summarise(results)}
@@ -85,13 +85,13 @@ def _cells(results: Sequence[Result]) -> dict[tuple[str, str], Cell]:
         findings.setdefault((result.op, result.check), f"finding{number}")
     cells = {}
     for summary in summarise(results):
-        place = (summary.op, summary.check)
+        key = (summary.op, summary.check)
         kind: Kind = summary.status
-        if place in accepted and kind in ("passed", "skipped"):
+        if key in accepted and kind in ("passed", "skipped"):
             kind = "accepted"
         counts = [f"{getattr(summary, name)} {name}" for name in ("passed", "failed", "skipped", "error")]
         title = ", ".join(text for text in counts if not text.startswith("0 "))
-        cells[place] = Cell(kind, LABELS[kind], title, findings.get(place, anchors[place]))
+        cells[key] = Cell(kind, LABELS[kind], title, findings.get(key, anchors[key]))
     return cells
 
 

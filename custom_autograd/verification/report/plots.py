@@ -68,9 +68,9 @@ def make_plots(results: Sequence[Result]) -> tuple[Plot, ...]:
     for op in dict.fromkeys(result.op for result in results):
         dtypes, sizes = _errors(result for result in results if result.op == op)
         if dtypes:
-            plots.append(_plot(f"{op}: error against dtype", "dtype", dtypes, _places_of_dtypes(dtypes)))
+            plots.append(_plot(f"{op}: error against dtype", "dtype", dtypes, _positions_of_dtypes(dtypes)))
         if sizes:
-            plots.append(_plot(f"{op}: error against size", "size, elements", sizes, _places_of_sizes(sizes)))
+            plots.append(_plot(f"{op}: error against size", "size, elements", sizes, _positions_of_sizes(sizes)))
     return tuple(plots)
 
 
@@ -102,17 +102,17 @@ def _keep(errors: Errors, series: str, label: str, value: float) -> None:
     own[label] = max(own.get(label, 0.0), math.inf if math.isnan(value) else abs(value))
 
 
-def _places_of_dtypes(errors: Errors) -> dict[str, float]:
+def _positions_of_dtypes(errors: Errors) -> dict[str, float]:
     """Return where each label stands along the x axis, as a part of its length.
 
     Those known to torch by their precision.
     """
     names = list(dict.fromkeys(name for own in errors.values() for name in own))
     names.sort(key=lambda name: DTYPES.index(name) if name in DTYPES else len(DTYPES))
-    return {name: (place + 0.5) / len(names) for place, name in enumerate(names)}
+    return {name: (position + 0.5) / len(names) for position, name in enumerate(names)}
 
 
-def _places_of_sizes(errors: Errors) -> dict[str, float]:
+def _positions_of_sizes(errors: Errors) -> dict[str, float]:
     names = sorted({name for own in errors.values() for name in own}, key=int)
     logs = [math.log10(max(int(name), 1)) for name in names]
     width = logs[-1] - logs[0]
@@ -121,13 +121,13 @@ def _places_of_sizes(errors: Errors) -> dict[str, float]:
     }
 
 
-def _plot(title: str, x_label: str, errors: Errors, places: Mapping[str, float]) -> Plot:
+def _plot(title: str, x_label: str, errors: Errors, positions: Mapping[str, float]) -> Plot:
     known = [value for own in errors.values() for value in own.values() if 0 < value < math.inf]
     lowest = math.floor(math.log10(min(known, default=1e-16)))
     highest = max(math.ceil(math.log10(max(known, default=1.0))), lowest + 1)
     step = max(1, math.ceil((highest - lowest) / MOST_TICKS))
     powers = range(highest, lowest - 1, -step)
-    x_ticks = [Tick(_x(place), name) for name, place in places.items()]
+    x_ticks = [Tick(_x(position), name) for name, position in positions.items()]
     return Plot(
         title,
         x_label,
@@ -135,34 +135,38 @@ def _plot(title: str, x_label: str, errors: Errors, places: Mapping[str, float])
         tuple(Tick(_height(power, lowest, highest), f"1e{power}") for power in powers),
         tuple(
             Series(check, _points(check, errors[check], moved, lowest, highest))
-            for check, moved in _side_by_side(errors, places, is_moved=x_label == "dtype").items()
+            for check, moved in _side_by_side(errors, positions, is_moved=x_label == "dtype").items()
         ),
         has_lines=x_label != "dtype",
     )
 
 
-def _side_by_side(errors: Errors, places: Mapping[str, float], *, is_moved: bool) -> Mapping[str, Mapping[str, float]]:
-    """Check -> label -> place: where labels are names, the marks of equal errors stand beside each other."""
-    step = min(0.03, 0.6 / len(places) / len(errors)) if is_moved else 0.0
+def _side_by_side(
+    errors: Errors, positions: Mapping[str, float], *, is_moved: bool
+) -> Mapping[str, Mapping[str, float]]:
+    """Return check -> label -> position; if labels are names, the marks of equal errors are next to each other."""
+    step = min(0.03, 0.6 / len(positions) / len(errors)) if is_moved else 0.0
     shifts = {check: step * (number - (len(errors) - 1) / 2) for number, check in enumerate(errors)}
-    return {check: {name: place + shift for name, place in places.items()} for check, shift in shifts.items()}
+    return {check: {name: position + shift for name, position in positions.items()} for check, shift in shifts.items()}
 
 
 def _points(
-    check: str, errors: Mapping[str, float], places: Mapping[str, float], lowest: int, highest: int
+    check: str, errors: Mapping[str, float], positions: Mapping[str, float], lowest: int, highest: int
 ) -> tuple[Point, ...]:
     points = []
-    for label in sorted(errors, key=places.__getitem__):
+    for label in sorted(errors, key=positions.__getitem__):
         value = errors[label]
         kind = "exact" if value == 0 else "measured" if value < math.inf else "off"
         points.append(
-            Point(_x(places[label]), _y(value, lowest, highest), f"{check}, {label}: relative error {value:.2g}", kind)
+            Point(
+                _x(positions[label]), _y(value, lowest, highest), f"{check}, {label}: relative error {value:.2g}", kind
+            )
         )
     return tuple(points)
 
 
-def _x(place: float) -> float:
-    return LEFT + place * (WIDTH - LEFT - RIGHT)
+def _x(position: float) -> float:
+    return LEFT + position * (WIDTH - LEFT - RIGHT)
 
 
 def _y(value: float, lowest: int, highest: int) -> float:

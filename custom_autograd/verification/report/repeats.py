@@ -34,8 +34,8 @@ def fold_findings(results: Sequence[Result]) -> list[Result]:
     A crash and an exception stay as they are: their text is a stack.
     """
     kinds: dict[tuple[str, ...], list[Result]] = {}
-    for place, result in enumerate(results):
-        kind = _kind_of(result) if result.status == "failed" else (str(place),)
+    for position, result in enumerate(results):
+        kind = _kind_of(result) if result.status == "failed" else (str(position),)
         kinds.setdefault(kind, []).append(result)
     return [_with_samples(same) for same in kinds.values()]
 
