@@ -78,7 +78,7 @@ def custom_op(
         outputs: one name per output; default: from the schema or a NamedTuple, else `output` or `output_0`, ...
         hidden: outputs that rules can use but a call does not return.
         non_differentiable: inputs and outputs that never carry a gradient. Integers and bools do not by themselves.
-        aliases: by output, the input that kernels may return in its place: `{"output": "x"}`. The caller may then get
+        aliases: by output, the input that kernels may return instead: `{"output": "x"}`. The caller may then get
             memory that is shared with that input; graphs and transforms see a copy.
         reference: `fn` is written in differentiable PyTorch operations; it serves as what is not registered.
         static: arguments that take functions or classes that can be imported; they travel as "module:name".
@@ -271,7 +271,7 @@ class CustomOp(Handle, Generic[P, R]):
             replace: a gradient of these inputs may be registered.
 
         Raises:
-            RegistrationError: a name is not a differentiable input, a parameter names nothing, or the place is taken.
+            RegistrationError: a name is not a differentiable input, a parameter is unknown, or a rule exists already.
         """
         autograd.check_inputs(self._record, inputs)
         return lambda fn: autograd.register_gradient(

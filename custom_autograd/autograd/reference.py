@@ -128,7 +128,7 @@ def _tensors(value: Any, need: Any) -> list[Tensor]:
 
 
 def _replace(value: Any, need: Any, replacements: Iterator[Tensor]) -> Any:
-    """Return the input with the next replacements in the place of its wanted tensors."""
+    """Return the input with the next replacements in place of its wanted tensors."""
     if isinstance(need, (list, tuple)):
         return [next(replacements) if one else item for item, one in zip(value, need, strict=True)]
     return next(replacements) if need else value

@@ -75,12 +75,12 @@ def _fresh(argument: Argument) -> str:
 
 
 def spread(schema: Schema, positional: list[Any]) -> list[Any]:  # Any: one value per positional argument
-    """Return the values with those of `*name` one by one, in its place at the end."""
+    """Return the values with those of `*name` one by one at the end."""
     is_variadic = [argument.is_variadic for argument in schema.arguments]
     if True not in is_variadic:
         return positional
-    place = is_variadic.index(True)
-    return [*positional[:place], *positional[place]]
+    position = is_variadic.index(True)
+    return [*positional[:position], *positional[position]]
 
 
 def gather(schema: Schema, positional: Sequence[Any]) -> list[tuple[str, Any]]:  # Any: as above
@@ -89,6 +89,6 @@ def gather(schema: Schema, positional: Sequence[Any]) -> list[tuple[str, Any]]: 
     is_variadic = [argument.is_variadic for argument in schema.arguments]
     if True not in is_variadic:
         return list(zip(names, positional, strict=False))
-    place = is_variadic.index(True)
-    found = list(zip(names, positional[:place], strict=False))
-    return [*found, (names[place], list(positional[place:]))] if len(found) == place else found
+    position = is_variadic.index(True)
+    found = list(zip(names, positional[:position], strict=False))
+    return [*found, (names[position], list(positional[position:]))] if len(found) == position else found

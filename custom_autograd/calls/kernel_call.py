@@ -1,4 +1,4 @@
-"""Source of a call of a kernel: with grad mode off, and another kernel in its place if it is not available."""
+"""Source of a call of a kernel: with grad mode off, and of another kernel if it is not available."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Copies:
             tensors: all that was given.
 
         Raises:
-            KernelError: nothing can be written back: elements lie in one place, or in that of another argument.
+            KernelError: nothing can be written back: elements share memory, or it is that of another argument.
         """
         found = []
         for name, (given, own) in arguments.items():

@@ -16,7 +16,7 @@ class Effect(Capability):
     name = "effect"
 
     def attach(self, record: OpRecord) -> None:
-        """Register the effect; a later one takes the place of the one before."""
+        """Register the effect; a later one replaces the one before."""
         rule = record.registrations.effect
         if rule is not None:
             assert record.library is not None
@@ -28,5 +28,5 @@ class Effect(Capability):
 
 
 def register(record: OpRecord, effect: Any) -> None:  # Any: torch's EffectType, which has no public name, or None
-    """Register an effect, in the place of the one before."""
+    """Register an effect, which replaces the one before."""
     add(record, rule_types.Effect(f"register_effect({effect})", effect), replace=True)

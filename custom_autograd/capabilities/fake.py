@@ -130,5 +130,5 @@ def register(record: OpRecord, function: F, *, replace: bool) -> F:
 
 
 def _is_for_a_while(old: rule_types.Fake | None, new: rule_types.Fake) -> bool:
-    """Return True if torch.export puts a fake of its own in the place of one, or puts that one back."""
+    """Return True if torch.export replaces a fake by its own, or puts it back."""
     return old is not None and (is_of_profile(old.function) or is_of_profile(new.function))

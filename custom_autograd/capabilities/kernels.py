@@ -33,7 +33,7 @@ class Kernels(Capability):
     def describe(self, record: OpRecord) -> str:
         """Return the device types with a kernel of their own, and the default kernel."""
         kernels = [
-            f"{kernel.title.replace('default', 'any device', 1)} ({kernel.place})" for kernel in record.kernels.all()
+            f"{kernel.title.replace('default', 'any device', 1)} ({kernel.details})" for kernel in record.kernels.all()
         ]
         return f"registered: {', '.join(kernels)}"
 

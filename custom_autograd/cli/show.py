@@ -58,7 +58,7 @@ def _schema(value: object) -> list[str]:
 
 def _kernels(value: object) -> list[str]:
     record = getattr(value, "_record", None)
-    return [] if record is None else [f"{kernel.title:<16} {kernel.place}" for kernel in record.kernels.all()]
+    return [] if record is None else [f"{kernel.title:<16} {kernel.details}" for kernel in record.kernels.all()]
 
 
 def _samples(value: object) -> list[str]:

@@ -108,7 +108,7 @@ class DeclarationError(CustomAutogradError, ValueError):
 
 
 class RegistrationError(CustomAutogradError):
-    """What was registered for an op does not fit its schema, or the place is taken."""
+    """What was registered for an op does not fit its schema, or is already registered."""
 
 
 class KernelError(CustomAutogradError):
@@ -140,7 +140,7 @@ class CheckError(CustomAutogradError, AssertionError):
 
 
 class KernelWarning(UserWarning):
-    """A kernel could not be built, and something slower runs in its place."""
+    """A kernel could not be built, and something slower runs instead."""
 
 
 Error = TypeVar("Error", bound=CustomAutogradError)

@@ -12,9 +12,9 @@ ANONYMOUS = ("_", "<lambda>")
 
 
 def is_redefinition(old: Callable[..., Any], new: Callable[..., Any]) -> bool:  # Any: whatever users register
-    """Return True if Python would let one function take the place of the other: same module and qualified name.
+    """Return True if Python would let one function replace the other: same module and qualified name.
 
-    Functions named `_` and lambdas are also compared by place. Two of them in one file are two functions; at one place,
+    Functions named `_` and lambdas are also compared by location. Two of them in one file are two functions; on a line,
     or in two files of one module (which is what the cells of a notebook are), they are one that is defined again.
     """
     return _name_of(old) == _name_of(new) and is_redeclaration(old, new)
@@ -33,7 +33,7 @@ def is_redeclaration(old: Callable[..., Any], new: Callable[..., Any]) -> bool: 
     if (module_of(old), before.co_name) != (module_of(new), after.co_name):
         return False
     is_other_file = before.co_filename != after.co_filename
-    return before.co_name not in ANONYMOUS or is_other_file or _place(before) == _place(after)
+    return before.co_name not in ANONYMOUS or is_other_file or _location(before) == _location(after)
 
 
 def is_other_closure(old: Callable[..., Any], new: Callable[..., Any]) -> bool:  # Any: as above
@@ -54,11 +54,11 @@ def _captured(function: Callable[..., Any]) -> tuple[object, ...]:  # Any: as ab
 
 
 def is_imported_twice(old: Callable[..., Any], new: Callable[..., Any]) -> bool:  # Any: as above
-    """Return True if both come from one place in one file, which is imported under two names."""
+    """Return True if both come from one line of one file, which is imported under two names."""
     before, after = _code_of(old), _code_of(new)
     if before is None or after is None or _name_of(old)[0] == _name_of(new)[0]:
         return False
-    return _place(before) == _place(after) and before.co_name == after.co_name
+    return _location(before) == _location(after) and before.co_name == after.co_name
 
 
 def module_of(function: Callable[..., Any]) -> str:  # Any: as above
@@ -67,7 +67,7 @@ def module_of(function: Callable[..., Any]) -> str:  # Any: as above
 
 
 def _code_of(function: Callable[..., Any]) -> CodeType | None:  # Any: as above
-    """Return the code of a Python function behind its decorators; None for other callables, which have no place."""
+    """Return the code of a Python function behind its decorators; None for other callables, which have no location."""
     plain = inspect.unwrap(function)
     return plain.__code__ if inspect.isfunction(plain) else None
 
@@ -77,5 +77,5 @@ def _name_of(function: Callable[..., Any]) -> tuple[str, str]:  # Any: as above
     return str(getattr(plain, "__module__", "")), str(getattr(plain, "__qualname__", ""))
 
 
-def _place(code: CodeType) -> tuple[str, int]:
+def _location(code: CodeType) -> tuple[str, int]:
     return os.path.abspath(code.co_filename), code.co_firstlineno

@@ -80,7 +80,7 @@ class Output:
         is_differentiable: it may carry a gradient.
         alias_of: the mutated or viewed input it is, or None for a new value.
         is_view: it shares memory with `alias_of` without having been written to.
-        may_be: the input that kernels may return in its place, as it is; the dispatcher sees a copy.
+        may_be: the input that kernels may return instead, as it is; the dispatcher sees a copy.
     """
 
     name: str

@@ -53,7 +53,7 @@ class NativeCalls(Protocol):
 
 
 when_proven: list[Callable[[OpRecord], None]] = []
-"""Told of an op each time that a direct call of it was proven or changed its place."""
+"""Called with an op each time that a direct call of it was proven or changed its position."""
 
 
 class DirectCallTable:
@@ -196,18 +196,18 @@ class DirectCallTable:
 
 
 def _each_once(tensors: tuple[Tensor, ...], pattern: Hashable) -> tuple[tuple[Tensor, ...], Hashable]:
-    """Return each tensor once, and the pattern with the place of each: a guard says no where one is given twice."""
-    places = _places(tensors)
-    if places is None:
+    """Return each tensor once, and the pattern with the position of each: guards reject a tensor given twice."""
+    positions = _positions(tensors)
+    if positions is None:
         return tensors, pattern
-    return tuple({id(tensor): tensor for tensor in tensors}.values()), (pattern, places)
+    return tuple({id(tensor): tensor for tensor in tensors}.values()), (pattern, positions)
 
 
-def _places(tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
-    """Return which tensor stands in each place, where one stands in several; else None."""
+def _positions(tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
+    """Return which tensor is at each position, if one is at several; else None."""
     seen: dict[int, int] = {}
-    places = tuple([seen.setdefault(id(tensor), len(seen)) for tensor in tensors])
-    return None if len(seen) == len(tensors) else places
+    positions = tuple([seen.setdefault(id(tensor), len(seen)) for tensor in tensors])
+    return None if len(seen) == len(tensors) else positions
 
 
 def _can_be_guarded(tensors: Sequence[Tensor]) -> bool:

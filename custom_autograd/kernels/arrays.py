@@ -28,15 +28,15 @@ def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
     Raises:
         KernelError: a tensor has a dtype, device, layout or class that NumPy has not.
     """
-    places = argument_names(function)
-    values = [(next(places), value) for value in args] + list(kwargs.items())
+    names = argument_names(function)
+    values = [(next(names), value) for value in args] + list(kwargs.items())
     try:
-        return [replaced(place, value) for place, value in values]
+        return [replaced(label, value) for label, value in values]
     except Unsuitable as error:
-        place, reason = error.args
+        label, reason = error.args
         raise KernelError(
             kernel_name(function),
-            f"'{place}' cannot become a NumPy array",
+            f"'{label}' cannot become a NumPy array",
             expected="a strided CPU tensor of a dtype that NumPy has: not bfloat16 and no float8",
             found=reason,
             do="let another kernel serve such tensors, or write this one in PyTorch operations",
@@ -69,23 +69,23 @@ def argument_names(function: Callable[..., Any]) -> Iterator[str]:
     """Yield the names of positional arguments; those of `*xs` are `xs[0]`, `xs[1]` and so on."""
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            yield from (f"{parameter.name}[{place}]" for place in range(sys.maxsize))
+            yield from (f"{parameter.name}[{index}]" for index in range(sys.maxsize))
         yield parameter.name
-    yield from (f"argument {place}" for place in range(sys.maxsize))  # too many: the call itself says so
+    yield from (f"argument {index}" for index in range(sys.maxsize))  # too many: the call itself says so
 
 
-class Unsuitable(Exception):  # noqa: N818 - carries a place and a reason to where the message is made
+class Unsuitable(Exception):  # noqa: N818 - carries an argument and a reason to where the message is made
     """A tensor that NumPy cannot hold."""
 
 
-def replaced(place: str, value: Any) -> Any:
+def replaced(label: str, value: Any) -> Any:
     """Return a value with arrays for tensors."""
     if isinstance(value, Tensor):
-        return to_array(place, value)
+        return to_array(label, value)
     if isinstance(value, dict):
-        return {key: replaced(f"{place}[{key!r}]", item) for key, item in value.items()}
+        return {key: replaced(f"{label}[{key!r}]", item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        items = [replaced(f"{place}[{number}]", item) for number, item in enumerate(value)]
+        items = [replaced(f"{label}[{number}]", item) for number, item in enumerate(value)]
         return rebuilt(type(value), items)
     return value
 
@@ -97,13 +97,13 @@ def rebuilt(kind: type[Any], items: list[Any]) -> Any:
     return kind(*items) if hasattr(kind, "_fields") else tuple(items)
 
 
-def to_array(place: str, tensor: Tensor) -> Any:
+def to_array(label: str, tensor: Tensor) -> Any:
     """Return one tensor's array."""
     try:
         array = tensor.detach().resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError) as error:
         described = f"a {type(tensor).__name__} of {tensor.dtype} on {tensor.device}"
-        raise Unsuitable(place, f"{described}: {error}") from error
+        raise Unsuitable(label, f"{described}: {error}") from error
     if tensor.is_conj() or tensor.is_neg():
         array.flags.writeable = False
     return array

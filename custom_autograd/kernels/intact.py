@@ -13,19 +13,19 @@ from pathlib import Path
 DIGEST = ".sha256"
 
 
-def place(unfinished: Path, path: Path) -> None:
+def install(unfinished: Path, path: Path) -> None:
     """Move a finished file to its path in one step, once its contents have reached the disk."""
     with unfinished.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(unfinished, path)
 
 
-def place_library(unfinished: Path, path: Path) -> None:
+def install_library(unfinished: Path, path: Path) -> None:
     """Move a finished library to its path, and the hash of its contents beside it."""
     digest = unfinished.with_suffix(DIGEST)
     digest.write_text(digest_of_contents(unfinished), encoding="ascii")
-    place(digest, path.with_suffix(DIGEST))
-    place(unfinished, path)
+    install(digest, path.with_suffix(DIGEST))
+    install(unfinished, path)
 
 
 def is_intact(library: Path) -> bool:

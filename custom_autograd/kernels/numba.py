@@ -63,7 +63,7 @@ class NumbaKernel(LazyKernel):
         return f"numba_kernel({self.function!r})"
 
     def __reduce__(self) -> str:
-        return str(self.function.__qualname__)  # a decorator put this in the function's place
+        return str(self.function.__qualname__)  # a decorator replaced the function by this
 
     def load(self) -> Callable[..., Any]:
         """Return the function on tensors, to be compiled for the types of each call.
@@ -113,11 +113,11 @@ class NumbaKernel(LazyKernel):
         if isinstance(error, KeyError) and str(error.args[0]).startswith("Unrecognized options"):
             do = "options are those of numba.njit; see its documentation"
             return KernelError(name, "Numba does not know an option", found=str(error.args[0]), do=do)
-        places = argument_names(self.function)
-        for place, value in [*((next(places), value) for value in args), *kwargs.items()]:
-            for array in leaves(to_arrays(self.function, (), {place: value})):
+        names = argument_names(self.function)
+        for label, value in [*((next(names), value) for value in args), *kwargs.items()]:
+            for array in leaves(to_arrays(self.function, (), {label: value})):
                 if isinstance(error, NotImplementedError) and str(error) == str(array.dtype):
-                    problem, found = f"Numba has no type for '{place}'", f"an array of {array.dtype}"
+                    problem, found = f"Numba has no type for '{label}'", f"an array of {array.dtype}"
                     do = "let another kernel serve such tensors (when=), or convert it before"
                     return KernelError(name, problem, expected="a dtype that Numba has", found=found, do=do)
         return None

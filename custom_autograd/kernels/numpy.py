@@ -67,7 +67,7 @@ class NumpyKernel(OpKernel):
         return f"numpy_kernel({self.function!r})"
 
     def __reduce__(self) -> str:
-        return str(self.function.__qualname__)  # a decorator put this in the function's place
+        return str(self.function.__qualname__)  # a decorator replaced the function by this
 
 
 class NumpyKernelOfOp(NumpyKernel):

@@ -33,7 +33,7 @@ import torch
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels.compilers import HEADERS, LONGEST_BUILD, TORCH, Compiler, CppCompiler, run
 from custom_autograd.kernels.dependencies import Record, digest_of, identity, listed_files, read_record, version_of
-from custom_autograd.kernels.intact import is_intact, place, place_library
+from custom_autograd.kernels.intact import install, install_library, is_intact
 from custom_autograd.kernels.lazy import thread_lock
 from custom_autograd.kernels.trial import last_words
 
@@ -57,8 +57,8 @@ def find_or_build(source: Path, flags: Sequence[str], compiler: Compiler | None 
         name = build.recorded()
         if name is None:
             build.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            place = build.folder / f"{build.place()}.lock"
-            with thread_lock(str(place)), lock(place):
+            lock_file = build.folder / f"{build.stem()}.lock"
+            with thread_lock(str(lock_file)), lock(lock_file):
                 name = build.recorded() or build.made()
     except OSError as error:
         advice = NO_SOURCE if is_missing(source, error) else ANOTHER_CACHE
@@ -75,7 +75,7 @@ class Build:
     compiler: Compiler
     folder: Path
 
-    def place(self) -> str:
+    def stem(self) -> str:
         """Return the source's name, and a hash of where it is and how it is compiled."""
         self.source.read_bytes()  # the reason why it cannot be read, rather than the compiler's
         relative_to = os.getcwd() if self.further else ""  # flags may hold relative paths
@@ -112,13 +112,13 @@ class Build:
                     continue
                 if not is_built:
                     self._try(unfinished)
-                    place_library(unfinished, path)
-                place(Record(name, files, programs, version).write(Path(empty, "record")), self._record())
+                    install_library(unfinished, path)
+                install(Record(name, files, programs, version).write(Path(empty, "record")), self._record())
                 return name
         raise OSError(f"{self.source} or a header of it changed {ATTEMPTS} times while it was compiled")
 
     def _record(self) -> Path:
-        return self.folder / f"{self.place()}.d"
+        return self.folder / f"{self.stem()}.d"
 
     def _how(self) -> tuple[str, ...]:
         return repr(self.further), self.compiler.fingerprint(), torch.__version__, str(TORCH), processor()

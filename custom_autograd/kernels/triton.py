@@ -23,8 +23,8 @@ def triton_kernel(function: Callable[..., Any]) -> TritonKernel:
     Example:
         >>> @triton_kernel
         ... def double(x, out, BLOCK: "tl.constexpr"):
-        ...     place = tl.arange(0, BLOCK)
-        ...     tl.store(out + place, 2 * tl.load(x + place))
+        ...     index = tl.arange(0, BLOCK)
+        ...     tl.store(out + index, 2 * tl.load(x + index))
         >>> double
         triton_kernel(double)
     """

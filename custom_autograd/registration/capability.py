@@ -40,11 +40,11 @@ class Capability:
         return True
 
     def around_backward(self, record: OpRecord, backward: Call) -> Call:
-        """Return what runs in the place of the backward of an op."""
+        """Return what runs in place of the backward of an op."""
         return backward
 
     def around_batched(self, record: OpRecord, batched: Call) -> Call:
-        """Return what runs in the place of the batching kernel, which functorch calls above all other keys."""
+        """Return what runs in place of the batching kernel, which functorch calls above all other keys."""
         return batched
 
     def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:

@@ -50,7 +50,7 @@ class Kernel:
         return f"{device} kernel {name}".rstrip()
 
     @property
-    def place(self) -> str:
+    def details(self) -> str:
         """Return where it stands, and what its turn depends on."""
         parts = [self.location]
         parts += [f"priority {self.priority}"] if self.priority else []

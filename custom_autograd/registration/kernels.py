@@ -68,7 +68,7 @@ class Kernels(Mapping["str | None", Kernel]):
         return {
             device or "default": its[0].location
             if len(its) == 1
-            else "; ".join(f"{kernel.name} ({kernel.place})" for kernel in its)
+            else "; ".join(f"{kernel.name} ({kernel.details})" for kernel in its)
             for device, its in self._kernels.items()
         }
 

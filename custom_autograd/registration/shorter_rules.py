@@ -83,9 +83,9 @@ def take_all(
             if not _is_default(given[name], parameters.defaults[name]):
                 raise _ignored(declaration, title, function, name, given[name], parameters)
         if "in_dims" in leading:
-            place = leading.index("in_dims")
-            dims = zip(names, before[place], strict=False)
-            before[place] = tuple(dim for name, dim in dims if name not in left_out)
+            position = leading.index("in_dims")
+            dims = zip(names, before[position], strict=False)
+            before[position] = tuple(dim for name, dim in dims if name not in left_out)
         return function(*before, *values[:taken], **{n: v for n, v in kwargs.items() if n not in left_out})
 
     either, only = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY

@@ -68,7 +68,7 @@ def backward_of(definition: CustomOpDef) -> Callable[..., Any] | None:  # Any: a
 
 
 def set_backward(definition: CustomOpDef, function: Callable[..., Any]) -> None:
-    """Put another function in the place of the backward."""
+    """Replace the backward by another function."""
     definition._backward_fn = function
 
 

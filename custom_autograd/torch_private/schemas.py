@@ -43,7 +43,7 @@ def parse_schema(text: str) -> tuple[tuple[ParsedValue, ...], tuple[ParsedValue,
     """Parse `name(Tensor x, ...) -> (Tensor, ...)` into arguments and results.
 
     Raises:
-        RuntimeError: the dispatcher's parser refuses the text; its message points at the place.
+        RuntimeError: the dispatcher's parser refuses the text; its message points at the column.
     """
     parsed = torch._C.parse_schema(text)
     return tuple(map(_read, parsed.arguments)), tuple(map(_read, parsed.returns))

@@ -30,14 +30,14 @@ class Symbols:
         self._mode = mode
         self._symbols: dict[int, Any] = {}  # Any: a sympy.Symbol, which has no annotations
 
-    def fake(self, tensor: Tensor, place: int, free: Collection[int]) -> Tensor:
+    def fake(self, tensor: Tensor, position: int, free: Collection[int]) -> Tensor:
         """Return a fake tensor; its dimensions of the free sizes, which are above 1, are symbols."""
         from torch._dynamo.source import ConstantSource  # loads the compiler, which only this needs
         from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext  # loads sympy
 
         dims: Any = [DimDynamic.DUCK if size in free else DimDynamic.STATIC for size in tensor.shape]
         context: Any = StatelessSymbolicContext(dynamic_sizes=dims)
-        fake: Tensor = self._mode.from_tensor(tensor, source=ConstantSource(f"_{place}"), symbolic_context=context)
+        fake: Tensor = self._mode.from_tensor(tensor, source=ConstantSource(f"_{position}"), symbolic_context=context)
         shape: tuple[Any, ...] = fake.shape  # Any: torch says int, where a SymInt may stand
         for size, symbolic in zip(tensor.shape, shape, strict=True):
             if isinstance(symbolic, torch.SymInt):

@@ -10,7 +10,7 @@ NO_LIST = -2
 
 
 def flatten(values: Sequence[Any], are_lists: Sequence[bool]) -> tuple[list[Any], list[int]]:  # Any: an op's values
-    """Put the elements of each list in its place.
+    """Replace each list by its elements.
 
     Args:
         values: arguments or results, in order.

@@ -1,4 +1,4 @@
-"""Return whether two tensors have elements in the same place in memory, exactly, from their strides.
+"""Whether two tensors have elements at the same address, exactly, from their strides.
 
 An element of `one` lies at `offset + Σ i_k s_k`, an element of `other` at `offset' + Σ j_k t_k`. They are the same if
 `Σ i_k s_k - Σ j_k t_k` can be the difference of the offsets. The sum is taken apart stride by stride, the largest

@@ -153,7 +153,7 @@ class ResultReader:
                 )
 
     def _without_inputs(self, values: list[Any], arguments: Mapping[str, Any]) -> list[Any]:
-        """Return something else in the place of an input that was returned as it is."""
+        """Return the replacement of an input that was returned unchanged."""
         return [
             self.share(output.name, value) if _is_input(output, value, arguments) else value
             for output, value in zip(self.outputs, values, strict=True)

@@ -33,7 +33,7 @@ def plain(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything e
 def without_bases(values: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
     """Return the same memory as tensors that are not views of others, in lists and tuples too.
 
-    A tangent cannot be laid out as a tensor that has several elements in one place: of such a one it is a copy.
+    A tangent cannot be laid out as a tensor whose elements share memory: of such a tensor it is a copy.
     """
     if isinstance(values, (list, tuple)):
         return [without_bases(value) for value in values]

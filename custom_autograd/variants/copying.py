@@ -20,7 +20,7 @@ from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 from custom_autograd.values.tensors import tensors_in
-from custom_autograd.variants.shared_memory import find_same, find_shared, has_several_elements_in_one_place
+from custom_autograd.variants.shared_memory import find_same, find_shared, has_internal_overlap
 
 
 def write_in_place(
@@ -43,7 +43,7 @@ def write_in_place(
         GradientError: it is a leaf that requires a gradient.
     """
     name = next(iter(record.declaration.schema.argument_names))
-    _refuse_several_elements_in_one_place(record, f"{record.name}.inplace", name, given)
+    _refuse_internal_overlap(record, f"{record.name}.inplace", name, given)
     _refuse_leaf(record, name, given)
     if _is_kept_for_backward(record, given, args, kwargs):
         kept = given.clone()  # what backward saves must not be written to
@@ -90,7 +90,7 @@ def write_out(
                 found=type(target).__name__,
                 declared=record.declaration.location,
             )
-        _refuse_several_elements_in_one_place(record, label, name, target)
+        _refuse_internal_overlap(record, label, name, target)
     _refuse_gradients(record, targets, [*args, *kwargs.values()])
     refuse_shared_targets(record, targets)
     result = _call(record, op, args, kwargs)
@@ -144,7 +144,7 @@ def _is_kept_for_backward(record: OpRecord, given: Tensor, args: Sequence[Any], 
 
 
 def _replaced(value: Any, given: Tensor, kept: Tensor) -> Any:  # Any: an argument of any type
-    """Return an argument with one tensor in the place of another, looking into containers."""
+    """Return an argument with one tensor in place of another, also inside containers."""
     if value is given:
         return kept
     if not isinstance(value, (list, tuple, dict)):
@@ -182,8 +182,8 @@ def _kind(dtype: torch.dtype) -> int:
     return 2 if dtype.is_floating_point else int(dtype != torch.bool)
 
 
-def _refuse_several_elements_in_one_place(record: OpRecord, label: str, name: str, tensor: Tensor) -> None:
-    if has_several_elements_in_one_place(tensor):
+def _refuse_internal_overlap(record: OpRecord, label: str, name: str, tensor: Tensor) -> None:
+    if has_internal_overlap(tensor):
         raise KernelError(
             label,
             f"several elements of '{name}' have one place in memory",
@@ -221,7 +221,7 @@ def _refuse_gradients(record: OpRecord, targets: dict[str, Tensor], values: list
 
 
 def refuse_shared_targets(record: OpRecord, targets: dict[str, Tensor]) -> None:
-    """Refuse two targets in one place; while a graph is traced there are no places, but the same tensor is seen.
+    """Refuse two targets in the same memory; while a graph is traced, only the same tensor twice is seen.
 
     Raises:
         KernelError: two of them share memory.

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from custom_autograd.values.tensors import first_tensor, tensors_in
 from custom_autograd.variants.expected import Metadata
-from custom_autograd.variants.shared_memory import has_several_elements_in_one_place, overlap_any
+from custom_autograd.variants.shared_memory import has_internal_overlap, overlap_any
 
 
 def fits(targets: Sequence[Tensor], results: Metadata | None, others: Sequence[Any]) -> bool:  # Any: other arguments
-    """Return whether tensors have the shape, dtype and device of the results, and no place in memory twice.
+    """Return True if tensors have the shape, dtype and device of the results, and no element twice in memory.
 
     Args:
         targets: what a kernel would write to.
@@ -24,7 +24,7 @@ def fits(targets: Sequence[Tensor], results: Metadata | None, others: Sequence[A
         return False
     like = first_tensor(others)
     for target, (shape, dtype) in zip(targets, results, strict=True):
-        if target.shape != shape or target.dtype != dtype or has_several_elements_in_one_place(target):
+        if target.shape != shape or target.dtype != dtype or has_internal_overlap(target):
             return False
         if like is not None and target.device != like.device:
             return False

@@ -1,4 +1,4 @@
-"""Whether the tensors that a variant writes to have a place in memory twice, or share one with others."""
+"""Whether the tensors that a variant writes to have overlapping elements, or share memory with others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from custom_autograd.values.overlap import do_overlap
 
 
-def has_several_elements_in_one_place(tensor: Tensor) -> bool:
+def has_internal_overlap(tensor: Tensor) -> bool:
     """Return whether a tensor is expanded, so that one write would change several of its elements."""
     if tensor.layout != torch.strided:
         return False

@@ -121,7 +121,7 @@ RECORDS = {
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 def test_a_damaged_record_is_written_again(record: str, source: Path, cache: Path) -> None:
     find_or_build(source, ())
-    path = cache / f"{Build(source, (), CPP, cache).place()}.d"
+    path = cache / f"{Build(source, (), CPP, cache).stem()}.d"
     written = path.read_bytes()
     programs = written[written.index(b'"programs"') : written.index(b', "version"')].decode()
     path.write_bytes(record.replace('"programs": []', programs).encode(errors="surrogateescape"))

@@ -181,7 +181,7 @@ class OverValues:
 
 
 def _are_ragged_alike(one: NestedTensor, other: NestedTensor) -> bool:
-    """Return whether two have as many dimensions, and their components in the same places of their values.
+    """Return True if two have as many dimensions, and their components at the same offsets in their values.
 
     A ragged size stands for offsets or, where there are holes between the components, for lengths: then offsets of the
     same lengths may still differ.

@@ -129,11 +129,11 @@ class BatchedResultReader:
             )
         if dim is None:
             return value, None
-        return value, self._place(output, label, value, dim)
+        return value, self._batch_dim(output, label, value, dim)
 
-    def _place(self, output: Output, label: str, value: Tensor, dim: Any) -> int:
+    def _batch_dim(self, output: Output, label: str, value: Tensor, dim: Any) -> int:
         try:
-            place = operator.index(dim)
+            index = operator.index(dim)
         except TypeError:
             raise self.origin.error(
                 KernelError,
@@ -142,11 +142,11 @@ class BatchedResultReader:
                 found=_kind(dim),
                 do=RETURN,
             ) from None
-        if value.is_nested or (-value.dim() <= place < value.dim() and value.shape[place] == self.batch_size):
-            return place
+        if value.is_nested or (-value.dim() <= index < value.dim() and value.shape[index] == self.batch_size):
+            return index
         raise self.origin.error(
             KernelError,
-            f"the vmap rule says that output '{output.name}' is batched over dimension {place}, and it is not",
+            f"the vmap rule says that output '{output.name}' is batched over dimension {index}, and it is not",
             expected=f"{self.batch_size} samples there",
             found=f"shape {tuple(value.shape)}",
             do="return as out_dims the dimension of each output that has the batch, or None",
