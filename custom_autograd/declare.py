@@ -205,7 +205,7 @@ def signature_of(record: OpRecord) -> inspect.Signature:
 
 
 def _signature_of_schema(schema: Schema) -> inspect.Signature:
-    """For a builtin that does not say what it takes."""
+    """Return a signature made from the schema, for a builtin without one."""
     return inspect.Signature(
         [
             inspect.Parameter(

@@ -130,7 +130,7 @@ class CustomOp(Handle, Generic[P, R]):
 
     @property
     def validation(self) -> str:
-        """How much is checked in each call of this op: "full", "cheap" or "off"; see `custom_autograd.validation`.
+        """Return how much each call of this op checks: "full", "cheap" or "off"; see `custom_autograd.validation`.
 
         Set it to change that for this op; None takes back what was set.
         """

@@ -124,4 +124,4 @@ def _dtype(policy: CastPolicy) -> torch.dtype | None:
 
 
 def _returns_nothing_new(*args: object, **kwargs: object) -> None:
-    """Fake of an op that returns only what it was given."""
+    """Return None, as the fake of an op that returns only what it was given."""

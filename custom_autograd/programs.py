@@ -85,7 +85,7 @@ def load_program(file: File) -> ExportedProgram:
 
 
 def modules_of(program: ExportedProgram) -> dict[str, list[str]]:
-    """By op of this package that a program calls: the modules whose import declares it."""
+    """Return the modules whose import declares each op of this package that a program calls, by op."""
     found: dict[str, list[str]] = {}
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():

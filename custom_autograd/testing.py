@@ -98,12 +98,12 @@ def short_name(op: object) -> str:
 
 
 def _label(op: object, check: str, part: str, *, is_short: bool = True) -> str:
-    """rms_norm-gradcheck-x_weight."""
+    """Return the label of a test item, such as rms_norm-gradcheck-x_weight."""
     return "-".join(word for word in (short_name(op) if is_short else target_of(op).name, check, part) if word)
 
 
 def _parts(check: Check, op: object) -> Mapping[str, Check]:
-    """The parts of a check; itself, where it does not apply, or where its failures are accepted for all parts as one.
+    """Return the parts of a check; itself, if it does not apply, or its failures are accepted for all parts as one.
 
     Samples that cannot be made are reported by the test, and not when tests are collected.
     """

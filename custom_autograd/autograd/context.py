@@ -41,14 +41,14 @@ class Context:
         self.custom_autograd_saved = tensors
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:
-        """Accepted for compatibility: forward mode reads what `save_for_backward` saved."""
+        """Do nothing, for compatibility: forward mode reads what `save_for_backward` saved."""
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         """Declare outputs of this call to carry no gradient."""
         self.custom_autograd_fixed = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether undefined incoming gradients reach the backward as zeros (the default) or as None."""
+        """Set whether undefined incoming gradients reach the backward as zeros (the default) or as None."""
         self.custom_autograd_materializes = value
 
 

@@ -234,7 +234,7 @@ def has_needed(result: Mapping[str, Any], names: frozenset[str], needs: Mapping[
 
 
 def sum_to_shape(gradient: Tensor, shape: torch.Size) -> Tensor:
-    """Reduces a broadcast gradient to its input's shape, as the autograd engine does.
+    """Reduce a broadcast gradient to its input's shape, as the autograd engine does.
 
     Args:
         gradient: any shape that `shape` broadcasts to.

@@ -116,7 +116,7 @@ class NodeWriter:
             source.line("return $apply")
 
     def _write_quick_drop_in(self) -> None:
-        """The rule is called with torch's own ctx; what it returns goes to the engine, which is as lenient as it is."""
+        """Write the call of the rule with torch's own ctx; the engine checks what it returns."""
         source, inputs, grads = self.source, self.function.inputs, self.function.incoming()
         lazy = [f"({name} is not None and ({name}.is_neg() or {name}.is_conj()))" for name in grads.split(", ")]
         with source.block(f"def $quick($ctx, {grads})"):
@@ -136,7 +136,7 @@ class NodeWriter:
             source.line("return $drop_in.in_order($result, $ctx.needs_input_grad)")
 
     def _uses_own_context(self) -> bool:
-        """Whether a drop-in rule can be given torch's own ctx: there is one entry per argument in all it holds."""
+        """Return True if a drop-in rule can be given torch's own ctx: all it holds has one entry per argument."""
         has_keywords = any(argument.is_keyword_only for argument in self.schema.arguments)
         is_plain = all(r.type == "Tensor" and r.is_differentiable for r in self.plan.results)
         return is_plain and not self.function.has_lists and not has_keywords

@@ -70,7 +70,7 @@ def reference_gradients(
 def _gradients(
     recompute: Callable[..., tuple[Tensor, ...]], primals: list[Tensor], incoming: list[Tensor]
 ) -> Sequence[Tensor | None]:
-    """By autograd, on aliases: the same tensor given twice counts as two inputs."""
+    """Return the gradients by autograd, on aliases: the same tensor given twice counts as two inputs."""
     is_recording = torch.is_grad_enabled()
     with transforms.gradients_recorded():
         aliases = [tensor.view_as(tensor) for tensor in primals]
@@ -86,7 +86,7 @@ def _gradients(
 def _gradients_under_transforms(
     recompute: Callable[..., tuple[Tensor, ...]], primals: list[Tensor], incoming: list[Tensor]
 ) -> Sequence[Tensor | None]:
-    """At a functorch level of its own.
+    """Return the gradients, computed at a separate functorch level.
 
     The level at which the primals were saved may be gone when their backward runs (jacrev leaves it first); what is
     recorded on them then would be lost, and the gradient silently zero. `view_as` takes them out of a dead level.

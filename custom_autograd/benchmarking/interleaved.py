@@ -29,7 +29,7 @@ class Timing:
 
 
 def measure(cases: Mapping[str, Work], *, seconds: float, finish: Work = lambda: None) -> dict[str, Timing]:
-    """Times functions without arguments in turns.
+    """Time functions without arguments in turns.
 
     Args:
         cases: by name; each is called before it is timed.
@@ -57,7 +57,7 @@ def measure(cases: Mapping[str, Work], *, seconds: float, finish: Work = lambda:
 
 
 def _round(work: Work, calls: int, finish: Work) -> float:
-    """µs per call."""
+    """Return the time of a call, µs."""
     start = time.perf_counter()
     for _ in range(calls):
         work()

@@ -10,7 +10,7 @@ import torch
 
 
 def describe_machine() -> dict[str, str | int | None]:
-    """CPU, cores, threads of torch, system, versions and GPU."""
+    """Return CPU, cores, threads of torch, system, versions and GPU."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),

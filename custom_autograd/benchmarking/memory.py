@@ -51,7 +51,7 @@ def _peak_on_gpu(work: Callable[[], object], device: str) -> int:
 
 
 def _return_what_is_free() -> None:
-    """Blocks of more than 64 KiB go back to the system when they are freed, and what is free goes back now."""
+    """Return free memory to the system, now and when blocks of more than 64 KiB are freed."""
     c = ctypes.CDLL(None)
     if hasattr(c, "mallopt"):
         c.mallopt(_MMAP_THRESHOLD, 64 * 1024)

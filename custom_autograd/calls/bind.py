@@ -25,7 +25,7 @@ class Binder:
 
     @functools.cached_property
     def _bind(self) -> Callable[..., dict[str, Any]]:
-        """Generated when it is first needed: most ops are declared to be called in few ways."""
+        """Return the function, generated when it is first needed: most ops are declared to be called in few ways."""
         return self._generate(for_dispatcher=True)
 
     @functools.cached_property
@@ -84,7 +84,7 @@ def spread(schema: Schema, positional: list[Any]) -> list[Any]:  # Any: one valu
 
 
 def gather(schema: Schema, positional: Sequence[Any]) -> list[tuple[str, Any]]:  # Any: as above
-    """The inverse of `spread`, for a call that may leave arguments out: each value with the name of its argument."""
+    """Return each value with the name of its argument, for a call that may omit some; the inverse of `spread`."""
     names = schema.argument_names
     is_variadic = [argument.is_variadic for argument in schema.arguments]
     if True not in is_variadic:

@@ -141,7 +141,7 @@ class Copies:
 
 
 def written_back(copies: Sequence[tuple[Tensor, Tensor]], result: Any) -> Any:  # Any: what a kernel returns
-    """The result of a kernel, after what it wrote to copies has reached the arguments, which stand for them in it."""
+    """Return the result of a kernel with arguments for their copies, after writing the copies back to them."""
     for tensor, copy in copies:
         tensor.copy_(copy)
     if isinstance(result, tuple):

@@ -57,7 +57,7 @@ def in_users_form(argument: Argument) -> str:
 
 
 def has_list_by_default(argument: Argument) -> bool:
-    """Whether its default is a list: the dispatcher leaves it out, and then every call would have the same one."""
+    """Return True if its default is a list; the dispatcher leaves it out, since all calls would share the list."""
     return argument.has_default and isinstance(argument.default, list)
 
 

@@ -36,7 +36,7 @@ def write_reading(source: Source, schema: Schema, condition: str) -> None:
 
 
 def are_new(results: list[Any], inputs: tuple[Any, ...], is_checked: bool) -> bool:
-    """Whether all results are plain tensors, none of them an input, a view, or there twice (Any: what a kernel has)."""
+    """Return True if all results are plain tensors, and none is an input, a view or there twice (Any: of a kernel)."""
     if not is_checked:
         return all(type(result) is Tensor for result in results)
     seen = {id(tensor) for value in inputs for tensor in (value if isinstance(value, (list, tuple)) else (value,))}
@@ -48,7 +48,7 @@ def are_new(results: list[Any], inputs: tuple[Any, ...], is_checked: bool) -> bo
 
 
 def _oddities(schema: Schema) -> tuple[list[str], list[str]]:
-    """When the results are not as many plain tensors as they should be, and when they may share memory."""
+    """Return tests of results that are not as many plain tensors as they should be, or that may share memory."""
     count = len(schema.outputs)
     names = ["$result"] if count == 1 else [f"$result[{index}]" for index in range(count)]
     inputs = [argument.name for argument in schema.tensor_arguments if not argument.is_tensor_list]

@@ -87,7 +87,7 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
 
 
 def _check_plot(path: Path | None) -> None:
-    """Says before anything is measured that it could not be drawn."""
+    """Raise before anything is measured if the plot could not be drawn."""
     if path is None:
         return
     import importlib.util

@@ -7,7 +7,7 @@ PURPOSE = "list ops and what each of them can do"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """This command has no options of its own."""
+    """Add no options: this command has none."""
     del parser
 
 
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def capabilities_of(value: object) -> Mapping[str, str]:
-    """Capability -> where it comes from; empty for what does not say."""
+    """Return capability -> where it comes from; empty for a value without capabilities."""
     capabilities = getattr(value, "capabilities", None)
     if not callable(capabilities):
         return {}
@@ -49,5 +49,5 @@ def _kernels(value: object) -> str:
 
 
 def _word(source: str) -> str:
-    """registered, derived or missing, without the details that `show` gives."""
+    """Return "registered", "derived" or "missing", without the details that `show` gives."""
     return source.split(maxsplit=1)[0].rstrip(":") if source else "missing"

@@ -70,6 +70,6 @@ def _names(text: str) -> list[str]:
 
 
 def _show_progress(text: str) -> None:
-    """One line on a terminal, which the next one overwrites."""
+    """Write one line to a terminal, which the next one overwrites."""
     if sys.stderr.isatty():
         print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ PURPOSE = "show schema, kernels, coverage, samples and generated source of ops"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """This command has no options of its own."""
+    """Add no options: this command has none."""
     del parser
 
 

@@ -12,7 +12,7 @@ KERNELS = ("none", "numpy", "cpp", "triton")
 
 
 def files_for(qualified: str, name: str, module: str, kernel: str) -> Mapping[str, str]:
-    """File name -> text.
+    """Return file name -> text.
 
     Args:
         qualified: the op's qualified name.

@@ -67,7 +67,7 @@ def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def progress(total: int, *, is_quiet: bool) -> Iterator[Callable[[Result], None] | None]:
-    """A bar on standard error while the context is open; gives what is to be told of each result, or None."""
+    """Show a bar on standard error while the context is open; yield its callback for each result, or None."""
     if is_quiet or not _is_rich(sys.stderr):
         yield None
         return

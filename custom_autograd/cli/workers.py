@@ -88,7 +88,7 @@ class Workers:
         self._numbers = itertools.count()
 
     def run(self) -> None:
-        """Works until every task has ended, or until an exception such as Ctrl-C; no process is left behind."""
+        """Work until every task has ended, or until an exception such as Ctrl-C; no process is left behind."""
         context = multiprocessing.get_context("spawn")
         try:
             while self._waiting or self._workers:
@@ -146,7 +146,7 @@ class Workers:
             self._give(worker)
 
     def _listen_once_more(self, worker: Worker) -> None:
-        """Keep the results that a process has told of and nobody has heard, before it is killed."""
+        """Keep the unread results that a process has sent, before it is killed."""
         with contextlib.suppress(EOFError, OSError):
             for _ in range(MOST_UNHEARD):
                 if not worker.pipe.poll():

@@ -55,6 +55,6 @@ class CastPolicy:
         return meanings[cast] if cast in meanings else torch.get_autocast_dtype(self.device_type)
 
     def is_castable(self, tensor: torch.Tensor) -> bool:
-        """Whether autocast may cast a tensor: floating-point on its device type, and not float64, as in PyTorch."""
+        """Return True if autocast may cast a tensor: of its device type, floating, not float64, as in PyTorch."""
         is_floating = tensor.is_floating_point() and tensor.dtype is not torch.float64
         return is_floating and tensor.device.type == self.device_type

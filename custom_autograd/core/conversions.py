@@ -61,7 +61,7 @@ class Travelling(dict[str, Any]):  # Any: a member of an Enum, or another value 
 
 
 def literal(values: tuple[Any, ...]) -> ArgumentType | None:  # Any: what `Literal` takes
-    """One of a few values: as their common type; members of one Enum as such; of several types, as their repr."""
+    """Return the type of one of a few values: their common type, members of one Enum as such, else their repr."""
     plain = tuple(value for value in values if value is not None)
     kinds = {type(value) for value in plain}
     if len(kinds) == 1 and issubclass(next(iter(kinds)), enum.Enum):

@@ -92,7 +92,7 @@ class CustomAutogradError(RuntimeError):
 
         @property
         def args(self) -> tuple[Any, ...]:
-            """The text, as of any other exception; torch sets it to add to the text where an error came from."""
+            """Return the text, as of any other exception; torch sets it to add to the text where an error came from."""
             if self.problem is None or self._is_amended:
                 return _GIVEN.__get__(self)
             return (CustomAutogradError.__str__(self),)

@@ -19,7 +19,7 @@ from custom_autograd.torch_private.tags import HANDED_BACK
 
 
 def schema_of(function: Callable[..., Any], written: Written, options: DeclarationOptions, refuse: Refusal) -> Schema:
-    """Infers the schema of an op from the annotations of its function, or reads it from `options.schema`.
+    """Infer the schema of an op from the annotations of its function, or read it from `options.schema`.
 
     Raises:
         DeclarationError: something in the declaration cannot be an op; the message says what and where.

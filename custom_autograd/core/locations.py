@@ -20,7 +20,7 @@ def location_of(function: Callable[..., Any]) -> str:  # Any: whatever a user re
 
 
 def modules_of(function: Callable[..., Any]) -> tuple[str, ...]:  # Any: as above
-    """The modules one of which declares an op when it is imported: that of its function, and that which declares it."""
+    """Return the modules whose import declares an op: that of its function, and that which declares it."""
     frame = _frame_of_user()
     caller = None if frame is None else frame.f_globals.get("__name__")
     found = (getattr(unwrap(function), "__module__", None), caller)
@@ -50,7 +50,7 @@ def _frame_of_user() -> FrameType | None:
 
 
 def stacklevel_of_caller() -> int:
-    """The `stacklevel` for a `warnings.warn` in the function that calls this: of the first line that is the user's.
+    """Return the `stacklevel` for a `warnings.warn` in the calling function: that of the user's first line.
 
     Lines of torch between lines of ours, which is how an op reaches its kernel, are not the user's.
     """

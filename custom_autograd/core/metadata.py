@@ -54,7 +54,7 @@ class WrapperMetadata(Metadata):
 
 
 def metadata_of(tensor: Tensor) -> Metadata:
-    """Everything that is known of a tensor but its data."""
+    """Return everything that is known of a tensor but its data."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
     if type(tensor) in PLAIN or not (is_wrapper(tensor) and _holds_numbers(tensor)):
         return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, grad_dtype_of(tensor), strides)

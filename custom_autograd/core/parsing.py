@@ -175,7 +175,7 @@ def _free(name: str, taken: set[str]) -> str:
 def _check_against_function(
     schema: Schema, signature: inspect.Signature | None, options: DeclarationOptions, refuse: Refusal
 ) -> None:
-    """A manual schema and `mutates_args` must say the same; so must it and the function's parameters."""
+    """Check that a manual schema agrees with `mutates_args` and with the function's parameters."""
     if options.schema is None:
         return
     written = {argument.name for argument in schema.mutated_arguments}

@@ -180,7 +180,7 @@ class Schema:
 
     @property
     def device_arguments(self) -> tuple[Argument, ...]:
-        """The arguments that are devices or lists of devices: they choose the kernel of an op without tensors."""
+        """Return the arguments that are devices or lists of devices: they choose the kernel if there are no tensors."""
         return tuple(argument for argument in self.arguments if argument.type.startswith("Device"))
 
     @property

@@ -27,7 +27,7 @@ from custom_autograd.values.results import ResultReader
 
 
 def make_call(record: OpRecord) -> Callable[..., Any]:
-    """What calls the op by way of the dispatcher. It follows from the schema alone, so rules may change without it.
+    """Make the call through the dispatcher. It follows from the schema alone, so rules may change without it.
 
     Any: takes and returns what the schema says, here and below.
     """

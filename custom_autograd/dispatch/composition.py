@@ -56,7 +56,7 @@ def autograd(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
 
 
 def _runner(record: OpRecord) -> Callable[..., Any]:
-    """What runs a composition on arguments by name, and reads its results before the dispatcher believes them."""
+    """Return a function that runs a composition on arguments by name, and checks its results."""
     bind = Binder(record.declaration.schema)
     read = ResultReader(record.declaration, lambda _: "reference").read
 
@@ -123,7 +123,7 @@ def has_own_kernel(record: OpRecord, device_type: str | None) -> bool:
 
 
 def _is_to_be_composed(record: OpRecord, values: list[Any]) -> bool:
-    """Whether no kernel of its own may run: there is none, or gradients, transforms or old graphs need the others."""
+    """Return True if no own kernel may run: there is none, or gradients, transforms or old graphs need the parts."""
     tensors = tensors_in(values)
     if not has_own_kernel(record, tensors[0].device.type if tensors else None):
         return True
@@ -135,5 +135,5 @@ def _is_to_be_composed(record: OpRecord, values: list[Any]) -> bool:
 
 
 def _can_be_in_graphs(record: OpRecord) -> bool:
-    """Whether torch can functionalize what is written to: it needs the tags, and takes 'mode' for its own argument."""
+    """Return True if torch can functionalize its writes: this needs the tags, and no argument named 'mode'."""
     return bool(HANDED_BACK) and "mode" not in record.declaration.schema.argument_names

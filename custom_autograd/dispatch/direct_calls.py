@@ -211,7 +211,7 @@ def _positions(tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
 
 
 def _can_be_guarded(tensors: Sequence[Tensor]) -> bool:
-    """Whether a guard may look at tensors: it ends the process at some, and does not see some modes; see guards.py."""
+    """Return True if a guard may look at tensors: some end the process, and some modes are not seen; see guards.py."""
     if not tensors or guards.torch_dispatch_modes() or transforms.is_transforming():
         return False
     return all(type(tensor) in CLASSES and not guards.is_without_sizes(tensor) for tensor in tensors)

@@ -116,7 +116,7 @@ class DirectWriter:
                 source.line(f"{direct_call} = $direct_calls.find({pattern}, {self._found()})")
 
     def _write_tensors(self) -> None:
-        """Gathers tensors where their number is not fixed by the schema, and says what it depends on."""
+        """Write the gathering of tensors where the schema does not fix their number, and the pattern of that number."""
         if not self.has_pattern:
             return
         for label, arguments in (("$tensors", self.tensors), ("$fixed", self.fixed)):
@@ -152,7 +152,7 @@ class DirectWriter:
         return f"{tuple_of([a.name for a in self.tensors])}, {tuple_of([a.name for a in self.fixed])}"
 
     def _write_taking(self, *, is_public: bool) -> None:
-        """The call itself."""
+        """Write the call itself."""
         source, schema = self.source, self.schema
         if not schema.mutated_arguments:
             with source.block("if $record is not None and $is_grad_enabled()"):

@@ -130,7 +130,7 @@ def _around_backward(record: OpRecord, backward: Callable[..., Any]) -> Callable
 
 
 def program_of(record: OpRecord) -> Program:
-    """The program of an op at the level of validation that holds now, generated again after a change of its rules."""
+    """Return the program of an op at the current level of validation, generated again after a change of its rules."""
     level = validation.level_of(record.validation)
     programs = record.programs
     program = programs.get(level)
@@ -162,7 +162,7 @@ def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter]:
 
 
 def _values(record: OpRecord) -> dict[str, Any]:
-    """Defaults and conversions that generated source names after arguments (Any: of any type)."""
+    """Return defaults and conversions that generated source names after arguments (Any: of any type)."""
     schema = record.declaration.schema
     return {**defaults(schema), **conversions(record.declaration)}
 
@@ -244,7 +244,7 @@ def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
 
 
 def _keep(plan: Plan) -> Share:
-    """What a node does with an input that is returned as it is: autograd makes a view of it, unless it is saved."""
+    """Return how a node shares an unchanged input: autograd makes a view of it, unless it is saved."""
     saved = frozenset(plan.saved)
     is_any = plan.drop_in is not None
     return lambda name, tensor: tensor.clone() if is_any or name in saved else tensor
@@ -265,7 +265,7 @@ def has_tangent(*values: Any) -> bool:  # Any: tensors, lists of tensors, or Non
 
 
 def flatten_gradients(values: Sequence[Any], lengths: Sequence[int]) -> tuple[Any, ...]:  # Any: gradients
-    """Gradients in the order of the flat inputs; None for a whole list stands for None for each element."""
+    """Return gradients in the order of the flat inputs; None for a whole list is None for each element."""
     flat: list[Any] = []
     for value, length in zip(values, lengths, strict=True):
         if length >= 0:

@@ -15,7 +15,7 @@ from custom_autograd.core.errors import KernelError, KernelUnavailable
 
 
 def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Positional and then keyword arguments with arrays for tensors, also within lists, tuples and dicts.
+    """Return positional and then keyword arguments with arrays for tensors, also within lists, tuples and dicts.
 
     An array shares its tensor's memory. That of a lazily conjugated or negated tensor cannot: it is a copy, and
     read-only, so that what would be written to it is not silently lost.
@@ -91,7 +91,7 @@ def replaced(label: str, value: Any) -> Any:
 
 
 def rebuilt(kind: type[Any], items: list[Any]) -> Any:
-    """Items in a list, a tuple, or the NamedTuple that they came in."""
+    """Return items in a list, a tuple, or the NamedTuple that they came in."""
     if issubclass(kind, list):
         return items
     return kind(*items) if hasattr(kind, "_fields") else tuple(items)
@@ -170,7 +170,7 @@ def to_tensor(kernel: str, array: Any) -> Tensor:
 
 
 def numpy_module(kernel: str) -> Any:  # Any: NumPy is optional, and imported late
-    """NumPy."""
+    """Return NumPy."""
     try:
         return importlib.import_module("numpy")
     except ImportError as error:

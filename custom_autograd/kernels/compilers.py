@@ -61,7 +61,7 @@ class CppCompiler(Compiler):
         return repr((CPP_FLAGS, [os.environ.get(name) for name in ("CXX", *SEARCHED)]))
 
     def find(self, source: Path) -> list[str]:
-        """CXX, which may have arguments, else c++."""
+        """Return CXX, which may have arguments, else c++."""
         wanted = os.environ.get("CXX") or "c++"
         words = words_of(wanted, "CXX", source)
         if os.name == "posix" and words and shutil.which(words[0]):
@@ -79,7 +79,7 @@ class CppCompiler(Compiler):
         return self.find(source)[:1]
 
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
-        """Optimised, for all of this processor where the compiler knows how to say so."""
+        """Return flags for optimised code, for all of this processor if the compiler has a flag for that."""
         # A library may serve the same source in another folder: what it says of itself names no folder.
         wanted = [*CPP_FLAGS, *(f"-ffile-prefix-map={folder}/=" for folder in (source.parent, HEADERS))]
         for flag in ("-march=native", "-mcpu=native"):
@@ -119,14 +119,14 @@ class CudaCompiler(Compiler):
         )
 
     def programs(self, source: Path) -> list[str]:
-        """nvcc, and the compiler that it has for the host."""
+        """Return nvcc, and the compiler that it has for the host."""
         return [self.find(source)[0], *(self._host(source) or ["gcc"])]
 
     def _host(self, source: Path) -> list[str]:
         return words_of(os.environ.get("CXX", ""), "CXX", source)[:1]
 
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
-        """For the devices of TORCH_CUDA_ARCH_LIST, else for those that are there, else nvcc's own choice."""
+        """Return flags for the devices of TORCH_CUDA_ARCH_LIST, else for those that are there, else nvcc's default."""
         return [*CUDA_FLAGS, *(f"-ccbin={word}" for word in self._host(source)), *architectures(source)]
 
     def libraries(self) -> list[str]:

@@ -114,7 +114,7 @@ class CppKernel(LazyKernel):
 
 
 def words(function: str, flags: Sequence[str]) -> tuple[str, ...]:
-    """Flags for a compiler, one word each.
+    """Return flags for a compiler, one word each.
 
     Raises:
         KernelError: they are a single text, or hold something else than texts.

@@ -57,7 +57,7 @@ class CudaKernel(CppKernel):
         return f"cuda_kernel({str(self.source)!r}, {self.function!r})"
 
     def build(self) -> tuple[str, Path]:
-        """The namespace in which the source registers its functions, and the library, built if need be; needs no GPU.
+        """Return the namespace in which the source registers, and the library, built if need be; needs no GPU.
 
         Raises:
             KernelUnavailable: there is no nvcc, it refuses the source, or the cache cannot be written.

@@ -66,7 +66,7 @@ def digest_of(files: Iterable[str]) -> str:
 
 
 def identity(compiler: Compiler, source: Path) -> list[list[str]] | None:
-    """Path, size and time of each program that compiles; None if there is no compiler."""
+    """Return path, size and time of each program that compiles; None if there is no compiler."""
     try:
         names = compiler.programs(source)
     except KernelUnavailable:
@@ -89,7 +89,7 @@ def version_of(compiler: Compiler, source: Path) -> str:
 
 
 def listed_files(text: str, flags: Sequence[str]) -> list[str]:
-    """The files that a rule in make's language names (`times.o: times.cpp /usr/include/stdio.h`), and those in flags.
+    """Return the files that a make rule names (`times.o: times.cpp /usr/include/stdio.h`), and those in flags.
 
     Their order is that of the preprocessor: the same contents in another order are another library.
     """

@@ -107,7 +107,7 @@ def thread_lock(name: str) -> ThreadLock:
 
 
 def renew_locks() -> None:
-    """Frees every lock, in a forked child."""
+    """Free every lock, in a forked child."""
     for lock in LOCKS:
         lock.renew()
 

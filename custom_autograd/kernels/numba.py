@@ -21,7 +21,7 @@ def numba_kernel(
     fallback: Callable[..., Any] | None = None,
     **options: Any,  # Any: each of Numba's options has its own type
 ) -> Any:
-    """A function that Numba compiles, to be registered as a kernel for the CPU; Numba is imported at the first call.
+    """Return a function that Numba compiles, to be registered as a CPU kernel; Numba is imported at the first call.
 
     It is compiled once per process for each combination of dtypes and numbers of dimensions. `cache=True` keeps what
     was compiled on disk: fast, and Numba does not notice when a function changes that this one calls in another file.
@@ -124,7 +124,7 @@ class NumbaKernel(LazyKernel):
 
 
 def immutable(value: Any) -> Any:
-    """Tuples for lists, which Numba copies."""
+    """Return tuples for lists, which Numba copies."""
     if isinstance(value, list):
         return tuple(immutable(item) for item in value)
     return value

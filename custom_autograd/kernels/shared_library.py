@@ -160,7 +160,7 @@ class Build:
             raise KernelUnavailable(self.source.name, problem, found=found, do=advice)
 
     def _remove_leftovers(self) -> None:
-        """What processes left that were killed while they compiled."""
+        """Remove what processes left that were killed while they compiled."""
         for folder in self.folder.glob(f"{LEFTOVER}*"):
             if time.time() - folder.stat().st_mtime > 2 * LONGEST_BUILD:
                 shutil.rmtree(folder, ignore_errors=True)

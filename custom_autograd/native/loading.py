@@ -42,7 +42,7 @@ def _attach(record: OpRecord, table: DirectCallTable, native: ModuleType) -> Non
 
 
 def watch() -> None:
-    """Be told of every direct call that is proven."""
+    """Attach native calls to every direct call that is proven."""
     if attach not in when_proven:
         when_proven.append(attach)
 

@@ -201,7 +201,7 @@ class ByName:
         return flat, lambda given: node.mirror(lambda one: given.get(f"{prefix}{one}"), given.__getitem__)
 
     def _by_attribute(self, named: Any, given: Mapping[str, Any], blank: Any) -> Any:
-        """`needs` or `meta` with an attribute per container, next to those per flat tensor."""
+        """Return `needs` or `meta` with an attribute per container, next to those per flat tensor."""
         known = dict(vars(named))
         nodes = [node for node in (*self.inputs.values(), *self.outputs.values()) if not isinstance(node, Plain)]
         get = functools.partial(_get, vars(named), blank)

@@ -31,16 +31,16 @@ class Node(Protocol):
 
     @property
     def name(self) -> str:
-        """As its author spells it."""
+        """Return the name as its author spells it."""
         ...
 
     @property
     def path(self) -> str:
-        """As a message spells it."""
+        """Return the path as a message spells it."""
         ...
 
     def flat(self) -> dict[str, Any]:
-        """Flat name -> annotation."""
+        """Return flat name -> annotation."""
         ...
 
     def take(self, value: Any) -> list[Any]:
@@ -56,7 +56,7 @@ class Node(Protocol):
         ...
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
-        """The same shape with something else for each tensor: whether it needs a gradient, a gradient, a tangent.
+        """Return the same shape with another value for each tensor: a gradient, a tangent, whether it needs a gradient.
 
         Args:
             get: what stands for a flat name; a list for a list, `blank` for nothing.

@@ -222,7 +222,7 @@ def _kind_of_class(annotation: Any) -> Kind:
 
 
 def _by_strictness(annotations: tuple[Any, ...]) -> Iterator[Any]:
-    """Bool before int before float, so that each number is taken for what it is."""
+    """Return the rank of bool before int before float, so that each number is taken for what it is."""
     order = {bool: 0, int: 1, float: 2, complex: 3}
     return iter(sorted(annotations, key=lambda one: order.get(one, -1) if isinstance(one, type) else -1))
 

@@ -94,7 +94,7 @@ class Results:
         return self.container.make(found)
 
     def take_dims(self, dims: Any) -> Any:
-        """What a vmap rule says of its output, as the flat op says it: one number may stand for a whole container.
+        """Return the out_dims of a vmap rule as the flat op gives them; one number may serve a whole container.
 
         Raises:
             MisfitError: it has another structure.
@@ -171,7 +171,7 @@ def _output(name: str, annotation: Any, refuse: Refusal) -> Node:
 
 
 def check_hidden(results: Results | None, options: DeclarationOptions, refuse: Refusal) -> None:
-    """Only a whole output is hidden: what a call returns would have a hole otherwise."""
+    """Refuse to hide part of an output: what a call returns would have a hole otherwise."""
     nodes = () if results is None else results.nodes
     inside = [node.path for node in all_nodes(nodes) if node not in nodes]
     for name in options.hidden:

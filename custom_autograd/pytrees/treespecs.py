@@ -34,7 +34,7 @@ MOST_PARSED = 4096
 
 @constant_in_graphs
 def name_of(cls: type) -> str:
-    """What a text calls a class: "module:qualname"; a second class of that name, as a function makes it, gets "#2"."""
+    """Return the name of a class in a text: "module:qualname"; a second class of that name gets "#2"."""
     found = _NAMES.get(cls)
     if found is None:
         name = found = f"{cls.__module__}:{cls.__qualname__}"

@@ -47,7 +47,7 @@ class Condition:
 
     @property
     def text(self) -> str:
-        """That the function returns False: its name, what it says of itself, and where it stands."""
+        """Return a phrase for messages, when the function returned False: its name, docstring and location."""
         name = getattr(self.function, "__name__", type(self.function).__name__)
         words = (inspect.getdoc(self.function) or "").partition("\n")[0].rstrip(".")
         return f"when={name} ({words + ', ' if words else ''}{self.location}) returns False"

@@ -51,7 +51,7 @@ class Kernel:
 
     @property
     def details(self) -> str:
-        """Return where it stands, and what its turn depends on."""
+        """Return the location, the priority and the condition, which decide when it runs."""
         parts = [self.location]
         parts += [f"priority {self.priority}"] if self.priority else []
         parts += [f"when {self.when.location}"] if self.when else []

@@ -37,7 +37,7 @@ def missing(declaration: Declaration, device_type: str | None, served: Sequence[
 
 
 def wrong_layout(declaration: Declaration, layout: torch.layout) -> KernelError:
-    """Sparse tensors, say, for a kernel of a device type."""
+    """Return the error of tensors that are not strided, such as sparse ones, for a kernel of a device type."""
     return KernelError(
         str(declaration.name),
         f"there is no kernel for layout {layout}: the kernel of a device type takes strided tensors",
@@ -62,7 +62,7 @@ def unknown(declaration: Declaration, name: str, device_type: str | None, names:
 
 
 def declined(declaration: Declaration, name: str, reasons: Sequence[str]) -> KernelError:
-    """Return the kernel that somebody insists on does not take the arguments."""
+    """Return the error of a forced kernel that does not accept the arguments."""
     return KernelError(
         str(declaration.name),
         f"the kernel {name!r}, which use_kernel or {VARIABLE} insists on, does not accept these arguments",

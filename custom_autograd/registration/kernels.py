@@ -168,7 +168,7 @@ class Kernels(Mapping["str | None", Kernel]):
 
     @contextmanager
     def insist(self, name: str) -> Iterator[None]:
-        """Only kernels of that name run in this thread while the context is open, and in backward passes it starts.
+        """Run only kernels of that name in this thread while the context is open, and in backward passes it starts.
 
         Raises:
             KernelError: no device type has one.

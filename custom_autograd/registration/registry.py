@@ -172,7 +172,7 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[OpRecord, OpRecor
 
 
 def one_declaration_at_a_time() -> AbstractContextManager[object]:
-    """Held while an op takes its name and is made known to the dispatcher, which is several steps."""
+    """Hold a lock while an op takes its name and is registered with the dispatcher, which is several steps."""
     return _lock
 
 

@@ -39,7 +39,7 @@ def without_grad_mode(function: Callable[..., Any], *args: Any) -> Any:  # Any: 
 
 
 def guard_of(tensors: Sequence[Tensor]) -> Callable[..., bool]:
-    """A function of as many tensors that says whether they are of the kind of these, now and as the modes then are.
+    """Return a function of as many tensors: True if they are of the kind of these, under the modes of now.
 
     No tensor may be given twice. Sizes and strides may differ, the number of dimensions may not. It holds no reference
     to the tensors.
@@ -72,7 +72,7 @@ _NAMES: dict[int, frozenset[str]] = {}
 
 
 def is_without_sizes(tensor: Tensor) -> bool:
-    """Whether a tensor, by itself or in what it wraps, may be without sizes or strides, which a guard cannot bear."""
+    """Return True if a tensor, or one it wraps, may lack sizes or strides, which a guard cannot handle."""
     return tensor.is_nested or _C._functorch.is_functorch_wrapped_tensor(tensor)
 
 

@@ -43,7 +43,7 @@ class Changes:
         self._listeners: dict[int, Callable[[], None]] = {}
 
     def note(self) -> None:
-        """Something was registered or withdrawn: tells everyone who asked to be told."""
+        """Call every listener, after something was registered or withdrawn."""
         with self.lock:
             self.count += 1
             listeners, self._listeners = self._listeners, {}

@@ -68,7 +68,7 @@ def _read(value: Any) -> ParsedValue:  # Any: torch._C.Argument, which has no st
 
 
 def _spell(real_type: str) -> str:
-    """'List[Optional[Tensor]]' -> 'Tensor?[]'."""
+    """Return the schema spelling of a type: 'List[Optional[Tensor]]' -> 'Tensor?[]'."""
     if match := re.fullmatch(r"List\[(.*)\]", real_type):
         return f"{_spell(match[1])}[]"
     if match := re.fullmatch(r"Optional\[(.*)\]", real_type):

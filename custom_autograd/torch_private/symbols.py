@@ -86,7 +86,7 @@ class Symbols:
 
 @contextlib.contextmanager
 def symbolic_mode() -> Iterator[Symbols]:
-    """Everything within runs on metadata; gives what makes fake tensors with symbols for sizes."""
+    """Run everything within on metadata; yield a factory of fake tensors with symbols for sizes."""
     from torch._dispatch.python import enable_python_dispatcher  # loads functorch, which only this needs
     from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
     from torch.fx.experimental.symbolic_shapes import ShapeEnv

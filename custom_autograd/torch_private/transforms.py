@@ -75,7 +75,7 @@ def gradients_recorded() -> Iterator[None]:
 
 
 def require_gradient(tensor: Tensor) -> Tensor:
-    """`requires_grad_()`, also where functorch refuses it because the tensor might escape: ours does not."""
+    """Call `requires_grad_()`, also where functorch refuses it because the tensor might escape: ours does not."""
     before = _C._functorch.get_inplace_requires_grad_allowed() if is_transforming() else True
     if before:
         return tensor.requires_grad_()

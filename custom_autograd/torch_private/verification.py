@@ -48,14 +48,14 @@ class OverloadArgument:
 
 @contextlib.contextmanager
 def quiet_vmap() -> Iterator[None]:
-    """Torch does not write to the terminal that an op of torch.library has no batching rule, and loops instead."""
+    """Silence torch's note on the terminal that an op of torch.library has no batching rule and is looped over."""
     torch._C._debug_only_display_vmap_fallback_warnings(False)  # type: ignore[attr-defined]  # it has no stub
     yield
 
 
 @contextlib.contextmanager
 def fake_mode() -> Iterator[Callable[[Tensor], Tensor]]:
-    """Everything within runs on metadata; gives the function that turns a real tensor into a fake one."""
+    """Run everything within on metadata; yield the function that turns a real tensor into a fake one."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 

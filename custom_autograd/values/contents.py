@@ -74,7 +74,7 @@ def _words(tensor: Tensor) -> Tensor:
 
 
 def _split_run(dims: list[tuple[int, int]], size: int) -> tuple[list[tuple[int, int]], int]:
-    """Sizes and strides in bytes -> those that remain, and how many bytes lie one after the other within them."""
+    """Return the sizes and strides (bytes) that remain, and how many bytes are contiguous within them."""
     left = sorted(dims, key=lambda dim: dim[1])
     while left and left[0][1] == size:
         size *= left.pop(0)[0]

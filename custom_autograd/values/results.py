@@ -120,7 +120,7 @@ class ResultReader:
         return float(value) if type(value) is int and output.type == "float" else value
 
     def _check_aliasing(self, values: list[Any], arguments: Mapping[str, Any], source: Any) -> None:
-        """Outputs share no memory with inputs or each other: compared by address range, since NumPy shares it too."""
+        """Check that no output shares memory with inputs or others: by address range, since NumPy shares it too."""
         seen = [(f"input '{name}'", *span) for name, value in arguments.items() for span in spans(value)]
         for output, value in zip(self.outputs, values, strict=True):
             if output.alias_of is not None or _is_input(output, value, arguments):
@@ -137,7 +137,7 @@ class ResultReader:
                 seen.append((f"output '{output.name}'", start, end))
 
     def _check_views(self, values: list[Any], arguments: Mapping[str, Any], source: Any) -> None:
-        """A view shares the memory of its input, and autograd knows of it: else a write to one is lost to the other."""
+        """Check that a view shares the memory of its input, and that autograd records it: else writes are lost."""
         for output, value in zip(self.outputs, values, strict=True):
             given = arguments.get(output.alias_of or "")
             own, its = spans(value), spans(given)
@@ -191,7 +191,7 @@ def _advise(output: Output, label: str) -> str:
 
 
 def owns_memory(value: Any) -> bool:  # Any: as below
-    """Whether a tensor has memory itself, of whatever class: those with a `__torch_dispatch__` of their own wrap it."""
+    """Return True if a tensor has memory itself, of whatever class: those with `__torch_dispatch__` wrap it."""
     return isinstance(value, Tensor) and getattr(type(value), DISPATCH) is getattr(Tensor, DISPATCH)
 
 

@@ -67,7 +67,7 @@ def write_in_place(
 def write_out(
     record: OpRecord, op: Callable[..., Any], targets: dict[str, Tensor], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
-    """The op, written into other tensors.
+    """Run the op and write its results into other tensors.
 
     Args:
         record: of the op (Any: its arguments are of any type).
@@ -176,7 +176,7 @@ def _check(record: OpRecord, label: str, name: str, target: Tensor, result: Tens
 
 
 def _kind(dtype: torch.dtype) -> int:
-    """bool, integer, real, complex: `torch.can_cast` casts upwards only; it would put itself into an exported graph."""
+    """Return bool, integer, real or complex: `torch.can_cast` casts upwards only, and would enter an exported graph."""
     if dtype.is_complex:
         return 3
     return 2 if dtype.is_floating_point else int(dtype != torch.bool)
@@ -208,7 +208,7 @@ def _refuse_leaf(record: OpRecord, name: str, given: Tensor) -> None:
 
 
 def _refuse_gradients(record: OpRecord, targets: dict[str, Tensor], values: list[Any]) -> None:
-    """PyTorch's rule."""
+    """Refuse tensors that require a gradient, as PyTorch does."""
     if not torch.is_grad_enabled():
         return
     if any(tensor.requires_grad for tensor in tensors_in([*targets.values(), *values])):

@@ -23,7 +23,7 @@ class Expected:
         self._known: dict[Hashable, Metadata | None] = {}
 
     def find(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Metadata | None:  # Any: the op's arguments
-        """Shape and dtype of each visible output, or None if they depend on data.
+        """Return shape and dtype of each visible output, or None if they depend on data.
 
         Raises:
             KernelError: there is neither a fake nor a reference that could tell.

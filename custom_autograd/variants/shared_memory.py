@@ -11,14 +11,14 @@ from custom_autograd.values.overlap import do_overlap
 
 
 def has_internal_overlap(tensor: Tensor) -> bool:
-    """Return whether a tensor is expanded, so that one write would change several of its elements."""
+    """Return True if a tensor is expanded, so that one write would change several of its elements."""
     if tensor.layout != torch.strided:
         return False
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def find_same(tensors: dict[str, Tensor]) -> tuple[str, str] | None:
-    """Two names of one and the same tensor, or None: what can be asked while a graph is traced, without addresses."""
+    """Return two names of the same tensor, or None: all that can be compared in a traced graph, without addresses."""
     names = list(tensors)
     for index, name in enumerate(names):
         for other in names[:index]:

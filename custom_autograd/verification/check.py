@@ -70,7 +70,7 @@ def check(
 
 
 def all_checks() -> tuple[Check, ...]:
-    """The built-in checks, then those that other packages bring as entry points of the group custom_autograd.checks.
+    """Return the built-in checks, then those of other packages, from the entry points custom_autograd.checks.
 
     Raises:
         CheckError: a package brings something that is not a check.
@@ -88,7 +88,7 @@ def accepted_failures() -> acceptance.Accepted:
 
 
 def select_checks(names: Sequence[str | Check] | str | None) -> tuple[Check, ...]:
-    """The checks of these names, codes or groups, in the order in which they run, then parts of checks; all for None.
+    """Return the checks of these names, codes or groups, in running order, then parts of checks; all for None.
 
     Raises:
         CheckError: a name is unknown, or no name is given.

@@ -104,7 +104,7 @@ def bind_converted(bind: Binder, values: dict[str, Any]) -> dict[str, Any]:  # A
 
 
 def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder, arguments: dict[str, Any]) -> Any:
-    """PyTorch's own operations in the reference know how to be batched."""
+    """Run the reference on the batched arguments: PyTorch's operations batch themselves."""
     positional, keywords = bind.user_call(arguments)
     result = reference(*positional, **keywords)
     if record.declaration.schema.is_one_tuple:

@@ -61,11 +61,11 @@ class Autocast(Check):
     purpose = "under autocast and for mixed dtypes the fake tells the dtypes, and the op keeps to its policy"
 
     def applies_to(self, target: Target) -> str | None:
-        """Ops that somebody registered; what a composition does under autocast is up to its parts."""
+        """Return a reason unless the op is registered: under autocast a composition does what its parts do."""
         return why_not_own_op(target)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Dtypes against the fake, values and gradients against the policy, then mixed dtypes."""
+        """Compare dtypes with the fake, values and gradients with the policy, then mixed dtypes."""
         single = _in_single(sample)
         try:
             plain = _run(target, single)

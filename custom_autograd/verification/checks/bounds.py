@@ -31,7 +31,7 @@ class Bounds(Check):
     purpose = "no kernel writes or reads outside its memory"
 
     def applies_to(self, target: Target) -> str | None:
-        """Return whether the kernels are known, or the function is one itself."""
+        """Return a reason unless the kernels are known, or the function is one itself."""
         is_opaque = target.overload is not None and not target.kernels
         return "its kernels are not known: a dispatcher's op shows nothing of its memory" if is_opaque else None
 

@@ -34,7 +34,7 @@ class Cache(Check):
     purpose = "a change of a rule, or of a value that it reads, changes the key of compile caches"
 
     def applies_to(self, target: Target) -> str | None:
-        """Torch's own ops are known by its version; of other ops its caches know the name only."""
+        """Return a reason unless it is an op of this package; torch's caches know others by name or version only."""
         if record_of(target) is not None:
             return None
         if target.overload is None:
@@ -102,7 +102,7 @@ def _changes(function: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., 
 
 
 def _other_values(name: str, value: object, read: Iterable[str]) -> Iterator[tuple[str, object]]:
-    """Another value for a name: for a number, text or container of such; or for an object with such attributes."""
+    """Yield another value for a name: a number, text or container of such, or an object with such attributes."""
     if is_plain(value):
         yield f"'{name}', {_shown(value)}", [value, CHANGE]
     elif not isinstance(value, (type, types.ModuleType)) and not callable(value):

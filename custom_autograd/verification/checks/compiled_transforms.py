@@ -45,7 +45,7 @@ class CompiledTransforms(Check):
     purpose = "grad, vmap and jvp of torch.func give the same compiled as in eager"
 
     def applies_to(self, target: Target) -> str | None:
-        """Under a transform torch.compile traces a Function's forward only: wrong numbers, whatever its rules are."""
+        """Return a reason if torch.compile leaves out the rules of a Function under a transform: numbers are wrong."""
         if target.overload is not None and takes_instances(target.overload):
             return "torch.compile cannot close over an instance of a registered class under a transform"
         is_function = isinstance(target.subject, type) and issubclass(target.subject, torch.autograd.Function)

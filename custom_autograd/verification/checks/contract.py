@@ -92,7 +92,7 @@ def _refused(error: RuntimeError) -> Finding:
 
 
 def _count(returned: verification.Returned) -> Finding:
-    """More gradients than arguments are dropped in silence up to torch 2.13, if they are None."""
+    """Compare the number of gradients with that of arguments; torch up to 2.13 drops further ones that are None."""
     found, expected = len(returned.grads), returned.arguments
     if found == expected:
         return PASSED

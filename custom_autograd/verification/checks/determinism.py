@@ -70,7 +70,7 @@ def _after_another_call(target: Target, sample: Sample, state: Tensor, first: Se
 
 
 def _gradients(target: Target, sample: Sample) -> Finding:
-    """Forward and backward twice."""
+    """Compare two runs of forward and backward."""
     try:
         function = function_of(target, sample)
         cotangents = signed_like(function(*function.inputs))

@@ -35,7 +35,7 @@ class Export(Check):
     purpose = "torch.export takes the op, and a program that was saved and loaded gives its results"
 
     def applies_to(self, target: Target) -> str | None:
-        """Only an op of the dispatcher stays one in a program; anything else is traced through."""
+        """Return a reason unless it is an op of the dispatcher: anything else is traced through."""
         if target.overload is None:
             return "only an op of the dispatcher stays one in a program"
         if takes_instances(target.overload):

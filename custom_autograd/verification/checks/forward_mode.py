@@ -57,7 +57,7 @@ class ForwardMode(Check):
 
 
 def _check_linear(function: TensorFunction, v: Sequence[Tensor], of_v: Sequence[Tensor]) -> Finding:
-    """J (0.7 v - 1.9 w) = 0.7 J v - 1.9 J w, J 0 = 0, and J (a v) = a J v for large and small a."""
+    """Check J (0.7 v - 1.9 w) = 0.7 J v - 1.9 J w, J 0 = 0, and J (a v) = a J v for large and small a."""
     w = signed_like(function.inputs)
     of_w = push_forward(function, w)
     mixed = [0.7 * one - 1.9 * other for one, other in zip(v, w, strict=True)]

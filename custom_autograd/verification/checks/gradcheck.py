@@ -59,7 +59,7 @@ class Gradcheck(Check):
         return {label: Gradcheck(names) for label, names in found.items()} or {"": self}
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Visible outputs first; hidden ones, where a gradient through them is defined at all."""
+        """Check visible outputs first, then hidden ones, where a gradient through them is defined at all."""
         yield from _check(self._narrowed(function_of(target, sample)), has_subsets=self.only is None)
         if target.hidden:
             function = self._narrowed(function_of(target, sample, is_full=True))
@@ -109,7 +109,7 @@ def _check_hidden(function: TensorFunction, *, has_subsets: bool) -> Iterator[Fi
 
 
 def find_disconnected(function: TensorFunction, inputs: Sequence[Tensor]) -> str | None:
-    """The first output that changes with the inputs but carries no gradient: a derivative that is silently zero."""
+    """Return the first output that changes with the inputs but carries no gradient: its derivative is silently zero."""
     outputs = function(*inputs)
     if all(output.requires_grad for output in outputs):
         return None
@@ -145,7 +145,7 @@ def _compare_with_differences(function: TensorFunction, inputs: Sequence[Tensor]
 
 
 def _check_noise(function: TensorFunction, inputs: Sequence[Tensor]) -> Iterator[Finding]:
-    """A float64 result that is only good to float32 is one that gradcheck itself rejects, at its own tolerances."""
+    """Fail a float64 result that is only good to float32, if gradcheck rejects it at its default tolerances."""
     noise = hidden_noise(function, inputs)
     if noise and not _passes_by_default(function, inputs):
         yield failed(
@@ -219,7 +219,7 @@ def _check_subsets(function: TensorFunction) -> Iterator[Finding]:
 
 
 def _check_batched(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Finding:
-    """The backward under vmap, as torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) call it."""
+    """Check the backward under vmap, as is_grads_batched=True and jacobian(vectorize=True) call it."""
     leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
     outputs = [output for output in function(*leaves) if output.requires_grad]
     batches = [torch.stack(signed_like([output, output])) for output in outputs]

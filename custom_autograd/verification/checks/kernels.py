@@ -28,7 +28,7 @@ class Kernels(Check):
     purpose = "all kernels of an op compute the same"
 
     def applies_to(self, target: Target) -> str | None:
-        """Return whether there are two kernels."""
+        """Return a reason unless there are two kernels."""
         if len(target.kernels) > 1:
             return None
         return "the op has no kernel besides the default one" if "" in target.kernels else "the op has no two kernels"

@@ -84,7 +84,7 @@ def _living() -> list[Tensor]:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """The garbage collector is off within, and what is alive already counts as old."""
+    """Disable the garbage collector within, and count what is alive already as old."""
     was_enabled = gc.isenabled()
     gc.disable()
     gc.collect(0)

@@ -27,7 +27,7 @@ class Linearity(Check):
     purpose = "the backward is linear in the incoming gradient"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Identities that every linear map satisfies; extreme cotangents only if the op computes in float64."""
+        """Check identities that every linear map satisfies; extreme cotangents only if the op computes in float64."""
         function = function_of(target, sample)
         outputs = function(*function.inputs)
         if not any(output.requires_grad for output in outputs):

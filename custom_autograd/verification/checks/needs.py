@@ -33,7 +33,7 @@ class Needs(Check):
     purpose = "a gradient that nobody needs is not computed, and does not change the others"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Three findings per input: the value of its gradient, also with create_graph, and what ran for nothing."""
+        """Return three findings per input: the value of its gradient, also with create_graph, and work for nothing."""
         function = function_of(target, sample)
         if len(function.positions) < 2:
             raise NothingToCheckError("only one input can have a gradient")

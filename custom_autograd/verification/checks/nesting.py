@@ -102,7 +102,7 @@ OF_REFERENCE = "the reference, called by itself, is wrong there too: an operatio
 
 
 def _is_forward(name: str) -> bool:
-    """Whether a nesting differentiates in forward mode, which torch lacks for torch.library ops without saying so."""
+    """Return True if a nesting uses forward mode, which torch.library ops silently lack."""
     return any(word in name for word in ("jacfwd", "jvp", "hessian"))
 
 
@@ -150,7 +150,7 @@ class Point:
         return torch.cat([output.flatten() for output in self.function(*shaped)])
 
     def number(self, x: Tensor) -> Tensor:
-        """<c, f> + <f, f> / 2."""
+        """Return <c, f> + <f, f> / 2."""
         y = self.outputs(x)
         return (self.weights * y).sum() + (y * y).sum() / 2
 

@@ -28,7 +28,7 @@ class Opcheck(Check):
     purpose = "torch.library.opcheck passes, its static AOT test included"
 
     def applies_to(self, target: Target) -> str | None:
-        """Opcheck knows only ops of the dispatcher."""
+        """Return a reason unless it is an op of the dispatcher: opcheck takes no other."""
         return "opcheck needs an op of the dispatcher" if target.overload is None else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -27,7 +27,7 @@ class Parity(Check):
     purpose = "kernels of op.inplace and op.out write what the op returns, and leave its gradients as they are"
 
     def applies_to(self, target: Target) -> str | None:
-        """Return whether a variant has a kernel; the others are the op and a copy."""
+        """Return a reason unless a variant has a kernel; the others are the op and a copy."""
         return None if _variants(target) else "no variant of the op has a kernel of its own"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -26,7 +26,7 @@ class Profiler(Check):
     purpose = "a profile shows the op under its own name, and its backward under a name that tells whose it is"
 
     def applies_to(self, target: Target) -> str | None:
-        """Apply to registered ops; nothing else has a name to show."""
+        """Return a reason unless it is a registered op; nothing else has a name to show."""
         if target.overload is not None and has_python_dispatch(target.overload):
             return "PyObject dispatch of PyTorch, which is on for this op, hides it from profilers"
         return why_not_own_op(target)
@@ -75,7 +75,7 @@ def _shown(recorded: list[str]) -> str:
 
 @contextlib.contextmanager
 def _recording() -> Iterator[list[str]]:
-    """Names of what runs within; filled at the end."""
+    """Yield the list of the names of what runs within; it is filled at the end."""
     names: list[str] = []
     profiler = profile(activities=[ProfilerActivity.CPU], acc_events=False)
     with _without_native_log():
@@ -90,7 +90,7 @@ def _recording() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _without_native_log() -> Iterator[None]:
-    """Kineto writes lines of its own to the error stream when it starts and stops, below Python's."""
+    """Silence what Kineto writes to the error stream, below Python's, when it starts and stops."""
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nothing, 2)

@@ -24,7 +24,7 @@ class Reference(Check):
     purpose = "values equal those of the reference, whatever the numbers"
 
     def applies_to(self, target: Target) -> str | None:
-        """Return whether there is a reference, and something other than it."""
+        """Return a reason unless there is a reference, and something other than it."""
         return why_no_reference(target)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
@@ -43,7 +43,7 @@ class Reference(Check):
 
 
 def _is_finite(target: Target, sample: Sample) -> bool:
-    """Whether the reference has finite results: where it has not, a scalar lies outside of what the op is made for."""
+    """Return True if the reference has finite results: else a scalar is outside of what the op is made for."""
     assert target.reference is not None
     with torch.no_grad(), contextlib.suppress(Exception):
         state = torch.get_rng_state()

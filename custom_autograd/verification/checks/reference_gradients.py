@@ -22,7 +22,7 @@ class ReferenceGradients(Check):
     purpose = "gradients equal those of autograd through the reference, for other scalars and small numbers too"
 
     def applies_to(self, target: Target) -> str | None:
-        """Return whether there is a reference."""
+        """Return a reason unless there is a reference."""
         if target.reference is None:
             return "no reference is registered (register_reference)"
         return None

@@ -82,7 +82,7 @@ def _keep(function: TensorFunction) -> Kept:
 
 
 def _label(tensor: Tensor, function: TensorFunction, called: Forward) -> str:
-    """'weight', or output 0, by where it lies in memory; else that it was made in between."""
+    """Return 'weight', or output 0, by its address in memory; else that it was made in between."""
     rest = [(i, leaf) for i, leaf in enumerate(function.sample.leaves()) if i not in function.positions]
     known = [(f"'{name}'", value) for name, value in zip(function.names, called.inputs, strict=True)]
     known += [(f"'{function.target.name_of(leaf)}'", leaf.tensor) for _, leaf in rest]
@@ -115,7 +115,7 @@ def _count(tensors: Sequence[Tensor]) -> str:
 
 
 def _is_generated(target: Target) -> bool:
-    """Whether the backward was derived from the reference, which needs every input whatever its formula reads."""
+    """Return True if the backward is derived from the reference, which needs every input whatever its formula reads."""
     record = record_of(target)
     return record is not None and not record.registrations.gradient_rules()
 
@@ -124,7 +124,7 @@ def _is_generated(target: Target) -> bool:
 
 
 def _edited(function: TensorFunction) -> Iterator[Finding]:
-    """An input or output edited after the forward: the backward raises, or has a copy and gives the same gradient."""
+    """Edit an input or output after the forward: the backward must raise, or give the same gradient."""
     cotangents = cotangents_of(function, function.inputs)
     expected = repeatable_gradients(function, function.inputs, cotangents)
     count = len(forward(function, function.inputs).outputs)

@@ -67,7 +67,7 @@ def _checkpointed_reentrant(function: TensorFunction, cotangents: Sequence[Tenso
 
 
 def _of_checkpoint(function: TensorFunction, *, use_reentrant: bool) -> TensorsFunction:
-    """The function in a checkpoint, without outputs that carry no gradient: the reentrant one gives them all one."""
+    """Return the checkpointed function without outputs that carry no gradient: the reentrant one gives all one."""
     with same_randomness():
         carries = [output.requires_grad for output in function(*function.inputs)]
 

@@ -118,7 +118,7 @@ def _find_reused_output(target: Target, sample: Sample, outputs: Sequence[Tensor
 
 
 def _check_declared(target: Target, sample: Sample) -> Iterator[Finding]:
-    """Yield an argument that no variant writes to is declared in vain, and costs a copy in compiled graphs."""
+    """Yield a failure for a declared argument that no variant writes to: it costs a copy in compiled graphs."""
     if not target.is_mutating:
         return
     changes = (lambda x: x, lambda x: x * -3.7 if x.is_floating_point() or x.is_complex() else x)

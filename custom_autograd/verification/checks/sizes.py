@@ -41,7 +41,7 @@ class Sizes(Check):
     purpose = "values and gradients equal the reference's for sizes 0, 1, odd, of whole vectors and blocks, and larger"
 
     def applies_to(self, target: Target) -> str | None:
-        """Return a reference is needed: without it nobody knows which sizes are allowed."""
+        """Return a reason unless there is a reference: it shows which sizes are allowed."""
         return "no reference is registered (register_reference)" if target.reference is None else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -23,7 +23,7 @@ class SpecialValues(Check):
     purpose = "nan and inf propagate as in the reference"
 
     def applies_to(self, target: Target) -> str | None:
-        """Return whether there is a reference, and something other than it."""
+        """Return a reason unless there is a reference, and something other than it."""
         return why_no_reference(target)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -27,7 +27,7 @@ class Streams(Check):
     purpose = "CUDA kernels run on the stream and device of their inputs, and do not wait for the device"
 
     def applies_to(self, target: Target) -> str | None:
-        """Only where there is a CUDA device."""
+        """Return a reason unless there is a CUDA device."""
         del target
         return None if torch.cuda.is_available() else "there is no CUDA device"
 
@@ -47,7 +47,7 @@ def _function_on(target: Target, sample: Sample, device: str) -> TensorFunction:
 
 
 def _on_side_stream(function: TensorFunction) -> Iterator[Finding]:
-    """The inputs get their values on a side stream, after a long product there: who does not wait for it sees zeros."""
+    """Fill the inputs on a side stream, after a long product there: a kernel that does not wait sees zeros."""
     inputs = function.inputs
     cotangents = cotangents_of(function, inputs)
     expected = _results(function, inputs, cotangents)

@@ -42,7 +42,7 @@ class Symbolic(Check):
     purpose = "the fake kernel takes symbolic sizes: it fixes none, and outputs follow inputs"
 
     def applies_to(self, target: Target) -> str | None:
-        """Only an op of the dispatcher has a fake kernel."""
+        """Return a reason unless it is an op of the dispatcher: only such an op has a fake kernel."""
         return "only an op of the dispatcher has a fake kernel" if target.overload is None else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

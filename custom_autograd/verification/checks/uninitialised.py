@@ -48,7 +48,7 @@ class Uninitialised(Check):
 
 @contextlib.contextmanager
 def _filled_memory() -> Iterator[None]:
-    """torch.empty gives nan, or the largest integer, within."""
+    """Make torch.empty return nan, or the largest integer, within."""
     mode = torch.are_deterministic_algorithms_enabled()
     is_warning = torch.is_deterministic_algorithms_warn_only_enabled()
     is_filling = MEMORY.fill_uninitialized_memory

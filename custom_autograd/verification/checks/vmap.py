@@ -72,7 +72,7 @@ class Batching:
     size: int = BATCH
 
     def described(self, names: Sequence[str]) -> str:
-        """Such as "batched over 'x', 'w' at dimension 0", or "batched over 'x' at dimension 0, and within over ..."."""
+        """Return a text such as "batched over 'x', 'w' at dimension 0", or "..., and within over ..."."""
         text = "batched over " + ", and within over ".join(_level(dims, names) for dims in self.levels)
         return text if self.size == BATCH else f"{text}, {self.size} of them"
 
@@ -135,7 +135,7 @@ def _cases(tensors: Sequence[Tensor], written: frozenset[int]) -> Iterator[Batch
 
 
 def _middle(tensors: Sequence[Tensor]) -> Iterator[InDims]:
-    """Dimension 1 of matrices, neither first nor last: for all, for one of the first two beside 0, and for it alone."""
+    """Yield dimension 1 of matrices, neither first nor last: for all, for one of the first two with 0, and alone."""
     if all(tensor.dim() < 2 for tensor in tensors):
         return
     yield tuple(min(1, tensor.dim()) for tensor in tensors)
@@ -236,6 +236,6 @@ def _level(dims: InDims, names: Sequence[str]) -> str:
 
 
 def _vary(tensor: Tensor, step: int) -> Tensor:
-    """The same tensor, scaled a little per step: signs, order and bounds of 1 stay. Integers, which may index, stay."""
+    """Return the same tensor, scaled a little per step: signs, order and bounds of 1 stay, and so do integers."""
     is_continuous = tensor.is_floating_point() or tensor.is_complex()
     return tensor.detach() * (1 - 0.1 * step) if is_continuous else tensor.detach()

@@ -97,7 +97,7 @@ class Check(ABC):
         return None
 
     def parts(self, target: Target, samples: Sequence[Sample]) -> "Mapping[str, Check]":
-        """Narrower checks by label, which together are this one: one test item of pytest each. Itself by default."""
+        """Return narrower checks by label, which together are this one: one pytest item each. Itself by default."""
         del target, samples
         return {"": self}
 

@@ -115,7 +115,7 @@ def _zero(found: Tensor, expected: Tensor, _: float) -> Iterator[Cause]:
 
 
 def _ratio(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
-    """One factor for all elements: of two different sizes at least, unless it is a whole number or one over it."""
+    """Yield one factor for all elements: of at least two sizes, unless it is a whole number or the inverse of one."""
     pair = Measured(found, expected, relative).finite()
     norm = 0.0 if pair is None else float((pair.expected.conj() * pair.expected).real.sum())
     if pair is None or norm == 0:
@@ -200,7 +200,7 @@ def _order(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
 
 
 def _part(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
-    """Only some elements are wrong: a tail, one slice, everything from an index on."""
+    """Yield that only some elements are wrong: a tail, one slice, everything from an index on."""
     same = (found == expected) | (found.isnan() & expected.isnan())
     scale = float(expected.abs().nan_to_num(nan=0.0, posinf=0.0).max())
     wrong = ~same & ~((found - expected).abs() <= relative * scale + 1e-30)
@@ -225,7 +225,7 @@ def _part(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
 
 
 def _rounding(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
-    """A step in a narrower dtype: no element errs by more, relative to itself, and small ones as much as large ones."""
+    """Yield a step in a narrower dtype: relative errors are bounded, and as large for small elements as for large."""
     pair = Measured(found, expected, relative).finite()
     if pair is None or not bool(pair.expected.any()):
         return

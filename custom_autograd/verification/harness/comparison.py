@@ -61,7 +61,7 @@ def find_difference(
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """The tensor in the widest dtype of its kind, dense, on the CPU, so that a comparison itself does not round."""
+    """Return the tensor in the widest dtype of its kind, dense, on the CPU, so that comparing does not round."""
     dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
     return dense.resolve_conj().resolve_neg().to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)
 

@@ -94,7 +94,7 @@ class TensorFunction:
 
 
 def _own_state() -> Tensor:
-    """Where random numbers of a function begin: not where anybody else's do, so that drawing again is noticed."""
+    """Return a generator state that no other code starts from, so that drawing again is noticed."""
     return torch.Generator().manual_seed(torch.initial_seed() // 2 + 1).get_state()
 
 
@@ -165,7 +165,7 @@ def reference_of(function: TensorFunction) -> TensorFunction:
 
 
 def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, str | None]:
-    """The sample as it is, or, where the op refuses a gradient, without tensors that require one, and the reason."""
+    """Return the sample; if the op refuses a gradient, without tensors that require one, and the reason."""
     copies = sample.map(lambda x: x.detach().clone().requires_grad_(x.requires_grad))
     written = [target.argument_of(leaf).is_mutated for leaf in copies.leaves()]
     values = [x.clone() if is_written else x for x, is_written in zip(copies.tensors(), written, strict=True)]
@@ -234,7 +234,7 @@ def _tangent(output: Tensor) -> Tensor:
 
 
 def signed_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A cotangent or tangent for each tensor, of both signs, from the global generator, which the runner seeds."""
+    """Return a cotangent or tangent for each tensor, of both signs, from the global generator (the runner seeds it)."""
     return tuple(torch.randn_like(tensor, memory_format=torch.contiguous_format).detach() for tensor in tensors)
 
 
@@ -250,7 +250,7 @@ def can_have_gradient(tensor: Tensor) -> bool:
 
 
 def differentiable_positions(target: Target, sample: Sample) -> tuple[int, ...]:
-    """Which tensors of a sample can have a gradient: those that require one, or, where none does, all that could.
+    """Return which tensors of a sample can have a gradient: those that require one, or all that could if none does.
 
     Raises:
         NothingToCheckError: there is none.

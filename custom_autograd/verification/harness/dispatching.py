@@ -30,7 +30,7 @@ def call_overload(record: OpRecord, /, *args: object, **kwargs: object) -> objec
 
 
 def to_dispatcher(schema: Schema, sample: Sample) -> Sample:
-    """The call in the values that the dispatcher takes: an Enum by its name, what stands behind a star as a list."""
+    """Return the call in the dispatcher's values: an Enum by its name, what follows a star as a list."""
     by_name = {argument.name: argument for argument in schema.arguments}
     args = [_converted(by_name.get(name), value) for name, value in gather(schema, sample.args)]
     kwargs = {name: _converted(by_name.get(name), value) for name, value in sample.kwargs.items()}

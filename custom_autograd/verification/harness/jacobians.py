@@ -110,7 +110,7 @@ def find_wrong_direction(
 
 
 def _numeric_columns(function: NamedFunction, inputs: Sequence[Tensor], position: int, step: float) -> list[Tensor]:
-    """Per output, the matrix of outputs by elements of one input, by central differences."""
+    """Return, per output, the matrix of outputs by elements of one input, by central differences."""
     columns = [_column(function, inputs, position, index, step) for index in range(inputs[position].numel())]
     return [torch.stack(column, -1) for column in zip(*columns, strict=True)]
 

@@ -32,7 +32,7 @@ class Loaded:
 
 
 def load(text: str) -> tuple[Loaded, ...]:
-    """Everything a TARGET names, imported.
+    """Import everything a TARGET names.
 
     Args:
         text: `package.module`, `file.py`, `folder`, `package.module:attribute` or `file.py:attribute`.
@@ -144,7 +144,7 @@ def _why_missing(name: str) -> str:
 
 
 def _on_path(folder: Path) -> None:
-    """Let a target import what lies beside it, as running it would."""
+    """Let a target import what is next to it, as running it would."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

@@ -59,7 +59,7 @@ def along(
     cotangents: Sequence[Tensor],
     precision: Precision,
 ) -> Estimate:
-    """d/dt of Re <cotangents, function(inputs + t directions)> at t = 0.
+    """Return d/dt of Re <cotangents, function(inputs + t directions)> at t = 0.
 
     Args:
         function: tensors in, tensors out.
@@ -139,7 +139,7 @@ def gradient(
 
 
 def has_kink(function: TensorFunction, precision: Precision) -> bool:
-    """Whether a function of real tensors has a kink at its inputs: its backward then jumps, and has no derivative."""
+    """Return True if a function of real tensors has a kink at its inputs: its backward then has no derivative."""
     inputs = [x.detach() for x in function.inputs]
     if any(x.is_complex() for x in inputs):
         return False

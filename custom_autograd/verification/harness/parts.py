@@ -11,7 +11,7 @@ from custom_autograd.verification.harness.targets import Target
 
 
 def parts_by_inputs(target: Target, samples: Sequence[Sample]) -> dict[str, tuple[str, ...]]:
-    """Every subset of the inputs of the samples that can have a gradient, by its label: "x_weight" -> (x, weight)."""
+    """Return every subset of the sample inputs that can have a gradient, by its label: "x_weight" -> (x, weight)."""
     found: dict[str, tuple[str, ...]] = {}
     for sample in samples:
         names = _names(target, sample)

@@ -108,7 +108,7 @@ def varied(function: TensorsFunction, inputs: Sequence[Tensor], step: int) -> tu
 
 @contextlib.contextmanager
 def same_randomness(*, is_enabled: bool = True) -> Iterator[None]:
-    """The default generator is put back to where it was, so that what is run next draws the same numbers."""
+    """Restore the default generator afterwards, so that what is run next draws the same numbers."""
     if not is_enabled:
         yield
         return
@@ -142,7 +142,7 @@ def own_node(outputs: Sequence[Tensor]) -> Any:  # Any: torch types the nodes of
 
 
 def why_not_own_op(target: Target) -> str | None:
-    """Return why a target is not an op that somebody registered with the dispatcher, or None if it is one."""
+    """Return why a target is not an op registered with the dispatcher, or None if it is one."""
     if target.overload is None:
         return "it is not an op of the dispatcher"
     if target.overload.namespace in BUILT_IN:

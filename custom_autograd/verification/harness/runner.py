@@ -79,7 +79,7 @@ def run(
 
 @contextlib.contextmanager
 def isolated_randomness(seed: int) -> Iterator[None]:
-    """Random numbers begin at the seed within, and go on as if nothing had happened after."""
+    """Seed random numbers within, and restore the generators afterwards."""
     devices = list(range(torch.cuda.device_count())) if _is_cuda_in_use() else []
     state = random.getstate()
     numpy = sys.modules.get("numpy")  # a kernel may draw from it, where it is in use

@@ -108,7 +108,7 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
 
 
 def _other_deterministic(value: tuple[bool, bool]) -> tuple[bool, bool]:
-    """Ops that have no deterministic algorithm warn, and run."""
+    """Return the other setting: ops without a deterministic algorithm warn, and run."""
     return (False, False) if value[0] else (True, True)
 
 

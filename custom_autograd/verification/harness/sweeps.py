@@ -50,7 +50,7 @@ def subsets(size: int) -> Iterator[tuple[int, ...]]:
 
 
 def representatives(samples: Sequence[tuple[int, Sample]], most: int | None) -> Sequence[tuple[int, Sample]]:
-    """At most so many samples with their positions, one of each kind first; empty tensors come last."""
+    """Return at most so many samples with their positions, one of each kind first; empty tensors come last."""
     if most is None or len(samples) <= most:
         return samples
     kinds: dict[object, int] = {}
@@ -67,7 +67,7 @@ def _kind(sample: Sample) -> object:
 
 
 def sizes_of(sample: Sample) -> frozenset[int]:
-    """The sizes above 1 of all dimensions of all tensors. Dimensions of equal size are taken to be the same one."""
+    """Return the sizes above 1 of all dimensions of all tensors; dimensions of equal size count as the same one."""
     return frozenset(size for tensor in sample.tensors() for size in tensor.shape if size > 1)
 
 
@@ -109,7 +109,7 @@ def _numbers(value: object) -> frozenset[int]:
 
 
 def growths(sample: Sample, factor: int = 3) -> Iterator[dict[int, int]]:
-    """What `resized` takes: all free sizes times a factor, then each alone; larger ones keep indices within bounds."""
+    """Yield arguments of `resized`: all free sizes times a factor, then each alone; indices stay within bounds."""
     free = sorted(free_sizes(sample))
     if free:
         yield {size: factor * size for size in free}

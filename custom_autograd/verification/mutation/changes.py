@@ -102,7 +102,7 @@ def noisy(tensor: Tensor) -> Tensor:
 
 
 def misread(tensor: Tensor) -> Tensor:
-    """What a kernel sees that walks through memory and ignores strides: nothing else, where there are none to heed."""
+    """Return what a kernel reads that ignores strides; the tensor itself, if it is contiguous."""
     if tensor.layout != torch.strided or tensor.is_contiguous() or tensor.numel() == 0:
         return tensor
     offset = int(tensor.storage_offset())

@@ -86,7 +86,7 @@ def status_on(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Muta
 
 
 def _is_wanted(name: str, target: Target, samples: Sequence[Sample]) -> bool:
-    """Whether a sample has a tensor for that argument which can have a gradient: any other gradient is dropped."""
+    """Return True if a sample has a differentiable tensor for that argument: any other gradient is dropped."""
     leaves = [leaf for sample in samples for leaf in sample.leaves() if can_have_gradient(leaf.tensor)]
     return any(target.argument_of(leaf).name == name for leaf in leaves)
 
@@ -108,7 +108,7 @@ def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Equivale
 
 
 def _marked(variant: Sample, sample: Sample) -> list[Tensor]:
-    """The tensors of the variant, requiring grad where those of the sample do, or wherever they can if none does."""
+    """Return the variant's tensors, requiring grad where those of the sample do, or wherever they can if none does."""
     marks = [tensor.requires_grad for tensor in sample.tensors()]
     if not any(marks):
         marks = [can_have_gradient(tensor) for tensor in sample.tensors()]
@@ -116,7 +116,7 @@ def _marked(variant: Sample, sample: Sample) -> list[Tensor]:
 
 
 def _run(target: Target, sample: Sample, *, is_forward_mode: bool) -> None:
-    """One call with everything that follows from it; the op may refuse any of it."""
+    """Run one call with everything that follows from it; the op may refuse any of it."""
     for is_differentiated_again in (True, False, False):
         with contextlib.suppress(Exception):
             _run_backward(target, sample, create_graph=is_differentiated_again)

@@ -24,7 +24,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def written_incoming(point: MutationPoint, function: Function, part: str) -> Function:
-    """Right results, but the incoming gradients are multiplied by two afterwards."""
+    """Return right results, but multiply the incoming gradients by two afterwards."""
     del part
 
     def write(tensor: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def written_incoming(point: MutationPoint, function: Function, part: str) -> Fun
 
 
 def written_input(point: MutationPoint, function: Function, part: str) -> Function:
-    """Right results, but one is added to the first tensor afterwards."""
+    """Return right results, but add one to the first tensor afterwards."""
     del part
 
     def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's kernel
@@ -58,7 +58,7 @@ def written_input(point: MutationPoint, function: Function, part: str) -> Functi
 
 
 def cached(point: MutationPoint, function: Function, part: str) -> Function:
-    """Right results in memory that the next call overwrites."""
+    """Return right results in memory that the next call overwrites."""
     del part
     buffers: dict[object, Tensor] = {}
 
@@ -109,7 +109,7 @@ def _noted(tensors: list[Tensor], tensor: Tensor) -> Tensor:
 
 
 def counted(point: MutationPoint, function: Function, part: str) -> Function:
-    """Right results at the first call, and a thousandth more with each further one, a hundred times."""
+    """Return right results at the first call, and a thousandth more with each further one, a hundred times."""
     del part
     calls = itertools.count()
 

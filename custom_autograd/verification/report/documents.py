@@ -14,7 +14,7 @@ JSON_FORMAT = 1
 
 
 def format_json(results: Sequence[Result], sources: Mapping[str, str]) -> str:
-    """An object with `format`, `ok`, `counts` by status, `results` with the fields of `Result`, and `sources`."""
+    """Return an object with `format`, `ok`, `counts` by status, `results` (the fields of `Result`) and `sources`."""
     document = {
         "format": JSON_FORMAT,
         "ok": not any(result.is_finding for result in results),
@@ -47,7 +47,7 @@ def _result(fields: dict[str, Any]) -> Result:  # Any: values of a JSON document
 
 
 def format_markdown(results: Sequence[Result]) -> str:
-    """A table of ops and checks, then a section per finding, then advice, what is accepted and what was skipped."""
+    """Return a table of ops and checks, a section per finding, then advice, what is accepted and what was skipped."""
     lines = ["# Verification report", "", f"{format_counts(results)}.", ""]
     lines += [line for text in format_warnings(results) for line in (f"**Warning:** {text}.", "")]
     lines += ["| op | check | status | passed | failed | skipped | error |", "|---|---|---|---|---|---|---|"]
@@ -86,7 +86,7 @@ def _finding(result: Result) -> list[str]:
 
 
 def _fence(text: str) -> str:
-    """Backticks, more than stand in a row anywhere in the text."""
+    """Return more backticks than there are in a row anywhere in the text."""
     fence = "```"
     while fence in text:
         fence += "`"

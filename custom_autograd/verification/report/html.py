@@ -62,7 +62,7 @@ def _parts(results: Sequence[Result], prefix: str) -> dict[str, object]:
 
 
 def _by_check(results: Sequence[Result]) -> dict[str, dict[str, list[Result]]]:
-    """Op -> check -> its results, in the order of the run."""
+    """Return op -> check -> its results, in the order of the run."""
     ops: dict[str, dict[str, list[Result]]] = {}
     for result in results:
         ops.setdefault(result.op, {}).setdefault(result.check, []).append(result)

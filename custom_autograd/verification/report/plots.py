@@ -63,7 +63,7 @@ class Plot:
 
 
 def make_plots(results: Sequence[Result]) -> tuple[Plot, ...]:
-    """Up to two plots per op: error against dtype and error against size; the largest error over the samples counts."""
+    """Return up to two plots per op, error against dtype and against size; the largest error over samples counts."""
     plots = []
     for op in dict.fromkeys(result.op for result in results):
         dtypes, sizes = _errors(result for result in results if result.op == op)

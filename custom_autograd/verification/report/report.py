@@ -53,7 +53,7 @@ class Report:
         return documents.format_markdown(self.results)
 
     def to_junit(self) -> str:
-        """JUnit XML, which CI services read: a test suite per op, a test case per check and sample."""
+        """Return JUnit XML, which CI services read: a test suite per op, a test case per check and sample."""
         return junit.format_junit(self.results)
 
     def to_html(self) -> str:
