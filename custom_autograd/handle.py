@@ -110,7 +110,7 @@ class Handle(OpDef):
 
     @property
     def kernels(self) -> dict[str, str]:
-        """Return the file and line of the kernels, by device type; the default kernel stands under "default".
+        """Return the file and line of the kernels, by device type; the default kernel is under "default".
 
         Where there are several for a device type, they stand in the order in which they are tried, by name.
         """

@@ -97,7 +97,7 @@ class SavedValues(NamedTuple):
 
     @property
     def has_tensors(self) -> bool:
-        """Return whether tensors were saved along with it."""
+        """Return True if tensors were saved along with it."""
         return self.saved_count > 0 or any(leaf is PARKED for leaf in self.leaves)
 
 

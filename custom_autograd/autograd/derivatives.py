@@ -55,7 +55,7 @@ class Derivatives:
         return self._gradients(ctx, saved, needs, grads)
 
     def saves_tensors(self, ctx: Any) -> bool:
-        """Return whether a node saved any tensor."""
+        """Return True if a node saved any tensor."""
         if self.drop_in is None:
             return bool(self.saved_tensors)
         kept = getattr(ctx, SAVED_VALUES, None)
@@ -110,7 +110,7 @@ class Derivatives:
         return lambda needs, grads: self._gradients(ctx, saved, needs, grads)
 
     def known_of(self, ctx: Any) -> ByName:
-        """Return metadata by name: what forward kept, or what the graph of an eager call knows of strided tensors."""
+        """Return metadata by name: what forward kept, or the graph's metadata of strided tensors in an eager call."""
         if hasattr(ctx, "known"):
             kept: ByName = ctx.known
             return kept
@@ -142,7 +142,7 @@ DRAWS_AGAIN = "from what was drawn, returned as a (hidden) output: a reference w
 
 
 def output_metadata(ctx: Any, index: int) -> Metadata:
-    """Return what the graph knows of a strided output."""
+    """Return the graph's metadata of a strided output."""
     shape, dtype, device = functions.known_output(ctx, index)
     return Metadata(shape, dtype, device, torch.strided, dtype)
 

@@ -130,11 +130,11 @@ class FunctionWriter:
             self._save_by_name()
 
     def saves_always(self) -> bool:
-        """Return whether what is saved does not depend on which gradients are needed."""
+        """Return True if what is saved does not depend on which gradients are needed."""
         return all(map(self.is_always_saved, self.saved_tensors))
 
     def is_always_saved(self, name: str) -> bool:
-        """Return whether a tensor is saved, whichever gradients are needed."""
+        """Return True if a tensor is saved, whichever gradients are needed."""
         return name in self.saved_tensors and self._if_needed(name) == name
 
     def _unpack_call(self) -> None:
@@ -187,11 +187,11 @@ class FunctionWriter:
             source.line(f"$ctx.{SAVED} = {tuple_of(wanted)}")
 
     def saves_lists(self) -> bool:
-        """Return whether lists of tensors are saved."""
+        """Return True if lists of tensors are saved."""
         return any(self.is_list(name) for name in self.saved_tensors)
 
     def is_list(self, name: str) -> bool:
-        """Return whether an input or an output is a list of tensors."""
+        """Return True if an input or an output is a list of tensors."""
         return any(v.name == name and v.is_tensor_list for v in self.schema.values)
 
     def _if_needed(self, name: str) -> str:

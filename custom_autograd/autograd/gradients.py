@@ -211,7 +211,7 @@ class GradientReader:
 
 
 def are_fit(gradients: Any, needs: Sequence[bool], like: Sequence[Any]) -> bool:
-    """Return whether the gradients of a list are all wanted, and plain tensors that fit their inputs.
+    """Return True if the gradients of a list are all wanted, and plain tensors that fit their inputs.
 
     Args:
         gradients: what a rule returned for the list (Any: whatever the user's code returned).
@@ -229,7 +229,7 @@ def are_fit(gradients: Any, needs: Sequence[bool], like: Sequence[Any]) -> bool:
 
 
 def has_needed(result: Mapping[str, Any], names: frozenset[str], needs: Mapping[str, Needs]) -> bool:
-    """Return whether a dict of gradients has nothing but the inputs of a rule, and all that are wanted."""
+    """Return True if a dict of gradients has nothing but the inputs of a rule, and all that are wanted."""
     return result.keys() <= names and all(name in result or not _is_needed(need) for name, need in needs.items())
 
 

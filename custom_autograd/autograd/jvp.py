@@ -80,7 +80,7 @@ class Jvp:
         return self.plan.declaration.origin(None if rule is None else rule.where)
 
     def _is_derivable(self, name: str) -> bool:
-        """Return whether the backward answers for the incoming gradient of a result."""
+        """Return True if the backward answers for the incoming gradient of a result."""
         if self.plan.drop_in is not None or name in self.visible:
             return self.plan.has_reverse
         return name in self.plan.named_grads or self.plan.reference is not None

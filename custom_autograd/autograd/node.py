@@ -54,7 +54,7 @@ class NodeWriter:
 
     @property
     def has_native(self) -> bool:
-        """Return whether a native node can record a call: a plain one, whose gradients rules bound by name compute."""
+        """Return True if a native node can record a call: a plain one, whose gradients rules bound by name compute."""
         schema, plan = self.schema, self.plan
         is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
         is_simple = is_plain and not schema.mutated_arguments and not self.keeps_metadata
@@ -97,7 +97,7 @@ class NodeWriter:
         source.line(f"return {'$output' if self.function.has_lists else '$result'}")
 
     def _keeps_metadata(self) -> bool:
-        """Return whether metadata must be kept; else the graph knows them: see `known_of` in derivatives.py."""
+        """Return True if metadata must be kept; else the graph knows them: see `known_of` in derivatives.py."""
         if self.schema.mutated_arguments or any(rule.wants_meta for rule in self.plan.rules):
             return True
         return any(output.type not in ("Tensor", "Tensor[]") for output in self.schema.outputs)

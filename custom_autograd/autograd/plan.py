@@ -45,12 +45,12 @@ class Plan:
 
     @property
     def has_reverse(self) -> bool:
-        """Return whether there is any way to a gradient."""
+        """Return True if there is any way to a gradient."""
         return len(self.rules) > 0 or self.drop_in is not None or self.reference is not None
 
     @property
     def uncovered(self) -> tuple[str, ...]:
-        """Return the differentiable inputs that no rule answers for."""
+        """Return the differentiable inputs without a rule."""
         names = (argument.name for argument in self.declaration.schema.differentiable_arguments)
         return () if self.drop_in is not None else tuple(name for name in names if name not in self.covered)
 

@@ -47,7 +47,7 @@ class Incoming:
         return f"not {self.is_undefined}" if self.is_list else f"{self.value} is not None"
 
     def is_missing(self, *, is_needed: bool) -> list[str]:
-        """Return conditions, as source, under which zeros stand for it; a native node has resolved it already."""
+        """Return conditions, as source, under which it is zeros; a native node has resolved it already."""
         return [f"{self.value} is None"] if is_needed or len(self.fills) > 1 else []
 
     def is_odd(self, *, is_needed: bool) -> str:
@@ -91,7 +91,7 @@ class QuickWriter:
 
     @property
     def is_possible(self) -> bool:
-        """Return whether any rule takes a gradient."""
+        """Return True if any rule takes a gradient."""
         return len(self.incoming) > 0
 
     def write(self) -> None:
@@ -173,7 +173,7 @@ class QuickWriter:
             source.line("raise")
 
     def _write_absent(self, one: Incoming) -> None:
-        """Write what stands for a gradient that has not arrived, where that is not decided yet."""
+        """Write the value of a gradient that has not arrived, where that is not decided yet."""
         if len(self.incoming) == 1 or one.fills != {not one.is_list}:
             return
         with self.source.block(f"if {one.is_undefined}"):

@@ -27,7 +27,7 @@ class ReadingWriter:
     # ---------------------------------------------------------------------------------------------------- metadata
 
     def write_metadata(self) -> None:
-        """Write what the graph knows of all inputs, where lists make the position of each depend on the call."""
+        """Write the graph's metadata of all inputs, where lists make the position of each depend on the call."""
         asked = [name for name in self.function.differentiable if not self._is_at_hand(name)]
         if asked and self.is_checked and self.function.has_lists and not self.keeps_metadata:
             self.source.line("$known = $known_of($ctx)")
@@ -62,7 +62,7 @@ class ReadingWriter:
         return [name for name in covered if not self._is_at_hand(name)]
 
     def _is_at_hand(self, name: str) -> bool:
-        """Return whether an input is saved whenever its own gradient is needed."""
+        """Return True if an input is saved whenever its own gradient is needed."""
         plan = self.function.plan
         if name not in self.function.saved_tensors or name not in plan.saved[name]:
             return False

@@ -66,7 +66,7 @@ def _round(work: Work, calls: int, finish: Work) -> float:
 
 
 def _calls_per_round(work: Work, finish: Work) -> int:
-    """As many calls as take about 2 ms, after some that warm up."""
+    """Return how many calls take about 2 ms, after some that warm up."""
     for _ in range(3):
         work()
     once = min(_round(work, 3, finish) for _ in range(3))

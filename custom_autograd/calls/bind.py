@@ -61,13 +61,13 @@ class Binder:
         return positional, keywords
 
     def user_call(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:  # Any: as above
-        """Return the same for what is called like the op itself, which takes some as `*name`."""
+        """Return the same for a function called like the op itself, which takes some as `*name`."""
         positional, keywords = self.call(arguments)
         return (spread(self.schema, positional) if self._is_variadic else positional), keywords
 
 
 def _fresh(argument: Argument) -> str:
-    """Return source of an argument, of which nobody else has the list that stands for it by default."""
+    """Return source of an argument, with a new list for the list that is its default."""
     if not has_list_by_default(argument):
         return argument.name
     copied = f"$list({argument.name})"

@@ -46,7 +46,7 @@ def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher
 
 
 def default_of(argument: Argument, *, for_dispatcher: bool) -> tuple[str, Any]:
-    """Return source of a default, and the value a name in that source stands for (Any: a default of any type)."""
+    """Return source of a default, and the value of the name in that source (Any: a default of any type)."""
     value = argument.default
     if for_dispatcher and argument.to_dispatcher is not None:
         value = argument.to_dispatcher(value)
@@ -58,7 +58,7 @@ def default_of(argument: Argument, *, for_dispatcher: bool) -> tuple[str, Any]:
 
 
 def defaults(schema: Schema) -> dict[str, Any]:
-    """Return the values that names of defaults in generated source stand for (Any: defaults of any type)."""
+    """Return the values of the names of defaults in generated source (Any: defaults of any type)."""
     found = {}
     for argument in schema.arguments:
         if argument.has_default:

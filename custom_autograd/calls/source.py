@@ -44,7 +44,7 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Add a line that ends in a colon, and indents what is written while the context is open."""
+        """Add a line that ends in a colon, and indent what is written while the context is open."""
         self.line(f"{head}:")
         self._depth += 1
         try:

@@ -77,7 +77,7 @@ class Fake(Capability):
 
 
 def _check_has_no_data(record: OpRecord, rule: str, found: Any, arguments: dict[str, Any]) -> None:
-    """Refuse memory that nobody has written to: from a call with tensors on "meta" and others that are not.
+    """Refuse uninitialized memory: from a call with tensors on "meta" and others that are not.
 
     Any: results and arguments of any type.
     """

@@ -51,7 +51,7 @@ class Sharding(Capability):
 
 
 def _is_shardable(record: OpRecord) -> bool:
-    """Return whether an op is pointwise and takes and returns tensors one by one."""
+    """Return True if an op is pointwise and takes and returns tensors one by one."""
     schema = record.declaration.schema
     is_simple = all(a.type in ("Tensor", "Tensor?") and not a.is_keyword_only for a in schema.tensor_arguments)
     is_simple = is_simple and all(o.type == "Tensor" and o.alias_of is None for o in schema.outputs)

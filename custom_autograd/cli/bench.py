@@ -104,7 +104,7 @@ def _check_plot(path: Path | None) -> None:
 
 @contextlib.contextmanager
 def _threads(number: int) -> Iterator[None]:
-    """As many threads of torch within, and as many as before after."""
+    """Set the number of torch's threads within, and restore it after."""
     import torch  # heavy
 
     before = torch.get_num_threads()

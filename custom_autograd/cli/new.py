@@ -55,7 +55,7 @@ def module_of(file: Path) -> str:
 
 
 def folder_of_tests(file: Path) -> Path:
-    """Return where a file's test belongs: beside the file, or outside of the package that the file is in."""
+    """Return where a file's test belongs: next to the file, or outside of the package that the file is in."""
     packages = packages_of(file)
     if not packages:
         return file.parent

@@ -49,7 +49,7 @@ def device_of(name: str) -> "torch.device":
 
 
 def processes_of(text: str) -> int:
-    """Return a number of processes; 0 stands for none besides this one.
+    """Return a number of processes; 0 means none besides this one.
 
     Raises:
         ArgumentTypeError: if the text is not one.

@@ -80,7 +80,7 @@ def progress(total: int, *, is_quiet: bool) -> Iterator[Callable[[Result], None]
 
 
 def _is_rich(stream: TextIO) -> bool:
-    """Return whether the stream is a terminal that may be coloured, and rich is installed."""
+    """Return True if the stream is a terminal that may be coloured, and rich is installed."""
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return importlib.util.find_spec("rich") is not None

@@ -238,7 +238,7 @@ def _perform(task: Task, pipe: Connection) -> Told:
 
 
 def _command(task: Task, progress: Progress) -> str:
-    """Return the command that does to one op what a task did."""
+    """Return the command that runs the task on its op."""
     options = {"--checks": progress.check if progress.code else "", "--dtype": task.dtype or ""}
     options["--device"] = "" if task.device == "cpu" else task.device
     options["--seed"] = str(task.seed) if task.seed else ""

@@ -56,7 +56,7 @@ def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Re
 
 
 def _names_around(function: Callable[..., Any]) -> dict[str, Any]:  # Any: whatever stands around it
-    """Return what a string annotation may name besides globals: type parameters, and what is local where it stands."""
+    """Return what a string annotation may name besides globals: type parameters, and names local to the function."""
     found: dict[str, Any] = {}
     frame = inspect.currentframe()
     code = getattr(function, "__code__", None)

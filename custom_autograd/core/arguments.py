@@ -138,7 +138,7 @@ def _convert(parameter: inspect.Parameter, convert: Callable[[Any], Any], value:
 
 
 def _required_first(found: list[Declared]) -> list[Declared]:
-    """Take the defaults out of the schema that stand before an argument without one: it would not be a schema."""
+    """Remove from the schema defaults that precede an argument without one: it would not be a schema."""
     ordered, is_required_behind = [], False
     for declared in reversed(found):
         if declared.parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -166,6 +166,6 @@ def _advice(name: str, annotation: Any) -> str:
 
 
 def _is_callable(annotation: Any) -> bool:
-    """Return whether it says that a function or a class is meant."""
+    """Return True if it says that a function or a class is meant."""
     kinds = (Callable, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
     return annotation in kinds or typing.get_origin(annotation) in kinds or annotation is typing.Callable

@@ -76,7 +76,7 @@ def literal(values: tuple[Any, ...]) -> ArgumentType | None:  # Any: what `Liter
 
 
 def enumeration(annotation: type[enum.Enum]) -> ArgumentType:
-    """Return an `Enum`: the name of the member, as str. A `Flag`, whose values combine, as int."""
+    """Return the type of an `Enum`: the name of the member, as str; of a `Flag`, whose values combine, as int."""
     if issubclass(annotation, enum.Flag):
         return _flag(annotation)
 
@@ -104,12 +104,12 @@ def instance(annotation: type, name: str) -> ArgumentType:
 
 
 def optional(inner: ArgumentType) -> ArgumentType:
-    """Return the same or None."""
+    """Return the type of the same or None."""
     return ArgumentType(f"{inner.spelling}?", _unless_none(inner.to_dispatcher), _unless_none(inner.from_dispatcher))
 
 
 def list_of(element: ArgumentType) -> ArgumentType:
-    """Return a list: kernels get one of their own."""
+    """Return the type of a list; kernels get their own copy."""
     spelling = f"{element.spelling}[]"
     if element.spelling.startswith("str"):  # the dispatcher takes a str for a list of its letters
         return ArgumentType(spelling, _from_list(element.to_dispatcher), _each(element.from_dispatcher, list))
@@ -117,7 +117,7 @@ def list_of(element: ArgumentType) -> ArgumentType:
 
 
 def tuple_of(element: ArgumentType, length: int | None) -> ArgumentType:
-    """Return a tuple, of a fixed length or of any; the dispatcher makes it a list."""
+    """Return the type of a tuple, of a fixed length or of any; the dispatcher makes it a list."""
     back = _each(element.from_dispatcher, tuple) or tuple
     if length is not None:
         return ArgumentType(f"{element.spelling}[{length}]", _of_length(element.to_dispatcher, length), back)
@@ -160,7 +160,7 @@ def generator(value: Any) -> Any:  # Any: a torch.Generator, or wrongly somethin
 
 
 def _members(members: tuple[enum.Enum, ...]) -> ArgumentType:
-    """Return a `Literal` of members of one Enum, beside which None may stand."""
+    """Return the type of a `Literal` of members of one Enum, and possibly None."""
     whole = enumeration(type(members[0]))
     names = {member.name for member in members}
 

@@ -31,7 +31,7 @@ def is_writable(value: Any) -> bool:  # Any: a default, in the dispatcher's form
 
 
 def fits(spelling: str, value: Any) -> bool:  # Any: a default, in the dispatcher's form
-    """Return whether a value can be the default of a type of the dispatcher."""
+    """Return True if a value can be the default of a type of the dispatcher."""
     if value is None:
         return spelling.endswith("?")
     element, bracket, length = spelling.removesuffix("?").partition("[")
@@ -59,7 +59,7 @@ def spell(spelling: str, value: Any) -> str | None:  # Any: as above
 
 
 def with_substitute(found: ArgumentType, default: Any) -> ArgumentType:  # Any: in the form that kernels see
-    """Return the type of an argument whose default None stands for."""
+    """Return the type of an argument with None in place of its default."""
     return dataclasses.replace(
         found,
         spelling=f"{found.spelling}?",

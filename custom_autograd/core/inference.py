@@ -127,7 +127,7 @@ class _Inference:
         return body if len(parts) == 1 and not _is_tuple(annotation) else f"({body})"
 
     def _alias_results(self, spelled: list[str | None], parameters: list[inspect.Parameter]) -> list[str | None]:
-        """Return an op tagged inplace or out hands back what it wrote to, as PyTorch's own do."""
+        """Return the outputs of an op tagged inplace or out as the tensors it writes to, as PyTorch's own ops do."""
         if not HANDED_BACK & set(self.options.tags):
             return spelled
         written = [index for index, parameter in enumerate(parameters) if self._is_mutated(parameter.name)]

@@ -77,7 +77,7 @@ def grad_dtype_of(tensor: Tensor) -> torch.dtype | None:
 
 
 def is_wrapper(tensor: Tensor) -> bool:
-    """Return whether a tensor can be taken apart and put together again, as `torch.compile` does."""
+    """Return True if a tensor can be taken apart and put together again, as `torch.compile` does."""
     cls = type(tensor)
     return cls not in PLAIN and hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
 
@@ -90,5 +90,5 @@ def _take_apart(tensor: Any) -> tuple[dict[str, object], Any]:
 
 
 def _holds_numbers(value: object) -> bool:
-    """Return whether it is a tensor that can carry a gradient."""
+    """Return True if it is a tensor that can carry a gradient."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())

@@ -76,7 +76,7 @@ def _refusal(text: str, problem: str, declared: str | None, *, do: str) -> Decla
 
 
 def is_name(text: object) -> bool:
-    """Return whether it can stand as a name in Python source: an identifier that is not a keyword."""
+    """Return True if it can stand as a name in Python source: an identifier that is not a keyword."""
     return isinstance(text, str) and text.isidentifier() and not keyword.iskeyword(text)
 
 

@@ -34,7 +34,7 @@ def resolve(annotation: Any) -> Any:  # Any: an annotation can be any object
 
 
 def _behind(annotation: Any) -> Any:  # Any: see above
-    """Return one step towards what stands behind an annotation; the annotation itself where nothing does."""
+    """Return one step towards the plain annotation; the annotation itself if there is none."""
     origin = typing.get_origin(annotation)
     if origin in (Annotated, Final):
         return typing.get_args(annotation)[0]
@@ -52,7 +52,7 @@ def _behind(annotation: Any) -> Any:  # Any: see above
 
 
 def _is_alias(annotation: object) -> bool:
-    """Return whether it was made by `type X = ...` or `TypeAliasType`, which Python before 3.12 has from elsewhere."""
+    """Return True if it was made by `type X = ...` or `TypeAliasType`, which Python before 3.12 has from elsewhere."""
     return type(annotation).__name__ == "TypeAliasType"
 
 

@@ -55,17 +55,17 @@ class Argument:
 
     @property
     def holds_tensors(self) -> bool:
-        """Return whether it is a tensor, an optional tensor, or a list of those."""
+        """Return True if it is a tensor, an optional tensor, or a list of those."""
         return self.type in TENSOR_TYPES
 
     @property
     def is_tensor_list(self) -> bool:
-        """Return whether it is a list of tensors."""
+        """Return True if it is a list of tensors."""
         return self.type in LIST_TYPES
 
     @property
     def is_optional(self) -> bool:
-        """Return whether None may stand for it."""
+        """Return True if None may stand for it."""
         return self.type.endswith("?")
 
 
@@ -93,17 +93,17 @@ class Output:
 
     @property
     def holds_tensors(self) -> bool:
-        """Return whether it is a tensor, an optional tensor, or a list of tensors."""
+        """Return True if it is a tensor, an optional tensor, or a list of tensors."""
         return self.type in TENSOR_TYPES
 
     @property
     def is_tensor_list(self) -> bool:
-        """Return whether it is a list of tensors."""
+        """Return True if it is a list of tensors."""
         return self.type in LIST_TYPES
 
     @property
     def is_optional(self) -> bool:
-        """Return whether None may stand for it."""
+        """Return True if None may stand for it."""
         return self.type.endswith("?")
 
 
@@ -170,12 +170,12 @@ class Schema:
 
     @property
     def is_view(self) -> bool:
-        """Return whether an output shares memory with an input that is not written to."""
+        """Return True if an output shares memory with an input that is not written to."""
         return any(output.is_view for output in self.outputs)
 
     @property
     def may_return_inputs(self) -> bool:
-        """Return whether kernels may return an input as it is."""
+        """Return True if kernels may return an input as it is."""
         return any(output.may_be is not None for output in self.outputs)
 
     @property
@@ -185,7 +185,7 @@ class Schema:
 
     @property
     def has_generator(self) -> bool:
-        """Return whether a call may draw from a generator that it is given: running it again draws something else."""
+        """Return True if a call may draw from a generator that it is given: running it again draws something else."""
         return any(argument.type.startswith("Generator") for argument in self.arguments)
 
     @property

@@ -80,7 +80,7 @@ def _load(argument: str, refuse: Refusal, path: str) -> Any:  # Any: what was pa
 
 
 def _describe(value: Any) -> str:
-    """Return what stands in the way, in one phrase."""
+    """Return the obstacle, in one phrase."""
     if isinstance(value, functools.partial):
         return "a functools.partial"
     if inspect.ismethod(value):

@@ -109,7 +109,7 @@ def _find_sequence(annotation: object) -> ArgumentType | None:
 
 
 def _has_list(element: object) -> bool:
-    """Return whether there are lists of a type; what is derived from a row is as the row it travels as."""
+    """Return True if there are lists of a type; what is derived from a row is as the row it travels as."""
     inner = _optional(element)
     row = _find_row(element if inner is None else inner)
     if row is not None:

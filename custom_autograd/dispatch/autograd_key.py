@@ -56,7 +56,7 @@ class AutogradWriter:
             self._write_application()
 
     def _refuses(self) -> bool:
-        """Return a write that no rule accounts for would make gradients wrong."""
+        """Return True if a write that no rule accounts for would make gradients wrong."""
         return bool(self.schema.mutated_arguments) and not self.plan.has_reverse and self.plan.jvp is None
 
     def _write_preparation(self, tensors: list[str]) -> None:
@@ -102,7 +102,7 @@ class AutogradWriter:
             source.line(f"return {returned[0] if len(returned) == 1 else tuple_of(returned)}")
 
     def _old(self, name: str) -> str:
-        """Return what a mutated argument is called once its own name stands for its value after the call."""
+        """Return the name of a mutated argument's old value, once its own name holds its value after the call."""
         return f"$given${name}"
 
 

@@ -24,7 +24,7 @@ from custom_autograd.values.tensors import tensors_in
 
 
 def may_compose(record: OpRecord) -> bool:
-    """Return whether an op can be one that is made of others."""
+    """Return True if an op can be one that is made of others."""
     return record.declaration.composition is not None or record.declaration.schema.is_view
 
 
@@ -37,7 +37,7 @@ def find_composition(record: OpRecord) -> Callable[..., Any] | None:  # Any: tak
 
 
 def autograd(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
-    """Return what stands at the Autograd key of an op that may be made of others."""
+    """Return the kernel at the Autograd key of an op that may be made of others."""
     bind, run = Binder(record.declaration.schema), _runner(record)
 
     @outside_compilation
@@ -92,7 +92,7 @@ def _refuse(record: OpRecord, reason: str, alternative: str) -> NoReturn:
 
 
 def functionalize(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
-    """Return what stands at the Functionalize key of a view: PyTorch refuses a view that is not made of its own.
+    """Return the kernel at the Functionalize key of a view: PyTorch refuses a view that is not made of its own.
 
     Raises:
         KernelError: the op is not made of other ops.
@@ -117,7 +117,7 @@ def functionalize(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema
 
 
 def has_own_kernel(record: OpRecord, device_type: str | None) -> bool:
-    """Return whether a kernel was registered that serves a device type, beside the composition."""
+    """Return True if a kernel was registered that serves a device type, beside the composition."""
     kernel = record.kernels.get(device_type) or record.kernels.get(None)
     return kernel is not None and kernel.given is not record.declaration.function
 

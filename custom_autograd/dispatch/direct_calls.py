@@ -168,14 +168,14 @@ class DirectCallTable:
         return self._direct_call(tensors, f"Autograd{backend}")
 
     def _find_foreign(self) -> frozenset[str]:
-        """Return the dispatch keys at which somebody else's kernel stands now."""
+        """Return the dispatch keys at which a kernel of other code is registered now."""
         count = changes.count
         if self._foreign[0] != count:
             self._foreign = count, registrations.foreign_keys(str(self._record.dispatcher_name), library.FILE)
         return self._foreign[1]
 
     def _is_blind(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
-        """Return whether a kernel, called with tensors of this kind, needs no grad mode to be switched off for it."""
+        """Return True if a kernel, called with tensors of this kind, needs no grad mode to be switched off for it."""
         is_converted = any(a.from_dispatcher is not None for a in self._record.declaration.schema.arguments)
         is_tracked = any(tensor.requires_grad for tensor in tensors)
         return not is_converted and not is_tracked and is_blind_to_grad_mode(function)
@@ -252,7 +252,7 @@ def through_dispatcher() -> Iterator[None]:
 
 
 def _renew_lock() -> None:
-    """Give a forked child a lock of its own: a thread that is gone may have held the parent's."""
+    """Replace the lock in a forked child: a thread of the parent may have held it."""
     global _lock
     _lock = threading.RLock()
 

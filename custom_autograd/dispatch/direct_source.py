@@ -80,7 +80,7 @@ class DirectWriter:
 
     @property
     def is_possible(self) -> bool:
-        """Return whether any call of the op could do without the dispatcher."""
+        """Return True if any call of the op could do without the dispatcher."""
         schema = self.schema
         return bool(schema.tensor_arguments) and not schema.is_view and all(map(_is_known, schema.arguments))
 

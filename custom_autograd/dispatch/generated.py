@@ -120,7 +120,7 @@ class Program:
 
 
 def _no_backward(*_: object) -> None:
-    """Stand for a backward, to see whether a capability puts something around it."""
+    """Return nothing, in place of a backward, to see whether a capability wraps it."""
 
 
 def _around_backward(record: OpRecord, backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,7 +260,7 @@ def without_history(value: Any) -> Any:  # Any: a tensor, a list of tensors, or 
 
 
 def has_tangent(*values: Any) -> bool:  # Any: tensors, lists of tensors, or None
-    """Return whether forward mode will ask for a tangent right after forward."""
+    """Return True if forward mode will ask for a tangent right after forward."""
     return transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors.tensors_in(values)))
 
 

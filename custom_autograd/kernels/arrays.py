@@ -121,7 +121,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def released(kernel: str, holder: list[Any], taken: list[Any]) -> Any:
-    """Return what a holder holds, with tensors for arrays; `taken` are the arrays whose memory belongs to somebody."""
+    """Return the content of a holder, with tensors for arrays; `taken` are the arrays whose memory is in use."""
     numpy = numpy_module(kernel)
     is_kept = sys.getrefcount(holder[0]) > 2  # the holder's reference, and that of the question
     value = holder[0]
@@ -144,7 +144,7 @@ def released(kernel: str, holder: list[Any], taken: list[Any]) -> Any:
 
 
 def is_own(array: Any, is_kept: bool, taken: Sequence[Any]) -> bool:
-    """Return whether the memory of an array belongs to it alone, and a tensor can be laid over it."""
+    """Return True if the memory of an array belongs to it alone, and a tensor can be laid over it."""
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         return False
     if array.base is None:

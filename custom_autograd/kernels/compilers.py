@@ -171,7 +171,7 @@ def architectures(source: Path) -> list[str]:
 
 
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command with stdout and stderr as one text; OSError where it does not start or do not end."""
+    """Run a command with stdout and stderr as one text; raise OSError if it does not start or does not end."""
     try:
         return subprocess.run(
             command,

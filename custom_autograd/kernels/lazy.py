@@ -34,7 +34,7 @@ class LazyKernel(ABC):
 
     @property
     def is_replaced(self) -> bool:
-        """Return whether the fallback serves the calls, because the kernel could not be made."""
+        """Return True if the fallback serves the calls, because the kernel could not be made."""
         return self.fallback is not None and self._call == self.fallback
 
     @abstractmethod

@@ -235,7 +235,7 @@ def excerpt(output: str) -> str:
 
 
 def indented(lines: Sequence[str]) -> str:
-    """Return the first lines, as they stand in a message."""
+    """Return the first lines, indented as in a message."""
     return "\n".join(f"             {line[:160]}" for line in lines[:12])
 
 

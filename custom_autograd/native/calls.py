@@ -73,7 +73,7 @@ class NativeCalls:
         self.call.forget()
 
     def learn(self, call: Any, values: tuple[Any, ...]) -> None:
-        """Hand over the kind of a call if it has been proven.
+        """Pass the kind of a call to native code if it has been proven.
 
         Args:
             call: the native object.
@@ -149,7 +149,7 @@ def _mark(argument: Argument, value: Any) -> Any:
 
 
 def is_possible(record: OpRecord) -> bool:
-    """Return whether calls of an op can be native: plain arguments and outputs, as source/call.cpp knows them."""
+    """Return True if calls of an op can be native: plain arguments and outputs, as source/call.cpp knows them."""
     schema = record.declaration.schema
     if adapter_of(record.declaration).has_containers or schema.is_view or schema.is_one_tuple:
         return False

@@ -18,11 +18,11 @@ class ExtensionCompiler(CppCompiler):
         return repr((super().fingerprint(), sys.version, sysconfig.get_config_var("SOABI")))
 
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
-        """As for a kernel, and where the further headers are."""
+        """Return those for a kernel, and where the further headers are."""
         include = TORCH / "include"
         folders = (include / "torch" / "csrc" / "api" / "include", Path(sysconfig.get_paths()["include"]))
         return [*super().flags(command, source), "-w", *(f"-isystem{folder}" for folder in (include, *folders))]
 
     def libraries(self) -> list[str]:
-        """As for a kernel, and torch's Python part."""
+        """Return those for a kernel, and torch's Python part."""
         return [*super().libraries(), "-ltorch_python"]

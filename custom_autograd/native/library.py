@@ -100,7 +100,7 @@ class Library:
             self._thread.join()
 
     def renew(self) -> None:
-        """Give a forked child a lock of its own, and forget a thread that it does not have."""
+        """Replace the lock in a forked child, and forget a thread that it does not have."""
         self._lock = threading.Lock()
         if self._thread is not None and self.module is None:
             self._thread = None

@@ -174,7 +174,7 @@ class ByName:
         return _with_signature(flat, inspect.Signature(flat_parameters))
 
     def _maker(self, name: str) -> tuple[list[str], Callable[[Mapping[str, Any]], Any]]:
-        """Return the flat names that a name of a rule's stands for, and what makes its value of theirs."""
+        """Return the flat names behind a name of a rule, and a function that makes its value from theirs."""
         node = self._named(name)
         if node is not None:
             return list(node.flat()), lambda given: node.give(given.__getitem__)
@@ -234,7 +234,7 @@ class ByName:
         return {name: value for name, value in found.items() if self._is_answered(name) or isinstance(value, Tensor)}
 
     def _is_whole(self, answered: list[Node], result: Any) -> bool:
-        """Return whether a jvp rule returned the container that a kernel returns."""
+        """Return True if a jvp rule returned the container that a kernel returns."""
         results = self.tree.results
         if results is None or results.record is None or isinstance(result, Mapping):
             return False
@@ -262,7 +262,7 @@ def _get(values: Mapping[str, Any], blank: Any, name: str) -> Any:
 
 
 def _single(name: str) -> Node:
-    """Return a flat name that stands for itself."""
+    """Return a flat name as it is."""
     return Plain(name, name, None)
 
 

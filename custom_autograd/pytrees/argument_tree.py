@@ -55,7 +55,7 @@ class ArgumentTree:
         return Parameters(*self.own_names(), defaults, any(row.kind is row.VAR_POSITIONAL for row in rows))
 
     def structures(self) -> list[str]:
-        """Return the flat names of the texts that say how what varies is put together."""
+        """Return the flat names of the texts of the structures that vary."""
         return [node.text for node in all_nodes(self.inputs) if isinstance(node, Free)]
 
     def is_plain(self, position: int) -> bool:
@@ -95,7 +95,7 @@ class ArgumentTree:
         return positional, keywords
 
     def outside(self, flat: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what is called as the author of the op calls it, from what is called as its flat op is."""
+        """Wrap the flat op in the signature that its author declared."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             positional, keywords = self.flat_call(*args, **kwargs)
@@ -104,7 +104,7 @@ class ArgumentTree:
         return call
 
     def flat_names(self, name: str) -> tuple[str, ...]:
-        """Return the flat tensors that a name or a path stands for; the name itself where it stands for nothing."""
+        """Return the flat tensors behind a name or a path; the name itself if there are none."""
         results = () if self.results is None else self.results.nodes
         for node in all_nodes((*self.inputs, *results)):
             if name in (node.name, node.path):

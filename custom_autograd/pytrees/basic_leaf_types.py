@@ -47,7 +47,7 @@ class Kind(typing.Protocol):
         ...
 
     def accepts(self, value: Any) -> bool:
-        """Return whether a value looks like one of this kind, seen from outside."""
+        """Return True if a value looks like one of this kind, seen from outside."""
         ...
 
     def inner(self) -> Sequence[Kind]:

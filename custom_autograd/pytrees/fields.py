@@ -209,7 +209,7 @@ class Free:
         return {self.name: list(treespecs.collect(node, value, self.path))}
 
     def paths(self, structure: Get) -> list[str]:
-        """Return how a message reaches each tensor, in order; `structure` as in `mirror`."""
+        """Return the key path of each tensor in messages, in order; `structure` as in `mirror`."""
         return list(treespecs.paths_of_tensors(self._treespec(structure), self.path))
 
     def _treespec(self, get: Get) -> TreeSpec:

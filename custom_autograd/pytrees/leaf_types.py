@@ -162,7 +162,7 @@ def _is_writable(context: Any) -> bool:
 
 
 def letters(kind: Kind, seen: set[int] | None = None) -> set[str]:
-    """Return which of "T", "I" and "F" may stand anywhere inside."""
+    """Return which of "T", "I" and "F" may be anywhere inside."""
     seen = set() if seen is None else seen
     if isinstance(kind, Single):
         return {kind.letter}
@@ -178,7 +178,7 @@ class UnknownKindError(Exception):
 
 
 def kind_of(annotation: Any) -> Kind:
-    """Return the kind that an annotation stands for.
+    """Return the kind of an annotation.
 
     Raises:
         UnknownKindError: there is none.

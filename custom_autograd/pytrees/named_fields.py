@@ -102,7 +102,7 @@ class RecordType:
 
 @constant_in_graphs
 def find_record(annotation: Any) -> RecordType | None:
-    """Return the container that an annotation stands for, or None."""
+    """Return the container of an annotation, or None."""
     if typing.get_origin(annotation) is tuple:
         items = typing.get_args(annotation)
         if items in ((), ((),)) or Ellipsis in items:
@@ -140,7 +140,7 @@ def _keys(keys: tuple[str, ...]) -> str:
 
 
 def is_union(annotation: Any) -> bool:
-    """Return whether an annotation is a union, written either way."""
+    """Return True if an annotation is a union, written either way."""
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 

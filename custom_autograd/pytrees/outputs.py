@@ -83,7 +83,7 @@ class Results:
         return found[0] if self.hidden and len(found) == 1 else tuple(found)
 
     def pairs(self, value: Any) -> list[tuple[Node, Any]]:
-        """Return each output with what stands for it in a container like the one that a kernel returns."""
+        """Return each output with its value in a container like the one that a kernel returns."""
         return list(zip(self.nodes, self._items(value), strict=True))
 
     def put(self, values: Mapping[str, Any]) -> Any:

@@ -142,7 +142,7 @@ def collect(node: TreeSpec, value: Any, path: str) -> Iterator[Any]:
 
 
 def paths_of_tensors(node: TreeSpec, path: str) -> Iterator[str]:
-    """Yield how a message reaches each tensor of a structure, in order.
+    """Yield the key path of each tensor of a structure in messages, in order.
 
     Args:
         node: the structure.

@@ -68,7 +68,7 @@ class Capability:
 
 
 def attach_all(record: OpRecord) -> None:
-    """Let every subsystem of PyTorch see what is registered for an op now."""
+    """Attach what is registered for an op now to every subsystem of PyTorch."""
     for capability in record.capabilities:
         capability.attach(record)
 

@@ -24,7 +24,7 @@ _here: ContextVar[Table | None] = ContextVar(VARIABLE, default=None)
 
 
 def wanted_here(key: int) -> str | None:
-    """Return the kernel that this thread or task insists on for what has this key, or None."""
+    """Return the forced kernel of this thread or task for the owner of this key, or None."""
     table = _here.get()
     if table is None:
         owner, table = thread_values.get(VARIABLE, (0, {}))
@@ -35,7 +35,7 @@ def wanted_here(key: int) -> str | None:
 
 @contextmanager
 def insisting(key: int, name: str) -> Iterator[None]:
-    """Insist on a kernel, in this thread or task and in the backward passes that start in it; contexts nest."""
+    """Force a kernel in this thread or task and in the backward passes that start in it; contexts nest."""
     table = {**(_here.get() or {}), key: name}
     token, before = _here.set(table), thread_values.get(VARIABLE, (0, {}))
     thread_values.put(VARIABLE, (threading.get_ident(), table))
@@ -47,7 +47,7 @@ def insisting(key: int, name: str) -> Iterator[None]:
 
 
 def wanted_by_environment(op: str) -> str | None:
-    """Return the kernel that the environment insists on for an op, or None.
+    """Return the kernel that the environment forces on an op, or None.
 
     Raises:
         KernelError: the variable cannot be read.

@@ -64,7 +64,7 @@ class Kernels(Mapping["str | None", Kernel]):
             yield from kernels
 
     def listed(self) -> dict[str, str]:
-        """Return where they stand, by device type; with their names where a device type has several."""
+        """Return their locations, by device type; with their names if a device type has several."""
         return {
             device or "default": its[0].location
             if len(its) == 1
@@ -120,7 +120,7 @@ class Kernels(Mapping["str | None", Kernel]):
         return self._choices.setdefault(device_type, Choice(self, device_type))
 
     def _candidates(self, device_type: str | None) -> Sequence[Kernel]:
-        """Return what serves a device type, in order, but for what a thread insists on."""
+        """Return what serves a device type, in order, but for what a thread forces."""
         found = self._all_for(device_type)
         wanted = forcing.wanted_by_environment(str(self._declaration.name))
         return self.named(wanted, found, device_type) if wanted else found
@@ -213,7 +213,7 @@ class Kernels(Mapping["str | None", Kernel]):
         return kernel_errors.missing(self._declaration, device_type, [one for one in self._kernels if one is not None])
 
     def none_accepts(self, device_type: str | None, refusals: Mapping[Kernel, str]) -> KernelError:
-        """Return the error that lists every kernel that was asked, and why it did not run."""
+        """Return the error that lists every kernel that was tried, and why it did not run."""
         passed = {one: why for one, why in self._unavailable.items() if one in self._candidates(device_type)}
         reasons = {kernel: why or (kernel.when.text if kernel.when else "") for kernel, why in refusals.items()}
         listed = [f"{kernel.label} ({kernel.location}): {why}" for kernel, why in {**passed, **reasons}.items()]

@@ -247,7 +247,7 @@ def _check_free(declaration: Declaration) -> None:
 
 
 def renew_locks() -> None:
-    """Give a forked child locks of its own: a thread that is gone may have held the parent's, in mid-change.
+    """Replace the locks in a forked child: a thread of the parent may have held them.
 
     What may be out of date is dropped: the direct calls of all ops, and the generated code of an op in mid-change.
     An op that was half-declared is none.

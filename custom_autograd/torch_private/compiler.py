@@ -39,7 +39,7 @@ def outside_compilation(function: F) -> F:
 
 
 def is_tracing() -> bool:
-    """Return whether a compiler traces in this thread: asked by what it calls, such as a fake kernel."""
+    """Return True if a compiler traces in this thread: asked by what it calls, such as a fake kernel."""
     return TracingContext.try_get() is not None
 
 

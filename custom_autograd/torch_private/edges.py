@@ -30,7 +30,7 @@ def run_in_backward(function: type[Function], backward: Callable[..., Any]) -> N
 
 
 def known_inputs(ctx: Any) -> list[Known | None]:  # Any: torch types no ctx
-    """Return what the graph knows of each input of a node that requires a gradient, and None for the others."""
+    """Return the graph's metadata of each input of a node that requires a gradient, and None for the others."""
     edges = iter([edge for edge in ctx.next_functions if edge[0] is not None])
     return [_known(*next(edges)) if need else None for need in ctx.needs_input_grad]
 

@@ -69,7 +69,7 @@ def make_node(
 
 
 def has_function(node: object) -> bool:
-    """Return whether a node of the graph is that of a Function, and not one of PyTorch's own."""
+    """Return True if a node of the graph is that of a Function, and not one of PyTorch's own."""
     return hasattr(node, "_forward_cls")
 
 
@@ -103,7 +103,7 @@ _OF_A_CLASS = frozenset({"__dict__", "__weakref__", "apply", "_backward_cls"})
 
 
 def known_output(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: as above
-    """Return what the graph knows of an output of a node."""
+    """Return the metadata that the graph has of an output of a node."""
     return _known(ctx._input_metadata[index])
 
 
@@ -117,13 +117,13 @@ def _known(metadata: Any) -> tuple[torch.Size, torch.dtype, torch.device]:  # An
 
 
 def any_requires_grad(*values: Any) -> bool:  # Any: whatever an op takes
-    """Return whether a tensor among the arguments requires a gradient (looks into lists)."""
+    """Return True if a tensor among the arguments requires a gradient (looks into lists)."""
     found: bool = torch._C._any_requires_grad(*values)
     return found
 
 
 def is_view(tensor: Tensor) -> bool:
-    """Return whether autograd knows a tensor to be a view of another one."""
+    """Return True if a tensor is a view of another one for autograd."""
     return tensor._is_view()
 
 
@@ -144,6 +144,6 @@ def sparse_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def is_leaf_in_graph(tensor: Tensor) -> bool:
-    """Return whether a tensor is a leaf that requires a gradient, or a view of one: autograd forbids writing to it."""
+    """Return True if a tensor is a leaf that requires a gradient, or a view of one: autograd forbids writing to it."""
     base = tensor._base if tensor._is_view() else tensor
     return base is not None and base.is_leaf and base.requires_grad

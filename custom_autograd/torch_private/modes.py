@@ -16,5 +16,5 @@ class DispatchMode(TorchDispatchMode):
 
 
 def is_functionalizing() -> bool:
-    """Return whether AOTAutograd traces: writes become new values, and it notes whether grad mode was on for each."""
+    """Return True if AOTAutograd traces: writes become new values, and it notes whether grad mode was on for each."""
     return _C._get_dispatch_mode(_C._TorchDispatchModeKey.FUNCTIONAL) is not None

@@ -28,7 +28,7 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Overload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:  # Any: whatever the op returns
-        """Run the op, then reports it."""
+        """Run the op, then report it."""
         found = func(*args, **(kwargs or {}))
         self._on_op(func, args, kwargs or {}, found)
         return found
@@ -88,5 +88,5 @@ class Wrapped(Tensor):
 
 
 def is_taken_apart(overload: Overload) -> bool:
-    """Return whether an op is a composition for autograd too, so that modes see its parts and not itself."""
+    """Return True if an op is a composition for autograd too, so that modes see its parts and not itself."""
     return bool(_C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"))

@@ -56,7 +56,7 @@ class Changes:
             self._listeners[id(listener.__self__)] = listener  # type: ignore[attr-defined]  # it is bound
 
     def renew_lock(self) -> None:
-        """Give a forked child a lock of its own: a thread that is gone may have held the parent's, in mid-change."""
+        """Replace the lock in a forked child: a thread of the parent may have held it."""
         self.lock = threading.RLock()
         self.note()
 
@@ -67,7 +67,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def foreign_keys(name: str, file: str) -> frozenset[str]:
-    """Return the dispatch keys of an op whose kernel somebody else registered.
+    """Return the dispatch keys of an op whose kernel other code registered.
 
     Args:
         name: "namespace::name".

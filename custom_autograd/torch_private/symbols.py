@@ -45,12 +45,12 @@ class Symbols:
         return fake
 
     def is_fixed(self, size: int) -> bool:
-        """Return whether what was traced holds for this size alone."""
+        """Return True if what was traced holds for this size alone."""
         symbol = self._symbols.get(size)
         return symbol is not None and bool(self._environment.replacements.get(symbol, symbol).is_number)
 
     def holds_for(self, sizes: Mapping[int, int]) -> bool:
-        """Return whether what was traced holds for other sizes, given by the old ones."""
+        """Return True if what was traced holds for other sizes, given by the old ones."""
         return all(_value(guard.expr, self._at(sizes)) is not False for guard in self._environment.guards)
 
     def edges(self, names: Mapping[int, str]) -> Iterator[tuple[str, list[dict[int, int]]]]:
@@ -98,7 +98,7 @@ def symbolic_mode() -> Iterator[Symbols]:
 
 
 def _value(expression: Any, values: Mapping[Any, int]) -> int | bool | None:  # Any: sympy's expressions
-    """Return an expression with numbers for symbols; None if a symbol is left, which stands for data."""
+    """Return an expression with numbers for symbols; None if a symbol is left, which means data."""
     found = expression.subs(values)
     if found.free_symbols:
         return None

@@ -29,7 +29,7 @@ single_level_enabled = enable_single_level_autograd_function
 
 
 def is_forward_mode() -> bool:
-    """Return whether forward mode is on: a level of `torch.autograd.forward_ad`, or a `torch.func.jvp`.
+    """Return True if forward mode is on: a level of `torch.autograd.forward_ad`, or a `torch.func.jvp`.
 
     A compiled graph opens its levels in C++ only, where the Python counter does not see them: so both are asked.
     """
@@ -37,12 +37,12 @@ def is_forward_mode() -> bool:
 
 
 def depth() -> int:
-    """Return how many `torch.func` transforms the work at hand stands within; those above it have been left for now."""
+    """Return how many `torch.func` transforms surround the current code; those above it have been left for now."""
     return len(_C._functorch.get_interpreter_stack() or ()) if is_transforming() else 0
 
 
 def has_forward_transform() -> bool:
-    """Return whether a `torch.func.jvp` is at work at this level or below it; those above have been left for now."""
+    """Return True if a `torch.func.jvp` is at work at this level or below it; those above have been left for now."""
     if not is_transforming():
         return False
     stack = _C._functorch.get_interpreter_stack() or ()
@@ -55,13 +55,13 @@ def primal_of(value: Any) -> Any:  # Any: a tensor or anything else that was sav
 
 
 def has_tangent(tensor: Tensor) -> bool:
-    """Return whether a tensor has a tangent at the level in progress."""
+    """Return True if a tensor has a tangent at the level in progress."""
     with forward_mode_enabled(True):
         return forward_ad.unpack_dual(tensor, level=0).tangent is not None
 
 
 def is_tracked(tensor: Tensor) -> bool:
-    """Return whether a tensor requires a gradient, or has a tangent, at the level in progress."""
+    """Return True if a tensor requires a gradient, or has a tangent, at the level in progress."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
     return is_forward_mode() and has_tangent(tensor)

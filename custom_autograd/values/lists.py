@@ -65,10 +65,10 @@ class Layout:
 
 
 def are_plain(gradients: Sequence[Any]) -> bool:  # Any: tensors, or None
-    """Return whether all gradients of a list have arrived, and none is lazily conjugated or negated."""
+    """Return True if all gradients of a list have arrived, and none is lazily conjugated or negated."""
     return all(one is not None and not (one.is_neg() or one.is_conj()) for one in gradients)
 
 
 def is_undefined(gradients: Sequence[Any] | None) -> bool:  # Any: as above
-    """Return whether no gradient of a list has arrived."""
+    """Return True if no gradient of a list has arrived."""
     return gradients is None or all(one is None for one in gradients)

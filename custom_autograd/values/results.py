@@ -175,7 +175,7 @@ def _classes_of(output: Output) -> tuple[type, ...]:
 
 
 def _is_input(output: Output, value: Any, arguments: Mapping[str, Any]) -> bool:
-    """Return whether a kernel returned the input that the output is declared to be, sometimes."""
+    """Return True if a kernel returned the input that the output is declared to be, sometimes."""
     return output.may_be is not None and value is arguments[output.may_be]
 
 

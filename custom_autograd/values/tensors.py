@@ -52,7 +52,7 @@ def known(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything e
 
 
 def zeros_of(metadata: Metadata, like: Tensor | None) -> Tensor:
-    """Return zeros that stand for an undefined gradient: of the kind of the result that it is the gradient of.
+    """Return zeros for an undefined gradient: of the kind of the result that it is the gradient of.
 
     Args:
         metadata: of the result whose gradient is undefined.
@@ -106,7 +106,7 @@ def first_tensor(values: Any) -> Tensor | None:  # Any: gradients, with lists am
 
 
 def is_wanted(need: Any) -> bool:  # Any: a bool or a list of bools
-    """Return whether a gradient is wanted, of any element of a list."""
+    """Return True if a gradient is wanted, of any element of a list."""
     return any(need) if isinstance(need, (list, tuple)) else bool(need)
 
 

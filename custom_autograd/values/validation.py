@@ -52,7 +52,7 @@ def level_of(own: str | None) -> str:
 
 
 def is_overridden() -> bool:
-    """Return whether a `validation(...)` is open in any thread: then no call may rely on the level of another one."""
+    """Return True if a `validation(...)` is open in any thread: then no call may rely on the level of another one."""
     return _open_contexts > 0
 
 
@@ -95,7 +95,7 @@ DEFAULT = default_level()
 
 
 def _renew_lock() -> None:
-    """Give a forked child a lock of its own: a thread that is gone may have held the parent's."""
+    """Replace the lock in a forked child: a thread of the parent may have held it."""
     global _lock
     _lock = threading.Lock()
 

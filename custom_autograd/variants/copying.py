@@ -128,7 +128,7 @@ def _call(record: OpRecord, op: Callable[..., Any], args: Sequence[Any], kwargs:
 
 
 def _is_kept_for_backward(record: OpRecord, given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return whether backward may save what is written to, under any of its names."""
+    """Return True if backward may save what is written to, under any of its names."""
     if not torch.is_grad_enabled() or not any(one.requires_grad for one in tensors_in([*args, *kwargs.values()])):
         return False
     if torch.compiler.is_dynamo_compiling():
@@ -195,7 +195,7 @@ def _refuse_internal_overlap(record: OpRecord, label: str, name: str, tensor: Te
 
 
 def _refuse_leaf(record: OpRecord, name: str, given: Tensor) -> None:
-    """Raise before anything is computed; where nobody may ask, PyTorch's own copy_ refuses it."""
+    """Raise before anything is computed; where this cannot be read, PyTorch's own copy_ refuses it."""
     if torch.compiler.is_compiling() or transforms.is_transforming() or not torch.is_grad_enabled():
         return
     if functions.is_leaf_in_graph(given):

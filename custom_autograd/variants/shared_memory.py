@@ -38,7 +38,7 @@ def find_shared(tensors: dict[str, Tensor]) -> tuple[str, str] | None:
 
 
 def overlap_any(targets: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Return whether a target overlaps another one, or one of the others."""
+    """Return True if a target overlaps another one, or one of the others."""
     seen = list(others)
     for target in targets:
         if any(do_overlap(target, other) for other in seen):

@@ -233,7 +233,7 @@ class Variant:
 
 
 def _find_container(op: OpRecord, kind: str) -> str | None:
-    """Return which container stands in the way of a variant, or None."""
+    """Return the container that rules out a variant, or None."""
     return adapter_of(op.declaration).around("", lambda tree, _: _container_in(tree, kind)) or None
 
 

@@ -32,7 +32,7 @@ def policies_of(record: OpRecord) -> tuple[CastPolicy, ...]:
 
 
 def is_cast(record: OpRecord, tensor: Tensor) -> bool:
-    """Return whether a policy is in effect for a tensor."""
+    """Return True if a policy is in effect for a tensor."""
     device_type = tensor.device.type
     return device_type in record.registrations.autocast and torch.is_autocast_enabled(device_type)
 

@@ -69,7 +69,7 @@ class _Reader:
         return {name: cast for name, cast in casts.items() if cast != KEEP}
 
     def outputs(self, casts: Any) -> dict[str, Cast]:  # Any: whatever the author wrote
-        """Return the cast of each output that a call returns and that is nobody's memory."""
+        """Return the cast of each output that a call returns and that shares no memory."""
         if casts is None:
             return {}
         fresh = [o.name for o in self.schema.visible_outputs if o.holds_tensors and o.alias_of is None]

@@ -46,7 +46,7 @@ def _update(digest: Any, function: Callable[..., Any], seen: set[int], depth: in
 
 
 def is_plain(value: Any) -> bool:  # Any: whatever a rule reads
-    """Return whether the repr says all there is: a number or text, or a container of such."""
+    """Return True if the repr says all there is: a number or text, or a container of such."""
     if isinstance(value, (list, tuple)):
         return all(is_plain(item) for item in value)
     if isinstance(value, dict):
@@ -55,7 +55,7 @@ def is_plain(value: Any) -> bool:  # Any: whatever a rule reads
 
 
 def _pieces(code: CodeType) -> Iterator[bytes]:
-    """Yield what a function does, without where it stands."""
+    """Yield what a function does, without its location."""
     yield code.co_code
     yield repr((code.co_names, code.co_varnames, code.co_freevars)).encode()
     for constant in code.co_consts:
@@ -66,7 +66,7 @@ def _pieces(code: CodeType) -> Iterator[bytes]:
 
 
 def _referenced(function: Any, code: CodeType) -> Iterator[Any]:
-    """Yield the values that a function's global names, closure and defaults stand for."""
+    """Yield the values of a function's global names, closure and defaults."""
     scope = getattr(function, "__globals__", {})
     yield from (scope[name] for name in code.co_names if name in scope)
     yield from (cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell))

@@ -29,7 +29,7 @@ class Subclasses(Capability):
     name = "torch_dispatch"
 
     def attach(self, record: OpRecord) -> None:
-        """Register each rule, once, and what stands for one for nested tensors."""
+        """Register each rule, once, and the one derived for nested tensors."""
         if NestedTensor not in record.attached:
             over_values = nested.attach(record, lambda: NestedTensor in record.registrations.torch_dispatch)
             _register(record, NestedTensor, _nested_dispatch(record, over_values))

@@ -87,7 +87,7 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
 
 
 def _no_view(record: OpRecord) -> KernelError:
-    """Return a loop over the batch stacks what it gets: a write to the result would not reach the argument."""
+    """Return the error of an op that returns a view: a loop over the batch would return a copy of it."""
     return KernelError(
         record.name,
         "vmap met an op that returns a view, and a loop over the batch would return a copy of it",
@@ -126,7 +126,7 @@ def _by_rule(
 
 
 def _handed_back(record: OpRecord, arguments: dict[str, Any], result: Any) -> Any:
-    """Return a mutated argument that is also a result is handed back as the caller's own tensor."""
+    """Return the result of a kernel with the caller's own tensor for each mutated argument that is also a result."""
     outputs = record.declaration.schema.outputs
     if not outputs:
         return None

@@ -19,7 +19,7 @@ ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or lis
 
 
 def is_batched(dims: Any) -> bool:  # Any: a pytree of dimensions
-    """Return whether anything is batched."""
+    """Return True if anything is batched."""
     if isinstance(dims, Mapping):
         return any(map(is_batched, dims.values()))
     if isinstance(dims, (list, tuple)):
@@ -28,7 +28,7 @@ def is_batched(dims: Any) -> bool:  # Any: a pytree of dimensions
 
 
 def loop_over_batch(record: OpRecord, bind: Binder, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
-    """Call the op on each sample of a batch, and stacks the results.
+    """Call the op on each sample of a batch, and stack the results.
 
     Args:
         record: the op.
@@ -90,7 +90,7 @@ def _labelled(record: OpRecord, name: str, values: ByName, dims: ByName) -> list
 
 
 def _node_of(record: OpRecord, name: str) -> Plain | Free | None:
-    """Return what a flat argument stands for in the signature that the author wrote."""
+    """Return the argument, in the author's signature, that a flat argument belongs to."""
     nodes = adapter_of(record.declaration).nodes
     return next((node for node in nodes if isinstance(node, (Plain, Free)) and node.name == name), None)
 
@@ -122,7 +122,7 @@ def _one_call(record: OpRecord, bind: Binder, info: Any, values: ByName, dims: B
 
 
 def _draws(record: OpRecord, values: ByName) -> bool:
-    """Return whether a call draws random numbers: it says so by a tag, or is given a generator."""
+    """Return True if a call draws random numbers: it says so by a tag, or is given a generator."""
     is_given = any(isinstance(value, torch.Generator) for value in values.values())
     return is_given or torch.Tag.nondeterministic_seeded in record.declaration.tags
 

@@ -126,7 +126,7 @@ def _run(target: Target, sample: Sample) -> Results:
 def _against_fake(
     target: Target, sample: Sample, outputs: Sequence[Tensor], label: str, *, is_autocast: bool
 ) -> Finding:
-    """Return the dtypes of the fake's outputs against those of the kernel's."""
+    """Compare the dtypes of the fake's outputs with those of the kernel's."""
     try:
         with verification.fake_mode() as to_fake, torch.no_grad(), torch.autocast("cpu", LOW, enabled=is_autocast):
             said = call_on(target.call, sample.map(lambda tensor: to_fake(tensor.detach())))

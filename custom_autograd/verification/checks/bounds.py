@@ -36,7 +36,7 @@ class Bounds(Check):
         return "its kernels are not known: a dispatcher's op shows nothing of its memory" if is_opaque else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Return one finding per kernel that runs where the sample lives; none of a fallback that stands in for one."""
+        """Return one finding per kernel that runs where the sample lives; none of a fallback that replaces one."""
         devices = {"", *(tensor.device.type for tensor in sample.tensors())}
         kernels = {key: row for key, row in target.kernels.items() if device_of_kernel(key) in devices}
         for key, kernel in kernels.items() or [("", target.full)]:
@@ -102,7 +102,7 @@ def _guarded(tensor: Tensor, mark: int, *, is_new: bool = False) -> _Guarded:
 
 
 def _own_storage(memory: Tensor, extent: int) -> Tensor:
-    """Return what lies between the guards with a storage offset of 0: a kernel may count on that of a tensor it makes.
+    """Return what is between the guards with a storage offset of 0, which a kernel may rely on.
 
     Only memory of the CPU can be seen so; elsewhere the tensor is a view.
     """

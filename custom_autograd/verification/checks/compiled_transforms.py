@@ -77,7 +77,7 @@ class CompiledTransforms(Check):
 
 
 def _transforms(call: TensorCall, inputs: Sequence[Tensor]) -> Iterator[tuple[str, Transformed, Sequence[Tensor]]]:
-    """Yield what each is called, the target under it, and what it is called with."""
+    """Yield the name of each transform, the target under it, and its arguments."""
     positions = [position for position, x in enumerate(inputs) if can_have_gradient(x)]
     chosen = [inputs[position] for position in positions]
 

@@ -123,7 +123,7 @@ def _compare(
 def _judge_nan(
     function: TensorFunction, position: int, cotangents: Sequence[Tensor], estimate: Estimate, problem: str
 ) -> Finding:
-    """Return a gradient that is nan is wrong, but at a pole, or where the reference's is nan too."""
+    """Fail a gradient that is nan, but not at a pole, nor where the reference's is nan too."""
     if estimate.is_steep:
         return skipped(f"{problem}, where the slope is not finite")
     if function.target.reference is not None:

@@ -53,7 +53,7 @@ class Fake(Check):
 
 
 def _check_dtypes(target: Target, sample: Sample) -> Iterator[Finding]:
-    """Yield every floating dtype that the op takes; then other kinds of numbers, which nobody declared.
+    """Check every floating dtype that the op takes; then other kinds of numbers, which were not declared.
 
     Of those a mistake is a failure where the op answers in the dtype that it is given; else it is advice.
     """

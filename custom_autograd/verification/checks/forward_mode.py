@@ -164,7 +164,7 @@ LAYOUTS = (
 
 
 def _raised(error: Exception) -> Finding:
-    """Return an op may have no forward mode; a jvp rule that does not fit its op is wrong."""
+    """Return a skip for an op without forward mode, and a failure for a jvp rule that does not fit its op."""
     refusal = find_refusal(error)
     if refusal is not None:
         return skipped(f"the op has no forward mode and says so: {refusal}")
@@ -197,7 +197,7 @@ def _compare(
 
 
 def _is_kink(function: TensorFunction, v: Sequence[Tensor], position: int, step: float, bound: float) -> bool:
-    """Return whether the one-sided slopes of an output keep their distance as the step halves, or there are none."""
+    """Return True if the one-sided slopes of an output keep their distance as the step halves, or there are none."""
     inputs = function.inputs
 
     def at(factor: float) -> Tensor:

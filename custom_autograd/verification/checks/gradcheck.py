@@ -176,7 +176,7 @@ def _find_refused_step(function: TensorFunction, inputs: Sequence[Tensor], preci
 
 
 def is_large(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
-    """Return whether a full Jacobian takes more than a few hundred calls; then one random projection stands for it."""
+    """Return True if a full Jacobian takes more than a few hundred calls; then one random projection stands for it."""
     return sum(value.numel() for value in (*inputs, *function(*inputs))) > 256
 
 
@@ -203,7 +203,7 @@ def _explained(
 
 
 def _check_subsets(function: TensorFunction) -> Iterator[Finding]:
-    """Yield the gradients of each subset of the inputs against those that all of them together have.
+    """Compare the gradients of each subset of the inputs with those that all of them together have.
 
     gradcheck has shown the latter right for these values, so equality shows the same of each subset.
     """

@@ -87,7 +87,7 @@ def _on(kernel: Function, *, device: str, home: str) -> Function:
 
 
 def has_device(device: str) -> bool:
-    """Return whether a tensor can be made on a device of this type here."""
+    """Return True if a tensor can be made on a device of this type here."""
     if device == "cpu":
         return True
     module = getattr(torch, device, None)

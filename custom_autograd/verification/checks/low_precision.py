@@ -118,7 +118,7 @@ def _variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 
 def _is_wide(target: Target, sample: Sample) -> bool:
-    """Return whether the results are larger than a long sum makes them; not where the op refuses the sample."""
+    """Return True if the results are larger than a long sum makes them; not where the op refuses the sample."""
     with torch.no_grad(), contextlib.suppress(Exception):
         return sum(tensor.numel() for tensor in values_of(target, target.call, sample)) > WIDEST
     return False

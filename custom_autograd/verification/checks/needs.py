@@ -83,7 +83,7 @@ class Backward:
     kept: list[object] = field(default_factory=list)
 
     def add(self, overload: Overload, args: Sequence[object], kwargs: Mapping[str, object], found: object) -> None:
-        """Take down one op."""
+        """Record one op."""
         read, made = Sample(*args, **kwargs).tensors(), Sample(found).tensors()
         self.kept += [read, made]
         written = _memory(Sample(*_written(overload, args, kwargs)).tensors())
@@ -137,7 +137,7 @@ def _written(overload: Overload, args: Sequence[object], kwargs: Mapping[str, ob
 
 
 def _memory(tensors: Sequence[Tensor]) -> frozenset[int]:
-    """Return the addresses of the memory of tensors; 0 is that of empty ones, and stands for none."""
+    """Return the addresses of the memory of tensors; 0, that of empty ones, is left out."""
     return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors) - {0}
 
 
@@ -157,7 +157,7 @@ def _waste(target: Target, function: TensorFunction, position: int, everything: 
 
 
 def _is_promised(target: Target, name: str) -> bool:
-    """Return whether a rule of the op says that it knows what is needed."""
+    """Return True if a rule of the op says that it knows what is needed."""
     record = record_of(target)
     rules = () if record is None else record.registrations.named_gradient_rules()
     return any(rule.wants_needs or (isinstance(rule, Gradient) and rule.named == (name,)) for rule in rules)

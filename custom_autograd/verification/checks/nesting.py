@@ -229,7 +229,7 @@ def _rows(y: Tensor, x: Tensor) -> Tensor:
 
 
 def _is_kink(point: Point, nest: "Nest", result: str) -> bool:
-    """Return whether the two agree a little aside: a kink has several derivatives, and each mode may take its own."""
+    """Return True if the two agree a little aside: a kink has several derivatives, and each mode may take its own."""
     step = 1e-4 * torch.randn_like(point.xs)
     aside = Point(point.function, point.xs * (1 + step) + step, point.weights, point.v)
     truth = _truth(aside)

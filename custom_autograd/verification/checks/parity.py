@@ -92,7 +92,7 @@ def _compare(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], label: str
 
 
 def _gradient(target: Target, sample: Sample, record: OpRecord) -> Finding:
-    """Return the gradients through the write, which are derived, against those of the op."""
+    """Compare the gradients through the write, which are derived, with those of the op."""
     try:
         function = function_of(target, sample)
     except NothingToCheckError as reason:

@@ -71,7 +71,7 @@ def _look_at_backward(target: Target, sample: Sample) -> Iterable[Finding]:
 
 
 def _judge_randomness(states: Sequence[Tensor]) -> Finding:
-    """Return a random op draws; a backward that draws where its forward does not disturbs what is drawn next."""
+    """Fail a backward that draws random numbers if its forward does not: it changes what is drawn next."""
     before, between, after = states
     if not torch.equal(before, between) or torch.equal(between, after):
         return PASSED

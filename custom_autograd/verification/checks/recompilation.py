@@ -222,7 +222,7 @@ def _due(target: Target, calls: Sequence[Sample]) -> int | None:
 
 
 def _check_again(trial: Trial, calls: Sequence[Sample]) -> Finding:
-    """Call that were compiled before are not compiled again."""
+    """Check that calls that were compiled before are not compiled again."""
     for call in calls:
         guard = trial.find_guard(call)
         if guard is not None:

@@ -44,7 +44,7 @@ class ReferenceGradients(Check):
 
 
 def _compare_variant(target: Target, sample: Sample, label: str, *, is_scaled: bool) -> Iterator[Finding]:
-    """Yield nothing where the reference or the op refuses the call, or the reference has no finite gradient there."""
+    """Compare the gradients, unless the reference or the op refuses the call, or the expected ones are not finite."""
     try:
         function = function_of(target, sample)
         reference = reference_of(function)

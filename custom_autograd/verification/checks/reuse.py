@@ -53,7 +53,7 @@ def _findings(function: TensorFunction, cotangents: Sequence[Tensor], expected: 
 
 
 def _saved_unchanged(function: TensorFunction, cotangents: Sequence[Tensor]) -> Finding:
-    """Return what was saved has after the backward the values that it had before."""
+    """Check that what was saved has the same values after the backward as before."""
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def _saved_unchanged(function: TensorFunction, cotangents: Sequence[Tensor]) -> 
 def _interleaved(
     function: TensorFunction, cotangents: Sequence[Tensor], expected: Sequence[Tensor]
 ) -> Iterator[Finding]:
-    """Yield the backward of a first call after a second call, and after the backward of that."""
+    """Check the backward of a first call after a second call, and after the backward of that."""
     other_inputs = varied(function, function.inputs, 3)
     other_expected = [grad.clone() for grad in forward(function, other_inputs).backward(cotangents)]
     first, second = forward(function, function.inputs), forward(function, other_inputs)
@@ -91,7 +91,7 @@ def _interleaved(
 
 
 def _same_noise(function: TensorFunction, cotangents: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
-    """Return a backward of a random forward that finds the generator elsewhere, as it does in a model."""
+    """Check a backward of a random forward that finds the generator elsewhere, as it does in a model."""
     if not function.is_random():
         return PASSED
     with same_randomness():
@@ -103,7 +103,7 @@ def _same_noise(function: TensorFunction, cotangents: Sequence[Tensor], expected
 
 
 def _twice(function: TensorFunction, cotangents: Sequence[Tensor], expected: Sequence[Tensor]) -> Iterator[Finding]:
-    """Yield a graph that is kept gives the same gradient again, in memory of its own."""
+    """Check that a graph that is kept gives the same gradient again, in new memory."""
     called = forward(function, function.inputs)
     first = called.backward(cotangents, retain_graph=True)
     kept = [grad.clone() for grad in first]
@@ -119,7 +119,7 @@ def _twice(function: TensorFunction, cotangents: Sequence[Tensor], expected: Seq
 
 
 def _in_thread(function: TensorFunction, cotangents: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
-    """Return the backward in a thread that has not seen the forward, as engines of devices and data loaders run it."""
+    """Check the backward in a thread that has not seen the forward, as engines of devices and data loaders run it."""
     called = forward(function, function.inputs)
     found: list[tuple[Tensor, ...]] = []
     raised: list[BaseException] = []

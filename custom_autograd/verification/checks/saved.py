@@ -161,7 +161,7 @@ class Reading:
     shape: tuple[bool, ...]
 
     def is_named_with_what_is_read(self, position: int) -> bool:
-        """Return whether it stands in a list or a dict of which another tensor is read: a rule names the whole."""
+        """Return True if it is in a list or a dict of which another tensor is read: a rule names the whole."""
         names = [label.partition("[") for label in self.labels]
         others = (i for i, (name, _, _) in enumerate(names) if i != position and name == names[position][0])
         return bool(names[position][1]) and any(self.first[i] is not False or self.second[i] for i in others)
@@ -190,7 +190,7 @@ def _unread(target: Target, function: TensorFunction) -> Iterator[Finding]:
 
 
 def _is_read_elsewhere(target: Target, position: int, count: int) -> bool:
-    """Return whether another registered sample reads it: an argument decides what a backward needs."""
+    """Return True if another registered sample reads it: an argument decides what a backward needs."""
     for sample in () if target.samples is None else target.samples(TensorFactory()):
         if sample.error is not None:
             continue

@@ -79,7 +79,7 @@ def _of_checkpoint(function: TensorFunction, *, use_reentrant: bool) -> TensorsF
 
 
 def _backward_of(call: TensorsFunction, function: TensorFunction, cotangents: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the gradients that `backward` accumulates: reentrant checkpointing knows no torch.autograd.grad.
+    """Return the gradients that `backward` accumulates: reentrant checkpointing refuses torch.autograd.grad.
 
     The generator is moved on between forward and backward, so that what is computed again must be given its state.
     """

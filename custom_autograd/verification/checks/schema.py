@@ -39,7 +39,7 @@ class Schema(Check):
 
 
 def _check_pointwise(target: Target, sample: Sample) -> Iterator[Finding]:
-    """Yield an op that is tagged as pointwise gives for the first row what it gives there for the whole."""
+    """Check that an op tagged as pointwise gives for the first row what it gives there for the whole."""
     tags: Sequence[torch.Tag] = () if target.overload is None else target.overload.tags
     if torch.Tag.pointwise not in tags or torch.Tag.nondeterministic_seeded in tags:
         return
@@ -107,7 +107,7 @@ def _find_sharing(target: Target, sample: Sample, outputs: Sequence[Tensor]) -> 
 
 
 def _find_reused_output(target: Target, sample: Sample, outputs: Sequence[Tensor]) -> str | None:
-    """Return a second call must not hand out the memory of the first one's results, which are still in use."""
+    """Return a message if a second call reuses the memory of the first one's results, which are still in use."""
     if target.may_alias or target.is_mutating:
         return None
     again = call_on(target.full, sample)
@@ -138,7 +138,7 @@ def _check_declared(target: Target, sample: Sample) -> Iterator[Finding]:
 
 
 def shares_memory(one: Tensor, other: Tensor) -> bool:
-    """Return whether the address ranges of two strided tensors overlap."""
+    """Return True if the address ranges of two strided tensors overlap."""
     if one.device != other.device or torch.strided not in (one.layout, other.layout) or one.layout != other.layout:
         return False
     (start, stop), (begin, end) = _addresses(one), _addresses(other)
@@ -157,7 +157,7 @@ def _snapshot(tensor: Tensor) -> Tensor:
 
 
 def _is_same(tensor: Tensor, snapshot: Tensor) -> bool:
-    """Return whether two values are equal bit for bit, except that nan equals nan."""
+    """Return True if two values are equal bit for bit, except that nan equals nan."""
     if tensor.layout != torch.strided:
         return torch.equal(tensor.detach().to_dense(), snapshot.to_dense())
     return bool(((tensor.detach() == snapshot) | (tensor.detach().isnan() & snapshot.isnan())).all())

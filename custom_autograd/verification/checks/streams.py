@@ -75,7 +75,7 @@ def _on_side_stream(function: TensorFunction) -> Iterator[Finding]:
 
 
 def _without_synchronisation(function: TensorFunction) -> Finding:
-    """Return a forward and a backward, while torch raises where the host would wait for the device."""
+    """Run forward and backward, while torch raises if the host would wait for the device."""
     inputs = function.inputs
     cotangents = cotangents_of(function, inputs)
     leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
@@ -95,7 +95,7 @@ def _without_synchronisation(function: TensorFunction) -> Finding:
 
 
 def _on_other_device(function: TensorFunction) -> Finding:
-    """Return tensors on the second device, while the first is the current one, against the second being current."""
+    """Compare a call on the second device, while the first is current, with one while the second is."""
     inputs = function.inputs
     cotangents = cotangents_of(function, inputs)
     with torch.cuda.device(1):

@@ -51,7 +51,7 @@ class Subclasses(Check):
 
 
 def _refused(function: TensorFunction, cotangents: Sequence[Tensor], way: Way, label: str, error: Exception) -> Finding:
-    """Return what was registered with the dispatcher takes every tensor; other code may want plain ones."""
+    """Fail a registered op, which must take every tensor; skip other code, which may want plain ones."""
     target = function.target
     refusal = find_refusal(error, is_optional=True)
     if refusal is not None:
@@ -67,7 +67,7 @@ def _refused(function: TensorFunction, cotangents: Sequence[Tensor], way: Way, l
 
 
 def _seen(target: Target, label: str, seen: Sequence[str] | None) -> Iterator[Finding]:
-    """Yield whether an op came by under its own name, once; what is taken apart by design never does."""
+    """Check that an op came by under its own name, once; what is decomposed by design never does."""
     overload, record = target.overload, record_of(target)
     is_made_of_others = record is not None and find_composition(record) is not None
     if seen is None or overload is None or why_not_own_op(target) is not None:

@@ -72,7 +72,7 @@ FIXED = "no size can vary: each is 0 or 1, equals a number among the arguments, 
 
 
 def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symbols) -> Iterator[Finding]:
-    """Yield each growth of the sizes that the op takes, against what was said."""
+    """Compare each growth of the sizes that the op takes with the fake's shapes."""
     count = 0
     for sizes in growths(base):
         done = _find_real(target, resized(base, sizes))
@@ -88,7 +88,7 @@ def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symb
 
 
 def _check_edges(target: Target, base: Sample, symbols: Symbols) -> Iterator[Finding]:
-    """Yield where the fake kernel compares a size with a number, sizes beyond it; that it does so is advice."""
+    """Check sizes beyond each number that the fake kernel compares a size with; the comparison itself is advice."""
     names = {size: _dimension_of(target, base, size) for size in free_sizes(base)}
     for condition, beyond in itertools.islice(symbols.edges(names), MOST_EDGES):
         text = f"the fake kernel asks whether {condition}"

@@ -86,7 +86,7 @@ def _elsewhere(
     expected: Sequence[Sequence[Tensor]],
     names: Sequence[str],
 ) -> Finding:
-    """Return the backward, in a thread that has called nothing, of what each of the threads called."""
+    """Check the backward of what each thread called, in a thread that has called nothing."""
     count = len(cotangents)
     for called, wanted in zip(left, expected, strict=True):
         try:

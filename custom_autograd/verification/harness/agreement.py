@@ -46,7 +46,7 @@ def why_no_reference(target: Target) -> str | None:
 def compare_values(
     target: Target, other: Function, sample: Sample, label: str, name: str, *, is_scaled: bool = False
 ) -> Finding:
-    """Return the target's values on one variant of a sample against those of another function.
+    """Compare the target's values on one variant of a sample with those of another function.
 
     Args:
         target: what is checked.
@@ -114,7 +114,7 @@ def accepted_tile_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, S
 
 
 def takes_as_reference(target: Target, sample: Sample) -> bool:
-    """Return whether the reference takes a call; True where there is none to ask."""
+    """Return True if the reference takes a call; True where there is none to ask."""
     return target.reference is None or _find_shapes(target, target.reference, sample) is not None
 
 
@@ -161,7 +161,7 @@ def to_double(tensor: Tensor) -> Tensor:
 
 
 def refused(error: Exception, target: Target, sample: Sample, label: str) -> Finding:
-    """Return a variant that the op does not take.
+    """Return a skip for a variant that the op does not take.
 
     With advice where only a kernel that is not the default refuses it.
     """
@@ -172,7 +172,7 @@ def refused(error: Exception, target: Target, sample: Sample, label: str) -> Fin
 
 
 def only_a_kernel_refuses(target: Target, sample: Sample) -> bool:
-    """Return whether the op raises where the default kernel, which is not its only one, gives a result."""
+    """Return True if the op raises where the default kernel, which is not its only one, gives a result."""
     if "" not in target.kernels or len(target.kernels) < 2:
         return False
     default = completing(target.complete, target.kernels[""])
@@ -180,7 +180,7 @@ def only_a_kernel_refuses(target: Target, sample: Sample) -> bool:
 
 
 def _raised(error: Exception, target: Target, sample: Sample, label: str, name: str, count: int) -> Finding:
-    """Return a variant that only the op refuses: a decision, but for empty tensors, which every op of PyTorch takes."""
+    """Return a skip for a variant that only the op refuses; a failure for empty tensors, which PyTorch's ops take."""
     if label == "as given":
         raise error
     if isinstance(error, KernelUnavailable):

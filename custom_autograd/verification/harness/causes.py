@@ -82,7 +82,7 @@ def _is_near(one: Tensor, other: Tensor, relative: float) -> bool:
 
 
 def _of_shapes(found: Tensor, expected: Tensor, relative: float) -> str:
-    """Return a gradient that was not summed over the dimensions along which its input was broadcast."""
+    """Return the cause of a wrong shape: a gradient that is not summed over broadcast dimensions, or transposed."""
     if found.dim() >= expected.dim():
         for dims in _dims(found.dim()):
             for keepdim in (False, True):
@@ -129,20 +129,20 @@ def _ratio(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
 
 
 def _is_multiple(found: Tensor, expected: Tensor, relative: float) -> bool:
-    """Return whether each element is near, relative to itself, but for what cancels in a sum of larger terms."""
+    """Return True if each element is near, relative to itself, but for what cancels in a sum of larger terms."""
     scale = float(expected.abs().max())
     return bool(((found - expected).abs() <= relative * (expected.abs() + 0.1 * scale) + 1e-30).all())
 
 
 def _is_varied(values: Tensor, relative: float) -> bool:
-    """Return whether there are two numbers that differ: one number alone has a ratio and an offset to any other."""
+    """Return True if there are two numbers that differ: one number alone has a ratio and an offset to any other."""
     if values.numel() < 2:
         return False
     return float((values - values[0]).abs().max()) > max(1e-2, 10 * relative) * float(values.abs().max())
 
 
 def _is_whole(ratio: complex, relative: float) -> bool:
-    """Return whether a ratio is -1, a larger whole number, or one over it, more nearly than chance makes it."""
+    """Return True if a ratio is -1, a larger whole number, or one over it, more nearly than chance makes it."""
     nearness = min(max(relative, 1e-6), 1e-4)
     if abs(ratio.imag) > nearness * abs(ratio):
         return False
@@ -242,7 +242,7 @@ def _rounding(found: Tensor, expected: Tensor, relative: float) -> Iterator[Caus
 
 
 def _is_spread(errors: Tensor, sizes: Tensor) -> bool:
-    """Return whether relative errors are about the same for small and for large elements, of which there are enough."""
+    """Return True if relative errors are about the same for small and for large elements, of which there are enough."""
     if errors.numel() < FEWEST_ROUNDED:
         return False
     halves = errors[sizes.argsort()].tensor_split(2)

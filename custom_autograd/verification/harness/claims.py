@@ -56,7 +56,7 @@ class Cause(str):
     measured: Measured | None = None
 
     def accounts_for(self, other: str) -> bool:
-        """Return whether the claim, applied to the numbers of another finding, gives what was found there."""
+        """Return True if the claim, applied to the numbers of another finding, gives what was found there."""
         measured = other.measured if isinstance(other, Cause) else None
         if not self.claim or measured is None:
             return True
@@ -80,7 +80,7 @@ class Cause(str):
 
 
 def make_claim(text: str, claim: Claim, number: complex, relative: float) -> Cause:
-    """Return a cause that says something of every element.
+    """Return a cause that applies to every element.
 
     Args:
         text: what reports show.

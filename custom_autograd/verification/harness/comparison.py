@@ -28,7 +28,7 @@ class Difference:
         return self.message
 
     def failed(self, message: str) -> Finding:
-        """Return the failure that the message tells of, with this cause."""
+        """Return the failure with this message and cause."""
         return failed(message, cause=self.cause)
 
 

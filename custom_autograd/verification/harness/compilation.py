@@ -103,7 +103,7 @@ def fresh(call: Function) -> Function:
 
 
 def is_declared_here(target: Target) -> bool:
-    """Return whether the target is an op of this package, whose every rule is to work in every transform."""
+    """Return True if the target is an op of this package, whose every rule is to work in every transform."""
     return record_of(target) is not None
 
 
@@ -119,7 +119,7 @@ def refusal_of(target: Target, error: Exception) -> str | None:
 
 
 def has_data_dependent_size(target: Target, sample: Sample) -> bool:
-    """Return whether the fake kernel answers with a size that nobody knows before the op runs."""
+    """Return True if the fake kernel answers with a size that nobody knows before the op runs."""
     with torch.no_grad(), contextlib.suppress(Exception), fake_mode() as to_fake:
         outputs = call_on(target.call, sample.map(lambda tensor: to_fake(tensor.detach())))
         return any(not isinstance(size, int) for output in outputs for size in output.shape)
@@ -127,7 +127,7 @@ def has_data_dependent_size(target: Target, sample: Sample) -> bool:
 
 
 def is_limit_of_torch(error: Exception) -> bool:
-    """Return whether torch.compile says that it takes no op of this kind, or that the error is its own."""
+    """Return True if torch.compile says that it takes no op of this kind, or that the error is its own."""
     if is_authors(error):
         return False
     text = f"{type(error).__name__} {type(root_cause(error)).__name__}: {error}"
@@ -147,7 +147,7 @@ LIMITS_OF_TORCH = (
 
 
 def takes(target: Target, call: Sample, like: Sample) -> bool:
-    """Return whether an op takes a call, its fake kernel too, and returns as many tensors as for another."""
+    """Return True if an op takes a call, its fake kernel too, and returns as many tensors as for another."""
     with torch.no_grad():
         try:
             if target.overload is not None:

@@ -54,7 +54,7 @@ class TensorFunction:
             torch.set_rng_state(before)
 
     def is_random(self) -> bool:
-        """Return whether a call draws from torch's default generator, or from one that it is given."""
+        """Return True if a call draws from torch's default generator, or from one that it is given."""
         if has_generator(self.sample):
             return True
         before = torch.get_rng_state()
@@ -245,7 +245,7 @@ def cotangents_like(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def can_have_gradient(tensor: Tensor) -> bool:
-    """Return whether the dtype is floating or complex."""
+    """Return True if the dtype is floating or complex."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 

@@ -48,12 +48,12 @@ def _converted(argument: Argument | None, value: object) -> object:
 
 
 def has_generator(sample: Sample) -> bool:
-    """Return whether a call is given a generator."""
+    """Return True if a call is given a generator."""
     return any(isinstance(value, torch.Generator) for value in (*sample.args, *sample.kwargs.values()))
 
 
 def takes_instances(overload: Overload) -> bool:
-    """Return whether an argument of an op is an instance of a class that is registered with torch."""
+    """Return True if an argument of an op is an instance of a class that is registered with torch."""
     return any(argument.type.rstrip("?") == "PyObject" for argument in arguments_of_overload(overload))
 
 

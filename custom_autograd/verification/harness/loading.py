@@ -77,7 +77,7 @@ def ops_of(module: ModuleType) -> list[object]:
 
 
 def is_whole(text: str) -> bool:
-    """Return whether a TARGET is a folder or a module, and not one file or one attribute among others."""
+    """Return True if a TARGET is a folder or a module, and not one file or one attribute among others."""
     return ":" not in text and not text.endswith(".py")
 
 
@@ -87,7 +87,7 @@ def names_of_all() -> frozenset[str]:
 
 
 def is_op(value: object) -> bool:
-    """Return whether a value is the handle of a declared op."""
+    """Return True if a value is the handle of a declared op."""
     is_handle = not isinstance(value, type) and registry.record_of(value) is not None
     return is_handle or isinstance(value, verification.Definition)
 
@@ -169,7 +169,7 @@ def _raised(source: str, error: BaseException) -> str:
 
 
 def _is_internal(file: str) -> bool:
-    """Return whether a file belongs to this package, or to what imports modules."""
+    """Return True if a file belongs to this package, or to what imports modules."""
     return file.startswith("<frozen importlib") or file == importlib.__file__ or PACKAGE in Path(file).parents
 
 

@@ -44,7 +44,7 @@ def origin_of(error: BaseException) -> Origin:
 
 
 def is_authors(error: BaseException) -> bool:
-    """Return whether the author's code raised an exception, or one of those that led to it."""
+    """Return True if the author's code raised an exception, or one of those that led to it."""
     seen: BaseException | None = error
     while seen is not None:
         if origin_of(seen) == "author":
@@ -77,5 +77,5 @@ def _is_assertion(code: types.CodeType) -> bool:
 
 
 def _is_raising(entry: types.TracebackType) -> bool:
-    """Return whether a frame stopped at a raise or an assert of its own, not at a call."""
+    """Return True if a frame stopped at a raise or an assert of its own, not at a call."""
     return entry.tb_frame.f_code.co_code[entry.tb_lasti] == RAISE

@@ -120,7 +120,7 @@ def same_randomness(*, is_enabled: bool = True) -> Iterator[None]:
 
 
 def is_same(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same values to the last bit; nan equals nan."""
+    """Return True if two tensors have the same values to the last bit; nan equals nan."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     one, other = one.detach(), other.detach()

@@ -57,7 +57,7 @@ def noise_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> float:
 
 
 def hidden_noise(function: TensorsFunction, inputs: Sequence[Tensor]) -> float:
-    """Return the least noise at three points of a function that answers in float64; 0 where its dtype tells of it."""
+    """Return the least noise at three points of a function that answers in float64; 0 if its dtype explains it."""
     points = [tuple(x.detach() for x in inputs)]
     points += [tuple(x * (1 + 1e-3 * torch.randn_like(x)) for x in points[0]) for _ in range(2)]
     with torch.no_grad():

@@ -8,18 +8,18 @@ from custom_autograd.verification.harness.targets import Target
 
 
 def record_of(target: Target) -> OpRecord | None:
-    """Return what the registry knows of a target; None for what `custom_op` did not declare."""
+    """Return the op record of a target; None for what `custom_op` did not declare."""
     return registry.record_of(target.subject)
 
 
 def has_derived_fake(target: Target) -> bool:
-    """Return whether the reference stands in for a fake kernel that nobody registered."""
+    """Return True if the reference replaces a fake kernel, because none is registered."""
     record = record_of(target)
     return record is not None and record.registrations.fake is None and record.reference() is not None
 
 
 def unless_replaced(finding: Finding, target: Target, key: str) -> Finding:
-    """Return what was found of a kernel that was called.
+    """Return the finding of a kernel, or a skip if its fallback ran instead.
 
     Where its fallback ran, that this one is right says nothing.
     """

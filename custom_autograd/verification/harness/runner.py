@@ -153,7 +153,7 @@ def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: i
 
 
 def _accepted(result: Result, reason: str | None) -> Result:
-    """Return a failure that a sample says is known is skipped, and a pass that it says would fail is a failure."""
+    """Return a skip for a failure that a sample declares, and a failure for a pass that it declares to fail."""
     if reason is None or result.status == "skipped":
         return result
     if result.is_finding:

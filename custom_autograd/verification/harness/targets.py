@@ -138,13 +138,13 @@ class Target:
 
     @property
     def is_composed(self) -> bool:
-        """Return whether it is a plain function, made of ops of others, which answer for themselves."""
+        """Return True if it is a plain function, made of ops of others, which answer for themselves."""
         is_function = isinstance(self.subject, type) and issubclass(self.subject, torch.autograd.Function)
         return self.overload is None and not is_function
 
     @property
     def is_mutating(self) -> bool:
-        """Return whether an argument is declared to be written to."""
+        """Return True if an argument is declared to be written to."""
         return any(argument.is_mutated for argument in self.arguments)
 
 

@@ -152,7 +152,7 @@ def _rounded(tensor: Tensor) -> Tensor:
 
 
 def small_values(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Yield the call with floating numbers so small that their squares are lost beside 1."""
+    """Yield the call with floating numbers so small that their squares are lost next to 1."""
     for label, change in SMALLER:
         yield label, sample.map(functools.partial(_changed, change=change))
 

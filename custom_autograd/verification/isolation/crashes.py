@@ -31,7 +31,7 @@ class Heard:
     call: str = ""
 
     def hear(self, value: object) -> None:
-        """Take in one message."""
+        """Add one message."""
         if isinstance(value, Result):
             self.results.append(value)
         elif isinstance(value, Progress):

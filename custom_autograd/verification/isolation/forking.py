@@ -88,7 +88,7 @@ def run_forked(work: Callable[[Tell], None], hear: Tell) -> Ending:
 
 
 def _listen(child: int, pipe: Connection, hear: Tell) -> int | None:
-    """Hear everything that a child tells, and return its exit code; None if it said that it finished."""
+    """Read all messages of a child, and return its exit code; None if it reported that it finished."""
     is_finished = False
     try:
         while True:
@@ -110,7 +110,7 @@ def _listen(child: int, pipe: Connection, hear: Tell) -> int | None:
 
 
 def _receive(child: int, pipe: Connection) -> "tuple[str, object]":
-    """Return what a child says next: a process that it started may hold the pipe open after its end."""
+    """Return the next message of a child: a process that it started may hold the pipe open after its end."""
     try:
         while not pipe.poll(1.0):
             ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -90,7 +90,7 @@ def mutate(
 
 
 def _status_on_samples(op: object, mutant: Mutant, seed: int) -> MutantStatus:
-    """Return what is known before any test runs; "survived" stands for nothing yet."""
+    """Return the status before any test runs; "survived" means that nothing is known yet."""
     case = case_of(op, seed=seed)
     samples = [sample for sample in case.samples if sample.error is None]
     with runner.isolated_randomness(seed), torch.enable_grad():

@@ -56,7 +56,7 @@ class Equivalence:
 
     @property
     def status(self) -> MutantStatus:
-        """Return what is known of the function before any test says something; "survived" stands for nothing.
+        """Return the status before any test ran; "survived" means that nothing is known.
 
         It looks again at everything that was returned: later calls must not have changed it.
         """
@@ -79,7 +79,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 
 def status_on(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> MutantStatus:
-    """Return what is known of a mutant from samples alone; "survived" stands for nothing."""
+    """Return the status of a mutant from samples alone; "survived" means that nothing is known."""
     if mutant.point.kind == "backward" and mutant.part and not _is_wanted(mutant.part, target, samples):
         return "no change"
     return watch(mutant, target, samples).status

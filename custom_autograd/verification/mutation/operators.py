@@ -59,7 +59,7 @@ class Mutant:
 
 
 def mutants_of(point: MutationPoint, names: tuple[str, ...] | None = None) -> tuple[Mutant, ...]:
-    """Return every mutant of a site, by all operators or those of these names."""
+    """Return every mutant of a mutation point, by all operators or those of these names."""
     chosen = [row for row in OPERATORS if point.kind in row.kinds and (names is None or row.name in names)]
     return tuple(Mutant(point, operator, part) for operator in chosen for part in operator.parts(point))
 

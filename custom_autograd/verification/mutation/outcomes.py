@@ -38,7 +38,7 @@ class Outcome:
 
 
 def is_clean(outcomes: Sequence[Outcome]) -> bool:
-    """Return whether every mutant that could be noticed was."""
+    """Return True if every mutant that could be noticed was."""
     return not any(outcome.status == "survived" for outcome in outcomes)
 
 

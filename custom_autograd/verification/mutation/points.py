@@ -66,13 +66,13 @@ class MutationPoint:
         return tuple(name for name in self.names if name not in self.incoming and name not in (NEEDS, META))
 
     def is_incoming(self, key: int | str) -> bool:
-        """Return whether an argument, by its position or its keyword, is an incoming gradient or tangent."""
+        """Return True if an argument, by its position or its keyword, is an incoming gradient or tangent."""
         if self.style == "after ctx":
             return key != 0
         return self.style == "by name" and self._name(key) in self.incoming
 
     def is_saved(self, key: int | str) -> bool:
-        """Return whether an argument, by its position or its keyword, is what was saved."""
+        """Return True if an argument, by its position or its keyword, is what was saved."""
         return self.style == "by name" and self._name(key) in self.saved
 
     def _name(self, key: int | str) -> str:
@@ -98,7 +98,7 @@ def points_of(value: object) -> tuple[MutationPoint, ...]:
 
 
 def find_points(op: str) -> tuple[MutationPoint, ...]:
-    """Return the sites of the op of that name in this process; none where it is not declared, or not declared yet.
+    """Return the mutation points of the op of that name in this process; none if it is not declared (yet).
 
     Args:
         op: "namespace::name", or the qualified name of a torch.autograd.Function subclass.

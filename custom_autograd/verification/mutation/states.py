@@ -19,12 +19,12 @@ from custom_autograd.verification.mutation.points import Function, MutationPoint
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor is an ordinary one, outside every transform."""
+    """Return True if a tensor is an ordinary one, outside every transform."""
     return type(tensor) is Tensor and not is_transforming()
 
 
 def written_incoming(point: MutationPoint, function: Function, part: str) -> Function:
-    """Return right results, but multiply the incoming gradients by two afterwards."""
+    """Return a function with right results that doubles the incoming gradients afterwards."""
     del part
 
     def write(tensor: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def written_incoming(point: MutationPoint, function: Function, part: str) -> Fun
 
 
 def written_input(point: MutationPoint, function: Function, part: str) -> Function:
-    """Return right results, but add one to the first tensor afterwards."""
+    """Return a function with right results that adds one to the first tensor afterwards."""
     del part
 
     def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's kernel
@@ -58,7 +58,7 @@ def written_input(point: MutationPoint, function: Function, part: str) -> Functi
 
 
 def cached(point: MutationPoint, function: Function, part: str) -> Function:
-    """Return right results in memory that the next call overwrites."""
+    """Return a function with right results in memory that the next call overwrites."""
     del part
     buffers: dict[object, Tensor] = {}
 
@@ -109,7 +109,7 @@ def _noted(tensors: list[Tensor], tensor: Tensor) -> Tensor:
 
 
 def counted(point: MutationPoint, function: Function, part: str) -> Function:
-    """Return right results at the first call, and a thousandth more with each further one, a hundred times."""
+    """Return a function with a result that is right at first, and grows by a thousandth a call, a hundred times."""
     del part
     calls = itertools.count()
 

@@ -124,7 +124,7 @@ def _verdict(command: Sequence[str], mutant: Mutant, run: Run) -> Verdict:
 
 
 def _worst(statuses: Sequence[MutantStatus]) -> MutantStatus:
-    """Return a process that workers of xdist do not ask sees nothing: what one of them saw counts."""
+    """Return the worst status of several processes; those without work from xdist see nothing."""
     for status in WORST_FIRST:
         if status in statuses:
             return status

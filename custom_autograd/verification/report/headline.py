@@ -27,7 +27,7 @@ def format_warnings(results: Sequence[Result]) -> list[str]:
 
 
 def _is_blind(op: str, results: Sequence[Result]) -> bool:
-    """Return whether an op has no reference, and no other check looked at its values."""
+    """Return True if an op has no reference, and no other check looked at its values."""
     own = [result for result in results if result.op == op]
     looked = {result.check for result in own if result.status != "skipped"}
     references = [result for result in own if result.check == "reference"]

@@ -68,7 +68,7 @@ def anchors_of(results: Sequence[Result]) -> Mapping[tuple[str, str], str]:
 
 
 def _columns(results: Sequence[Result]) -> tuple[Column, ...]:
-    """Return one per check, by group; groups, and checks within a group, stand in the order of the run."""
+    """Return one per check, by group; groups, and checks within a group, are in the order of the run."""
     found: dict[str, Column] = {}
     for result in results:
         found.setdefault(result.check, Column(result.check, result.code, result.group or OTHER))

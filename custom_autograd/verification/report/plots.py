@@ -103,7 +103,7 @@ def _keep(errors: Errors, series: str, label: str, value: float) -> None:
 
 
 def _positions_of_dtypes(errors: Errors) -> dict[str, float]:
-    """Return where each label stands along the x axis, as a part of its length.
+    """Return the position of each label along the x axis, as a part of its length.
 
     Those known to torch by their precision.
     """
@@ -181,7 +181,7 @@ def _height(logarithm: float, lowest: int, highest: int) -> float:
 
 
 def _thinned(ticks: Sequence[Tick]) -> Iterable[Tick]:
-    """Return the ticks whose labels do not stand on each other."""
+    """Return the ticks whose labels do not overlap."""
     end = -math.inf
     for tick in ticks:
         half = len(tick.label) * CHARACTER / 2

@@ -22,7 +22,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing failed and nothing raised. What was skipped is in `results`, with its reason."""
+        """Return True if nothing failed and nothing raised. What was skipped is in `results`, with its reason."""
         return not any(result.is_finding for result in self.results)
 
     def raise_for_failures(self) -> None:

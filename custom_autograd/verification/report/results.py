@@ -47,7 +47,7 @@ class Result:
 
     @property
     def is_finding(self) -> bool:
-        """Return whether somebody has to act on it."""
+        """Return True if somebody has to act on it."""
         return self.status in ("failed", "error")
 
 
