@@ -1,4 +1,4 @@
-"""Declares ops: from a function and its declaration options to an op record that the dispatcher knows."""
+"""Declares ops: from a function and its declaration options to an op record with an op in the dispatcher."""
 
 from __future__ import annotations
 

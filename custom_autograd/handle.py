@@ -47,7 +47,7 @@ class Handle(OpDef):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: name, schema, capabilities, kernels and generated source."""
-        from custom_autograd.verification.report import html  # only a notebook asks for it
+        from custom_autograd.verification.report import html  # only a notebook needs it
 
         record = self._record
         capabilities, kernels = declare.capabilities(record), record.kernels.listed()

@@ -160,7 +160,7 @@ class CustomOp(Handle, Generic[P, R]):
         layouts: Layouts = None,
         replace: bool = False,
     ) -> F:
-        """Register a kernel for one or several device types; kernels of different names stand beside each other.
+        """Register a kernel for one or several device types; kernels of different names coexist.
 
         For each call the kernel with the highest priority runs whose condition accepts the arguments. Of equal ones
         those with a condition come first, then those that were registered first; after all of a device type come those

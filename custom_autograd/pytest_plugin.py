@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, so that --strict-markers knows them."""
+    """Register the markers, so that --strict-markers accepts them."""
     config.addinivalue_line("markers", "custom_op: a check of a custom operator")
     for group in GROUPS:
         config.addinivalue_line("markers", f"{group}: a check of a custom operator, of the group {group}")

@@ -104,7 +104,7 @@ class SavedValues(NamedTuple):
 OWN = frozenset({"needs_input_grad", "custom_autograd_saved", "custom_autograd_fixed", "custom_autograd_materializes"})
 SIMPLE = frozenset({int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device})
 PARKED = object()
-"""Stands among saved values where a tensor was."""
+"""Replaces a tensor among the saved values."""
 
 
 def check_saved(tensors: Sequence[Any]) -> None:  # Any: whatever a user gave to save_for_backward

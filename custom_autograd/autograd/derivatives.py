@@ -59,7 +59,7 @@ class Derivatives:
         if self.drop_in is None:
             return bool(self.saved_tensors)
         kept = getattr(ctx, SAVED_VALUES, None)
-        return kept is not None and kept.has_tensors  # without one, the rule itself asks torch's ctx
+        return kept is not None and kept.has_tensors  # without one, the rule itself reads torch's ctx
 
     def _gradients(self, ctx: Any, saved: Sequence[Any], needs: ByName, grads: ByName) -> Mapping[str, Any]:
         if self.drop_in is not None:

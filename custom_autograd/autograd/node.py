@@ -97,7 +97,7 @@ class NodeWriter:
         source.line(f"return {'$output' if self.function.has_lists else '$result'}")
 
     def _keeps_metadata(self) -> bool:
-        """Return True if metadata must be kept; else the graph knows them: see `known_of` in derivatives.py."""
+        """Return True if metadata must be kept; else it is read from the graph: see `known_of` in derivatives.py."""
         if self.schema.mutated_arguments or any(rule.wants_meta for rule in self.plan.rules):
             return True
         return any(output.type not in ("Tensor", "Tensor[]") for output in self.schema.outputs)

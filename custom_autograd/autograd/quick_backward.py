@@ -1,7 +1,7 @@
 """Writes the quick backward of an op: the most common case, in straight lines.
 
 Most backward passes call each rule once, with gradients that have arrived, and find that what it returns fits. That is
-written out here. Every other case goes to the backward of the generated Function, which knows them all, so that both
+written out here. Every other case goes to the backward of the generated Function, which handles them all, so that both
 return the same gradients and raise the same errors.
 """
 

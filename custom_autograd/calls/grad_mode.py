@@ -5,7 +5,7 @@ kernel that provably runs the same: one that does nothing but add, subtract and 
 Its arguments are plain tensors, numbers, texts and lists of those, as the guard of a direct call has found. So these
 operators are those of `torch.Tensor` itself, and none of them makes a tensor that requires a gradient.
 
-Nothing else is allowed, because it could reach a tensor that requires one, or code that asks for the mode: a global, a
+Nothing else is allowed, because it could reach a tensor that requires one, or code that reads the mode: a global, a
 closure or a default value may be anything, and be replaced later; an attribute, even a method, may be one that was set
 on the tensor; a function may be given `requires_grad=True`; `1 / x` looks up the method `reciprocal` of `x`.
 """

@@ -107,7 +107,7 @@ def _prepared(argument: Argument, layout: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What stands for the written arguments of one call that do not lie as a kernel needs them."""
+    """Copies of mutated arguments in the layout that a kernel needs, written back after the call."""
 
     op: str
 

@@ -20,7 +20,7 @@ from custom_autograd.torch_private import storages, transforms
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 
 HELPERS = {"Tensor": Tensor, "isinstance": isinstance, "type": type, "list": list, "tuple": tuple}
-"""What the source of the refusals calls, beside `refuse_tracked`."""
+"""What the source of the refusals calls, besides `refuse_tracked`."""
 
 
 def write_refusals(source: Source, schema: Schema) -> None:

@@ -23,7 +23,7 @@ def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher
 
     Args:
         schema: of the op.
-        first: a parameter that stands before the op's own.
+        first: a parameter before the op's own.
         rest: what takes further positional arguments, unless the op does.
         for_dispatcher: as the dispatcher calls it, with defaults in its form, rather than as users do.
     """

@@ -49,7 +49,7 @@ def _for_kernel(argument: Argument, *, is_from_dispatcher: bool) -> str:
 def in_users_form(argument: Argument) -> str:
     """Return source of an argument as kernels and rules see it.
 
-    A list of numbers is one of its own, which nobody changes.
+    A list of numbers is a copy, which nothing else changes.
     """
     if argument.from_dispatcher is not None:
         return f"$from_dispatcher${argument.name}({argument.name})"

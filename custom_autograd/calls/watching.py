@@ -53,7 +53,7 @@ class Watcher:
                     raise self._undeclared(name, function)
             return result
 
-        watched.kernel_function = function  # type: ignore[attr-defined]  # for what asks which kernel it is
+        watched.kernel_function = function  # type: ignore[attr-defined]  # for code that needs to know which kernel it is
         return watched
 
     def _state(self, tensor: Tensor) -> State:

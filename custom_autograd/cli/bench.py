@@ -1,4 +1,4 @@
-"""custom-autograd bench: what a call of an op takes on each of its samples, beside its reference and others."""
+"""custom-autograd bench: what a call of an op takes on each of its samples, compared with its reference and others."""
 
 import argparse
 import contextlib

@@ -1,7 +1,7 @@
 """custom-autograd check: every op in one of N processes, so that a crash in a kernel ends one op and not the run.
 
-A process loads the TARGET text itself, and checks one op after another. It tells of each check that begins, of each
-result, and of the end of each op; where it dies before that, the op gets a result that says so, and the ops that remain
+A process loads the TARGET text itself, and checks one op after another. It reports each check that begins, each
+result, and the end of each op; where it dies before that, the op gets a result that says so, and the ops that remain
 get a new process.
 """
 

@@ -55,7 +55,7 @@ def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Re
     return {name: _evaluate(name, value, scope, refuse) for name, value in written.items()}
 
 
-def _names_around(function: Callable[..., Any]) -> dict[str, Any]:  # Any: whatever stands around it
+def _names_around(function: Callable[..., Any]) -> dict[str, Any]:  # Any: whatever is around it
     """Return what a string annotation may name besides globals: type parameters, and names local to the function."""
     found: dict[str, Any] = {}
     frame = inspect.currentframe()

@@ -21,7 +21,7 @@ class Row:
     """One supported type.
 
     Attributes:
-        annotation: as it stands in a declaration.
+        annotation: as written in a declaration.
         travels: how values reach kernels: the dispatcher's spelling, and the conversions to and from what it holds.
         examples: values that every test of all types passes; none if a value cannot be shared by calls.
         has_list: lists of it are supported.

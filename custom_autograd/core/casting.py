@@ -44,7 +44,7 @@ class CastPolicy:
 
         Args:
             cast: of an argument or an output.
-            other: what "promote" or "input" stands for in the call at hand.
+            other: the dtype of "promote" or "input" in the call at hand.
 
         Returns:
             The dtype, or None if a tensor keeps its own.

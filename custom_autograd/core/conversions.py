@@ -50,7 +50,7 @@ class Travelling(dict[str, Any]):  # Any: a member of an Enum, or another value 
         self.label = label
 
     def __missing__(self, text: str) -> NoReturn:
-        """Refuse a text that stands for nothing.
+        """Refuse a text without a value.
 
         Raises:
             KernelError: always.

@@ -26,7 +26,7 @@ class DeclarationOptions:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Makes the error of a declaration: it knows the op and where it stands."""
+    """Makes the error of a declaration, with the op and its location."""
 
     op: str
     location: str

@@ -1,6 +1,6 @@
-"""How a default is spelled in a schema, and what stands for one that a schema cannot spell.
+"""How a default is spelled in a schema, and the substitute for one that a schema cannot spell.
 
-Where the argument itself cannot be None, None stands for such a default in the dispatcher: `eps: float = inf` is
+Where the argument itself cannot be None, None replaces such a default in the dispatcher: `eps: float = inf` is
 `float? eps=None`, and kernels get inf for it. Else the dispatcher has no default, and calls of `torch.ops` must give
 the argument; the generated call fills it in.
 """

@@ -26,7 +26,7 @@ class CustomAutogradError(RuntimeError):
     """Anything this package refuses; catch it to catch all of the errors below.
 
     Args:
-        op: the qualified name of the op, or what stands for it before there is one; the whole text if it is alone.
+        op: the qualified name of the op, or a substitute before there is one; the whole text if it is alone.
         problem: what is wrong, in the present tense.
         expected: what would have been right.
         found: what was there instead.

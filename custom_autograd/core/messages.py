@@ -22,7 +22,7 @@ def format_message(
     """Lay out a message: a first line, then one line per known fact.
 
     Args:
-        op: the qualified name of the op, or what stands for it before there is one.
+        op: the qualified name of the op, or a substitute before there is one.
         problem: what is wrong, in the present tense.
         expected: what would have been right.
         found: what was there instead.

@@ -45,7 +45,7 @@ class WrapperMetadata(Metadata):
     Attributes:
         cls: the subclass.
         parts: by attribute, metadata of what holds the elements; anything else (offsets, a device mesh) itself.
-        context: what its `__tensor_unflatten__` wants to know beside them (Any: each class has its own).
+        context: what its `__tensor_unflatten__` takes besides them (Any: each class has its own).
     """
 
     cls: Any = None  # Any: a subclass with `__tensor_unflatten__`, which Tensor itself has not

@@ -1,4 +1,4 @@
-"""What an annotation stands for, once names, marks and shapes are taken off: `type X = ...`, NewType, Final, ..."""
+"""Plain types of annotations, once names, marks and shapes are taken off: `type X = ...`, NewType, Final, ..."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def resolve(annotation: Any) -> Any:  # Any: an annotation can be any object
     Taken off are `type X = ...` and `TypeAliasType`, `NewType`, `TypeVar` (its bound, or the union of its
     constraints), `Annotated`, `Final`, jaxtyping's dtypes and shapes, and subclasses of Tensor.
     """
-    if annotation is Tensor or type(annotation) is type:  # the most of them: nothing stands behind a plain class
+    if annotation is Tensor or type(annotation) is type:  # the most of them: a plain class
         return annotation
     inner = _behind(annotation)
     if inner is not annotation:

@@ -45,7 +45,7 @@ def is_other_closure(old: Callable[..., Any], new: Callable[..., Any]) -> bool: 
 
 
 def _captured(function: Callable[..., Any]) -> tuple[object, ...]:  # Any: as above
-    """Return what tells two functions of one definition apart: by identity, since values may be tensors."""
+    """Return what distinguishes two functions of one definition: by identity, since values may be tensors."""
     cells = getattr(function, "__closure__", None) or ()
     defaults = getattr(function, "__defaults__", None) or ()
     keywords = getattr(function, "__kwdefaults__", None) or {}

@@ -4,7 +4,7 @@ def samples(make):                        make is a TensorFactory, bound to devi
     yield Sample(make(4, 8), make(8))     one call: positional and keyword arguments
     yield Sample(make(4, 8), make(8), eps=1e-3).named("large eps")
     yield Sample(make(4, 8), make(7)).raises(ValueError, match="'weight' has 7")
-    yield Sample(make(0, 8), make(8)).xfail("sizes", reason="the kernel knows no empty tensors yet")
+    yield Sample(make(0, 8), make(8)).xfail("sizes", reason="the kernel does not support empty tensors yet")
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -20,12 +20,12 @@ class Argument:
         type: as the dispatcher spells it: `Tensor`, `Tensor?[]`, `int`, `float`, `str`, ...
         is_keyword_only: it can only be given by name.
         is_positional_only: it cannot be given by name.
-        is_variadic: it stands for `*name`, and takes all further positional arguments of a call.
+        is_variadic: it is `*name`, and takes all further positional arguments of a call.
         is_mutated: kernels write to it.
         is_differentiable: it may carry a gradient.
         has_default: a call may leave it out.
         default: what it then is, in the form kernels see it.
-        is_filled: the dispatcher knows no such default: what calls it must give the argument.
+        is_filled: the dispatcher has no such default: its callers must give the argument.
         to_dispatcher: turns a value of a call into the dispatcher's, or None if they are the same.
         from_dispatcher: the inverse.
     """

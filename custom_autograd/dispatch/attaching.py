@@ -47,7 +47,7 @@ def attach_device(record: OpRecord, device_type: str) -> None:
     """Register the kernel of one device type.
 
     Raises:
-        RuntimeError: torch knows no such device type.
+        RuntimeError: torch has no such device type.
     """
     implement(record, dispatch.key_of_device(device_type), _backend(record, device_type))
     if not record.declaration.schema.tensor_arguments:

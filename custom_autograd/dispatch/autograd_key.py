@@ -2,8 +2,8 @@
 
 NOTE [writes under transforms]
 In plain eager and under compilation a written argument is marked dirty. Under a transform or in forward mode the op
-writes to a copy instead, and PyTorch's own `copy_` writes that back: it knows tangents, batches, views and versions at
-every level, symbolic zeros included. So it does where the argument is a view and the op has several results: a node
+writes to a copy instead, and PyTorch's own `copy_` writes that back: it supports tangents, batches, views and versions
+at every level, symbolic zeros included. So it does where the argument is a view and the op has several results: a node
 that marks a view dirty may have only one.
 """
 

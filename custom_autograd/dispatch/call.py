@@ -1,4 +1,4 @@
-"""Generates `call`, what `op(...)` runs, and `kernel`, what stands at each backend's dispatch key."""
+"""Generates `call`, what `op(...)` runs, and `kernel`, the kernel at each backend's dispatch key."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def make_public_call(record: OpRecord) -> Callable[..., Any]:
 def _view(_: str, tensor: Tensor) -> Tensor:
     """Return what a call returns for an input that its kernel returned as it is, where no gradient is recorded.
 
-    Autograd knows it for a view, so that what is written to it later reaches the input, or is refused.
+    Autograd treats it as a view, so that what is written to it later reaches the input, or is refused.
     """
     if not tensor.requires_grad:
         return tensor.view_as(tensor)

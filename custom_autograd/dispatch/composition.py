@@ -2,7 +2,7 @@
 
 A variant   op.inplace and op.out are the op and a copy, except where a kernel of their own may run.
 A view      is what its reference makes of PyTorch's own views, if it has a reference and no gradient rules: autograd,
-            functionalization and vmap know those, and let nobody else make a view.
+            functionalization and vmap handle those, and no other op may make a view.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def functionalize(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema
 
 
 def has_own_kernel(record: OpRecord, device_type: str | None) -> bool:
-    """Return True if a kernel was registered that serves a device type, beside the composition."""
+    """Return True if a kernel was registered that serves a device type, besides the composition."""
     kernel = record.kernels.get(device_type) or record.kernels.get(None)
     return kernel is not None and kernel.given is not record.declaration.function
 

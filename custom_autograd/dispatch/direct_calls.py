@@ -10,7 +10,7 @@ the same modes; everything else takes the dispatcher's way:
 - what no key shows: `__torch_function__` modes, a forward-mode level, a profiler (asked in each call:
   direct_source.py);
 - values that the dispatcher would refuse or convert (ditto);
-- a kernel that somebody else registered, and any registration since the direct call was proven (`changes`);
+- a kernel that other code registered, and any registration since the direct call was proven (`changes`);
 - a torch that is newer than all that were tested (versions.py);
 - ops that return views, and writes to what requires a gradient.
 """
@@ -38,7 +38,7 @@ from custom_autograd.torch_private.registered_kernels import changes
 from custom_autograd.values import validation
 
 CLASSES = (Tensor, torch.nn.Parameter)
-LONGEST = 8  # guards of one pattern; each costs 0.1 us to ask in vain
+LONGEST = 8  # guards of one pattern; each costs 0.1 us if it does not match
 WIDEST = 64  # patterns of one op: which optionals are there, how long its lists are
 
 _closed = int(versions.warn_if_untested())
@@ -64,7 +64,7 @@ class DirectCallTable:
         second: by pattern, the direct call that was found before that.
         last: the first for an op with one pattern.
         other: the second for an op with one pattern.
-        native: the same calls as native code knows them, or None.
+        native: the same calls in native code, or None.
     """
 
     __slots__ = (

@@ -89,7 +89,7 @@ class DirectWriter:
 
         Args:
             conditions: under which it may be taken, besides those on the arguments.
-            is_public: whether this is `op(...)`, which returns no hidden outputs, and asks for function modes.
+            is_public: whether this is `op(...)`, which returns no hidden outputs, and checks function modes.
         """
         source = self.source
         asked = [condition for condition in [*conditions, *map(_condition, self.schema.arguments)] if condition]

@@ -49,7 +49,7 @@ class Program:
         native_quick: the quick backward of native nodes, which takes what a ctx would hold; None if there is none.
         has_native_node: native code can record its calls.
         has_wrapped_backward: a capability has put something around it.
-        writer: of the Function, which knows what its nodes save.
+        writer: of the Function, with what its nodes save.
         derivatives: what the Function calls.
         is_writing: kernels write to inputs.
     """

@@ -46,7 +46,7 @@ def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
 def to_tensors(function: Callable[..., Any], holder: list[Any], arrays: Sequence[Any]) -> Any:
     """Return the result of a kernel with tensors for arrays and NumPy's scalars, also within lists, tuples and dicts.
 
-    A tensor takes the memory of an array that nobody else refers to, and a copy of any other: of a view, of an
+    A tensor takes the memory of an array without other references, and a copy of any other: of a view, of an
     argument, of what the kernel keeps, of what is read-only, and of what has a negative stride.
 
     Args:

@@ -24,7 +24,7 @@ def cuda_kernel(
 ) -> CudaKernel:
     """Return a function that a CUDA C++ source file defines; nothing is built or loaded before the first call.
 
-    The source includes `custom_autograd/cuda.h`, launches on `current_stream(x)`, asks `check_launch()` afterwards,
+    The source includes `custom_autograd/cuda.h`, launches on `current_stream(x)`, calls `check_launch()` afterwards,
     and registers its functions as C++ does, for CUDA: `STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CUDA, m)`.
 
     It is compiled for the devices that are there, or for those that TORCH_CUDA_ARCH_LIST names.

@@ -21,7 +21,7 @@ def install(unfinished: Path, path: Path) -> None:
 
 
 def install_library(unfinished: Path, path: Path) -> None:
-    """Move a finished library to its path, and the hash of its contents beside it."""
+    """Move a finished library to its path, and the hash of its contents next to it."""
     digest = unfinished.with_suffix(DIGEST)
     digest.write_text(digest_of_contents(unfinished), encoding="ascii")
     install(digest, path.with_suffix(DIGEST))

@@ -80,8 +80,8 @@ class Build:
         self.source.read_bytes()  # the reason why it cannot be read, rather than the compiler's
         relative_to = os.getcwd() if self.further else ""  # flags may hold relative paths
         # A new header here may be included in place of one that a flag finds elsewhere.
-        beside = sorted(name for name in os.listdir(self.source.parent) if name.endswith(HEADER_SUFFIXES))
-        return hashed(self.source, str(self.source), relative_to, *beside, *self._how())
+        neighbours = sorted(name for name in os.listdir(self.source.parent) if name.endswith(HEADER_SUFFIXES))
+        return hashed(self.source, str(self.source), relative_to, *neighbours, *self._how())
 
     def recorded(self) -> str | None:
         """Return the name of the library that the last build made, if all that it used is as it was."""

@@ -81,4 +81,4 @@ def compiled(function: Callable[..., Any]) -> Any:  # Any: triton has no types h
     return triton.jit(function)
 
 
-tl: Any = None  # Any: stands for triton.language in a module whose kernels have not been launched
+tl: Any = None  # Any: in place of triton.language in a module whose kernels have not been launched

@@ -41,7 +41,7 @@ RULES: dict[str, tuple[str, type]] = {
     "Layout": ("=", torch.layout),
     "MemoryFormat": ("=", torch.memory_format),
 }
-"""By type of the dispatcher: how native code knows that it passes a value on unchanged; see `Row.guard`."""
+"""By type of the dispatcher: the test by which native code passes a value on unchanged; see `Row.guard`."""
 
 
 class NativeCalls:
@@ -124,7 +124,7 @@ class NativeCalls:
 def _row(argument: Argument) -> tuple[str, str, bool, bool, type, tuple[Any, ...]]:
     rule, cls = RULES[argument.type.removesuffix("?")]
     given = (default_of(argument, for_dispatcher=False)[1],) if argument.has_default else ()
-    # Compared by address: a name that is made here is nobody else's.
+    # Compared by address: a name that is made here has no other owner.
     keyword = f"{argument.name}, by position" if argument.is_positional_only else sys.intern(argument.name)
     return keyword, rule, argument.is_optional, argument.is_keyword_only, cls, given
 
@@ -149,7 +149,7 @@ def _mark(argument: Argument, value: Any) -> Any:
 
 
 def is_possible(record: OpRecord) -> bool:
-    """Return True if calls of an op can be native: plain arguments and outputs, as source/call.cpp knows them."""
+    """Return True if calls of an op can be native: plain arguments and outputs, as source/call.cpp takes them."""
     schema = record.declaration.schema
     if adapter_of(record.declaration).has_containers or schema.is_view or schema.is_one_tuple:
         return False

@@ -11,7 +11,7 @@ from custom_autograd.kernels.compilers import TORCH, CppCompiler
 
 
 class ExtensionCompiler(CppCompiler):
-    """C++ that knows torch's Python objects and the nodes of its graph, which are not in the stable ABI."""
+    """C++ that uses torch's Python objects and the nodes of its graph, which are not in the stable ABI."""
 
     def fingerprint(self) -> str:
         """Return the same as for a kernel, and which Python this is."""

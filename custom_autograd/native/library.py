@@ -44,7 +44,7 @@ class Library:
     """The native library of this process.
 
     Attributes:
-        mode: what the environment asks for.
+        mode: as the environment sets it.
         module: the library, once it is loaded.
         reason: why it is not loaded, in words.
     """

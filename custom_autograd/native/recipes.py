@@ -1,4 +1,4 @@
-"""What native code is told of the nodes of an op, and what it asks Python for where it does not know better."""
+"""Facts about the nodes of an op for native code, and the functions of Python that it calls for the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RecipeFacts:
     """What native code is told of the nodes of an op.
 
     Attributes:
-        id: a number that no other rules have, by which compiled autograd knows a graph again.
+        id: a number that no other rules have, by which compiled autograd recognises a graph.
         name: of the nodes.
         is_checked: gradients are compared with their inputs.
         list_inputs: by input, whether it is a list of tensors, as 0 and 1.

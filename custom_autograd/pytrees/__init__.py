@@ -1,1 +1,1 @@
-"""Arguments and results that are containers: how they travel through a schema that knows only flat lists."""
+"""Arguments and results that are containers: how they travel through a schema that has only flat lists."""

@@ -44,7 +44,7 @@ def flat_function(tree: ArgumentTree, function: Function, op: str, title: str = 
 
 
 def flat_kernel_function(tree: ArgumentTree, schema: Schema, function: Function, op: str) -> Function:
-    """Return a kernel on containers as its flat op is called; it knows which of them the op writes to."""
+    """Return a kernel on containers as its flat op is called; it records which of them the op writes to."""
     positional, _ = tree.ordered()
     written = {argument.name for argument in schema.mutated_arguments}
     names = [node.name for node in tree.inputs if not written.isdisjoint(node.flat())]
@@ -52,7 +52,7 @@ def flat_kernel_function(tree: ArgumentTree, schema: Schema, function: Function,
 
 
 def _with_signature(flat: Function, signature: inspect.Signature | None) -> Function:
-    flat.__signature__ = signature  # type: ignore[attr-defined]  # what inspect.signature asks for
+    flat.__signature__ = signature  # type: ignore[attr-defined]  # what inspect.signature reads
     return flat
 
 

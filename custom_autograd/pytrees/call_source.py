@@ -43,7 +43,7 @@ def lines(tree: ArgumentTree, name: str, head: str, first: str) -> list[str]:
         tree: its structure.
         name: of the op.
         head: what it is called.
-        first: the parameter that stands before the op's own, or nothing.
+        first: the parameter before the op's own, or nothing.
     """
     taken, passed = [], [first] if first else []
     for node, parameter in zip(tree.inputs, tree.signature.parameters.values(), strict=True):

@@ -1,4 +1,4 @@
-"""One argument or result as its author sees it, and the flat ones that the dispatcher knows it by.
+"""One argument or result as its author sees it, and its flat ones in the dispatcher.
 
 Plain     what the schema can say itself: one flat argument of the same name
 Record    a NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: one or more per field, named
@@ -23,7 +23,7 @@ from custom_autograd.pytrees.named_fields import RecordType
 from custom_autograd.pytrees.treespecs import MisfitError, TreeSpec
 
 Flat = Mapping[str, Any]  # Any: values of every type, by flat name
-Get = Callable[[str], Any]  # what stands for a flat name
+Get = Callable[[str], Any]  # the value of a flat name
 
 
 class Node(Protocol):
@@ -59,9 +59,9 @@ class Node(Protocol):
         """Return the same shape with another value for each tensor: a gradient, a tangent, whether it needs a gradient.
 
         Args:
-            get: what stands for a flat name; a list for a list, `blank` for nothing.
+            get: the value of a flat name; a list for a list, `blank` for nothing.
             structure: the text of a structure, by its flat name.
-            blank: stands for what is not a tensor.
+            blank: the value for what is not a tensor.
         """
         ...
 

@@ -174,7 +174,7 @@ def letters(kind: Kind, seen: set[int] | None = None) -> set[str]:
 
 
 class UnknownKindError(Exception):
-    """An annotation that no kind stands for."""
+    """An annotation without a kind."""
 
 
 def kind_of(annotation: Any) -> Kind:

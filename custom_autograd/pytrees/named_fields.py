@@ -53,11 +53,11 @@ class RecordType:
         if self.style == "keys":
             is_same = isinstance(value, dict) and len(value) == len(self.keys)
             return tuple([value[key] for key in self.keys]) if is_same and all(k in value for k in self.keys) else None
-        if type(value) is not self.cls or self._beside(value):
+        if type(value) is not self.cls or self._extra_attributes(value):
             return None
         return tuple([getattr(value, key) for key in self.keys])
 
-    def _beside(self, value: Any) -> list[str]:
+    def _extra_attributes(self, value: Any) -> list[str]:
         """Return the attributes of an instance that are not fields, and that its class does not compute."""
         if self.style != "dataclass" or not hasattr(value, "__dict__"):
             return []
@@ -68,7 +68,7 @@ class RecordType:
     def describe(self, value: Any) -> str:
         """Return what a message calls a value that is not such a container."""
         if type(value) is self.cls and self.style == "dataclass":
-            return f"one with attributes beside its fields: {quote(self._beside(value))}"
+            return f"one with attributes beside its fields: {quote(self._extra_attributes(value))}"
         if isinstance(value, self.cls) and self.style in ("fields", "dataclass"):
             return f"{type(value).__name__}, a subclass, of which the op would see less"
         return describe(value)

@@ -26,7 +26,7 @@ class OpAdapter:
 
     Attributes:
         has_containers: an argument or a result is a container.
-        nodes: what stands for each argument that is in a container, or beside one.
+        nodes: one for each argument, if there are containers.
     """
 
     has_containers = False

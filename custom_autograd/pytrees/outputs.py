@@ -1,4 +1,4 @@
-"""What a function returns, as its author sees it, and the flat outputs that the dispatcher knows."""
+"""What a function returns, as its author sees it, and the flat outputs of the dispatcher."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _plain_signature(flat: Function, names: list[str], schema: Schema) -> Functi
     keywords = {argument.name for argument in schema.arguments if argument.is_keyword_only}
     either, only = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(name, only if name in keywords else either) for name in names]
-    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect asks for
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect reads
     return flat
 
 

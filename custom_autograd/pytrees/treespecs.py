@@ -99,8 +99,8 @@ def rebuild(node: TreeSpec, take: Callable[[str], Any], *, is_plain: bool = Fals
 
     Args:
         node: the structure.
-        take: gives what stands where a tensor, an int or a float is, in order: "T", "I" or "F".
-        is_plain: what stands there is not what was declared (a gradient, a bool): no class's own code runs, and
+        take: returns the value for a tensor, an int or a float, in order: "T", "I" or "F".
+        is_plain: the values are not what was declared (a gradient, a bool): no class's own code runs, and
             constants become None, and a registered pytree node a tuple of its children.
     """
     if isinstance(node, str):

@@ -27,7 +27,7 @@ class Declaration:
         tags: the dispatcher tags.
         is_reference: the function is written in differentiable PyTorch operations.
         signature: of the function as its author wrote it; None if it has none, or is not what a call runs.
-        tree: the containers among its arguments and results, of which the schema knows only what is in them; or None.
+        tree: the containers among its arguments and results, of which the schema has only the contents; or None.
         composition: the function calls other ops, which answer for gradients, batches and graphs; it is not a kernel.
     """
 

@@ -1,4 +1,4 @@
-"""Which kernel somebody insists on: `op.use_kernel("triton")`, or CUSTOM_AUTOGRAD_KERNELS=namespace::op=triton.
+"""Which kernel is forced: `op.use_kernel("triton")`, or CUSTOM_AUTOGRAD_KERNELS=namespace::op=triton.
 
 A ContextVar says it for a thread or an asyncio task. Autograd runs a backward on a GPU in a thread of its own, which
 has no such context: there the table counts that the thread had which started the backward.

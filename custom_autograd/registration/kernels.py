@@ -2,7 +2,7 @@
 
 On each device type the kernels with the highest priority come first; of equal ones those with a condition, then those
 that were registered first; last come the kernels for any device. Where the first has no condition, and has run once, it
-is what is called, and choosing costs nothing. Elsewhere a `Choice` asks one after the other.
+is what is called, and choosing costs nothing. Elsewhere a `Choice` tries one after the other.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Kernels(Mapping["str | None", Kernel]):
             KernelError: no device type has one.
         """
         self.named(name, tuple(self.all()), None)
-        if not self._is_insisted_on:  # and from now on every call asks who insists on what
+        if not self._is_insisted_on:  # and from now on every call looks for forced kernels
             self._is_insisted_on = True
             self._changed()
         with forcing.insisting(id(self), name):

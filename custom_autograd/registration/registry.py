@@ -55,7 +55,7 @@ class OpRecord:
         declaration: what was fixed when it was declared.
         modules: the modules one of which declares it when it is imported.
         kernels: its kernels by device type.
-        dispatcher_name: the name under which the dispatcher knows it; its own, until a replacement takes that.
+        dispatcher_name: its name in the dispatcher; its own, until a replacement takes that.
         overload: the dispatcher's op.
         output: the second op of the dispatcher, if the first returns a tuple of one; see one_tuple.py.
         library: the handle through which everything was registered with the dispatcher.

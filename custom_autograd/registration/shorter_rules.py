@@ -35,7 +35,7 @@ class Parameters:
         positional: the names of those that are passed by position.
         keywords: the names of the keyword-only ones.
         defaults: by name, of those that have one (Any: of any type).
-        is_variadic: one of them stands for `*name`.
+        is_variadic: one of them is `*name`.
     """
 
     positional: Sequence[str]

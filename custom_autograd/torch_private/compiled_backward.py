@@ -27,11 +27,11 @@ def trace_backward(
         compiler: what records.
         index: of the node's ctx among the objects that the graph is given.
         gradients: the incoming ones.
-        saved: the saved tensors, as the graph knows them.
+        saved: the saved tensors, as they are in the graph.
         needs: by input, whether its gradient is needed.
 
     Returns:
-        By input: a tensor that stands for its gradient in the graph, or None.
+        By input: the tensor of its gradient in the graph, or None.
     """
     from torch._dynamo.external_utils import call_backward  # loads the compiler
 

@@ -1,4 +1,4 @@
-"""Keeps Dynamo out of code that the dispatcher calls, and tells torch's compile caches what rules say.
+"""Keeps Dynamo out of code that the dispatcher calls, and adds the rules to the keys of torch's compile caches.
 
 - `_C._dynamo.eval_frame.set_code_exec_strategy`: what `torch.compiler.disable` does with each call, once and for all
   calls of one function, and without importing Dynamo, which takes a second.
@@ -61,7 +61,7 @@ def raise_text(kind: type[Exception], text: str) -> NoReturn:
 
 
 class CacheTag:
-    """The part of `torch.compiler.config.cache_key_tag` that stands for the rules of all ops.
+    """The part of `torch.compiler.config.cache_key_tag` for the rules of all ops.
 
     Sums are kept, so that the tag does not depend on the order in which ops are declared.
     """

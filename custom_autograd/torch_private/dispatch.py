@@ -47,7 +47,7 @@ def key_of_device(device_type: str) -> str:
     """Return the dispatch key of a device type, such as 'CPU' for 'cpu'.
 
     Raises:
-        RuntimeError: torch knows no such device type.
+        RuntimeError: torch has no such device type.
     """
     key: str = _C._dispatch_key_for_device(device_type)
     return key

@@ -10,7 +10,7 @@
 - `Tensor._version`: how often a tensor was written to.
 - `Tensor._indices`, `Tensor._values`: the public methods raise for a sparse tensor that is not coalesced.
 - `_C.DisableTorchFunction`: reads the memory of a tensor whatever its class, or a mode, makes of functions.
-- `_C._any_requires_grad`: asks all arguments at once, looking into lists.
+- `_C._any_requires_grad`: checks all arguments at once, looking into lists.
 - `Node._input_metadata`: shapes, dtypes and devices that the graph keeps anyway.
 - `ctx.to_save`, `ctx.materialize_grads`: what `save_for_backward` and `set_materialize_grads` set, without a call.
 - `Function._backward_cls.apply`: what the engine calls; torch's own looks up `backward` and `vjp` of the class first.

@@ -1,4 +1,4 @@
-"""What stands for ctx in the backward of a native node, where the general backward needs one.
+"""The substitute for ctx in the backward of a native node, where the general backward needs one.
 
 A native node holds what was saved and kept, and no ctx. Its quick backward takes those as arguments. For everything
 else a `NativeContext` is made, which has the attributes that the backward of the generated Function reads.

@@ -1,13 +1,13 @@
 """Who registered kernels for an op with the dispatcher, and whether anything may have changed since one looked.
 
-The dispatcher tells nobody about a new kernel, and asking it takes as long as a call. So:
+The dispatcher does not notify of a new kernel, and a query takes as long as a call. So:
 
 - `torch.library.Library.impl`, `_destroy`, `torch.ops.load_library`: wrapped once, to count what is registered or
   withdrawn through them.
 - `importlib.machinery.ExtensionFileLoader.create_module`: wrapped too, since the C++ of an extension module may
   register kernels when it is imported.
 - `_C._dispatch_dump`: the kernels of an op, and the file of the `Library` through which each was registered.
-- `_C._dispatch_get_all_op_names`: the ops of a namespace, which `torch.ops` tells only of those already asked for.
+- `_C._dispatch_get_all_op_names`: the ops of a namespace, of which `torch.ops` lists only those already looked up.
 
 What a shared library registers that is loaded by other means (by ctypes, say) is noticed with the next of these.
 """
@@ -33,7 +33,7 @@ class Changes:
     """The registrations of this process, as they happen.
 
     Attributes:
-        count: goes up with each one that is made or withdrawn, by anybody and for any op.
+        count: goes up with each one that is made or withdrawn, by any code and for any op.
         lock: held while one is noted; reentrant, since a finalizer may note a change at any moment.
     """
 

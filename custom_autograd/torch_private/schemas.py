@@ -21,12 +21,12 @@ class ParsedValue:
     Attributes:
         name: as written, empty where a result has no name.
         type: `Tensor`, `Tensor?[]`, `int`, `ScalarType`, ...
-        is_keyword_only: it stands behind the `*`.
+        is_keyword_only: it follows the `*`.
         is_written: its alias annotation carries a `!`.
         alias_set: the letters of its alias annotation.
         has_default: a default is written.
         default: that default, as the parser keeps it: a dtype, a layout and a memory format as its number.
-        is_one_tuple: it is a result, and stands in a tuple of one, whose type is `type`.
+        is_one_tuple: it is a result, in a tuple of one, whose type is `type`.
     """
 
     name: str
@@ -76,7 +76,7 @@ def _spell(real_type: str) -> str:
     return {"number": "Scalar", "SymInt": "int"}.get(real_type, real_type)
 
 
-def constant_of(spelling: str, cls: type, value: Any) -> Any:  # Any: a constant, or the number that stands for it
+def constant_of(spelling: str, cls: type, value: Any) -> Any:  # Any: a constant, or its number
     """Return a constant, such as a dtype, that the dispatcher may have as a number, as in lists of torch 2.11."""
     return value if isinstance(value, cls) else constants_by_number(spelling, cls)[value]
 

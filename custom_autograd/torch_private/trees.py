@@ -1,6 +1,6 @@
 """Flattens nested containers as torch itself does.
 
-`torch.utils._pytree` knows every container that torch knows, also those that users registered; there is no public one.
+`torch.utils._pytree` handles every container that torch does, also those that users registered; there is no public one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def unflatten_tree(leaves: list[Any], structure: Any) -> Any:  # Any: as above
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A class that somebody registered with `torch.utils._pytree.register_pytree_node`."""
+    """A class that was registered with `torch.utils._pytree.register_pytree_node`."""
 
     cls: type
     flatten: Callable[[Any], tuple[Iterable[Any], Any]]

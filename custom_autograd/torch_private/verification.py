@@ -104,7 +104,7 @@ def watched_backward(value: object, node: object) -> Iterator[tuple[bool, list[R
 
     Args:
         value: what is called.
-        node: a node that a call of it makes in the graph; that of a Python autograd.Function knows its class.
+        node: a node that a call of it makes in the graph; that of a Python autograd.Function has its class.
 
     Yields:
         Whether it is watched: not if the backward is none of Python's; and what each backward returned.

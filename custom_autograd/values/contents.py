@@ -1,6 +1,6 @@
 """Checksums of what tensors hold, which notice writes that PyTorch does not count: through NumPy, `.data` or a pointer.
 
-A checksum takes one pass over the memory and 3 MB beside it, however large the tensor is; only if the elements lie
+A checksum takes one pass over the memory and 3 MB more, however large the tensor is; only if the elements lie
 apart it takes a copy of them, which is freed at once. A copy to compare with would take the tensor's memory once more.
 It is computed on bits, so that NaN equals itself and any dtype will do. Each word is mixed with its position by a
 one-to-one function before the sum: a change of one word is always noticed, one of several words but for one case in

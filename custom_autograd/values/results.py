@@ -38,7 +38,7 @@ class ResultReader:
         Args:
             declaration: of the op.
             describe: what a source is called in a message.
-            share: (output, tensor) -> what stands for an input that was returned as it is, where that is declared.
+            share: (output, tensor) -> replacement for an input that was returned unchanged, if that is declared.
         """
         self.share = share
         self.declaration = declaration

@@ -1,7 +1,7 @@
 """The op, and then a copy into the caller's tensors: what a variant does wherever it has no kernel of its own.
 
-Both are ops that every mode of PyTorch knows, so gradients, tangents, batches and graphs are right without a rule. What
-PyTorch refuses of its own in-place and out= operations is refused here, before anything is written.
+Both are ops that every mode of PyTorch handles, so gradients, tangents, batches and graphs need no rule. What PyTorch
+refuses of its own in-place and out= operations is refused here, before anything is written.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _is_kept_for_backward(record: OpRecord, given: Tensor, args: Sequence[Any], 
     if not torch.is_grad_enabled() or not any(one.requires_grad for one in tensors_in([*args, *kwargs.values()])):
         return False
     if torch.compiler.is_dynamo_compiling():
-        return True  # a compiler drops a copy that nobody reads
+        return True  # a compiler drops a copy that is never read
     plan = program_of(record).plan
     if plan.drop_in is not None or plan.jvp is not None or adapter_of(record.declaration).has_containers:
         return True

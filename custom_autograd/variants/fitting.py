@@ -17,7 +17,7 @@ def fits(targets: Sequence[Tensor], results: Metadata | None, others: Sequence[A
 
     Args:
         targets: what a kernel would write to.
-        results: shape and dtype of what it would write; None if nobody knows.
+        results: shape and dtype of what it would write; None if unknown.
         others: what it would read.
     """
     if results is None:

@@ -38,7 +38,7 @@ def is_cast(record: OpRecord, tensor: Tensor) -> bool:
 
 
 class _Depths(threading.local):
-    """By op, at which level of `torch.func` the call stands that casts."""
+    """By op, the level of `torch.func` of the call that casts."""
 
     def __init__(self) -> None:
         self.of: dict[int, int] = {}

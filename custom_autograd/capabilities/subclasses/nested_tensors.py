@@ -1,6 +1,6 @@
 """Nested tensors: a pointwise op of jagged ones is the op of their values, and everything else is refused.
 
-It stands above autograd: what is recorded is the call of the op on plain tensors, between the way to the values and
+It is above autograd: what is recorded is the call of the op on plain tensors, between the way to the values and
 the way back (ragged.py). So rules, transforms and compilers see plain tensors only.
 """
 
@@ -183,7 +183,7 @@ class OverValues:
 def _are_ragged_alike(one: NestedTensor, other: NestedTensor) -> bool:
     """Return True if two have as many dimensions, and their components at the same offsets in their values.
 
-    A ragged size stands for offsets or, where there are holes between the components, for lengths: then offsets of the
+    A ragged size means offsets or, where there are holes between the components, for lengths: then offsets of the
     same lengths may still differ.
     """
     if one.dim() != other.dim():

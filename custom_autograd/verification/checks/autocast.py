@@ -51,7 +51,7 @@ Calls: TypeAlias = tuple[
 
 
 class Autocast(Check):
-    """torch.autocast("cpu", bfloat16), and float32 beside bfloat16 without it."""
+    """torch.autocast("cpu", bfloat16), and float32 mixed with bfloat16 without it."""
 
     name = "autocast"
     code = "T04"

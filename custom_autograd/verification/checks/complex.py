@@ -31,7 +31,7 @@ EstimateAlong: TypeAlias = Callable[[Sequence[Tensor | None]], Estimate]
 
 
 class Complex(Check):
-    """A real sample made complex where the op takes it; what is found there is advice, since nobody declared it."""
+    """A real sample made complex if the op takes it; what is found there is advice, since it is not declared."""
 
     name = "complex"
     code = "G10"

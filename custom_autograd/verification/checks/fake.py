@@ -1,4 +1,4 @@
-"""The fake kernel tells the truth about the real one: metadata of outputs, in every layout, size and dtype."""
+"""The fake kernel agrees with the real one: metadata of outputs, in every layout, size and dtype."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence

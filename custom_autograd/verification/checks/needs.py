@@ -1,4 +1,4 @@
-"""Gradients that nobody needs are not computed, and leaving them out does not change the others.
+"""Gradients that are not needed are not computed, and leaving them out does not change the others.
 
 An op that runs in the backward is wasted if no needed gradient depends on it. A fused kernel that computes every
 gradient at once is read by the needed one, so it is none. Waste is a failure where the backward names `needs`, or is
@@ -157,7 +157,7 @@ def _waste(target: Target, function: TensorFunction, position: int, everything: 
 
 
 def _is_promised(target: Target, name: str) -> bool:
-    """Return True if a rule of the op says that it knows what is needed."""
+    """Return True if a rule of the op takes what is needed."""
     record = record_of(target)
     rules = () if record is None else record.registrations.named_gradient_rules()
     return any(rule.wants_needs or (isinstance(rule, Gradient) and rule.named == (name,)) for rule in rules)

@@ -1,4 +1,4 @@
-"""A profile shows an op under its own name, and its backward under one that tells whose it is."""
+"""A profile shows an op under its own name, and its backward under one with the op's name."""
 
 import contextlib
 import os

@@ -211,7 +211,7 @@ def _check_number(target: Target, name: str, value: object, calls: Sequence[Samp
 def _due(target: Target, calls: Sequence[Sample]) -> int | None:
     """Return how many graphs are due for integers: those of the reference; None without one.
 
-    For floats nobody knows: torch.compile itself makes a constant of each that an op of the dispatcher takes.
+    For floats this is unknown: torch.compile itself makes a constant of each that an op of the dispatcher takes.
     """
     if target.reference is None:
         return None

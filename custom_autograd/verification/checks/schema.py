@@ -1,4 +1,4 @@
-"""The schema tells the truth: what is written to is declared, what is declared is written to, and nothing is shared."""
+"""The schema is correct: what is written to is declared, what is declared is written to, and nothing is shared."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Sizes 0 and 1, sizes beside multiples of a block, and equal ones: values and gradients equal the reference's."""
+"""Sizes 0 and 1, sizes next to multiples of a block, and equal ones: values and gradients equal the reference's."""
 
 from collections.abc import Iterable
 

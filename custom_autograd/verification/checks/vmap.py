@@ -66,7 +66,7 @@ class Vmap(Check):
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """The in_dims of each level, the outer level first, and how many calls each level stands for."""
+    """The in_dims of each level, the outer level first, and the number of calls in each level."""
 
     levels: tuple[InDims, ...]
     size: int = BATCH

@@ -91,7 +91,7 @@ def values_of(target: Target, function: Function, sample: Sample) -> tuple[Tenso
 def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
     """Yield the variants of a sample with other sizes that the reference takes; without one, none where integers point.
 
-    A kernel that is given an index beyond its tensor may write anywhere, so nobody but a reference is asked first.
+    A kernel that is given an index beyond its tensor may write anywhere, so only a reference is called first.
     """
     if target.reference is None:
         if all(tensor.is_floating_point() or tensor.is_complex() for tensor in sample.tensors()):
@@ -103,7 +103,7 @@ def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample
     given = {tuple(tensor.shape) for tensor in sample.tensors()}
     is_whole = all(tensor.numel() and tensor.dim() and not is_index(tensor) for tensor in sample.tensors())
     if is_whole and len(given) == 1 and given == _find_shapes(target, target.reference, sample):
-        yield "no dimensions", without_dimensions(sample)  # element by element, an op knows no dimensions
+        yield "no dimensions", without_dimensions(sample)  # an element-wise op has no dimensions
 
 
 def accepted_tile_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:

@@ -31,7 +31,7 @@ class Finding:
     Args:
         status: what came of it.
         message: why it failed or was skipped.
-        cause: why, probably: "the sign is flipped"; empty where nobody knows.
+        cause: why, probably: "the sign is flipped"; empty if unknown.
         measures: numbers worth keeping by name, such as "bytes saved"; reports show and draw them.
         advice: what to change although nothing failed; reports show it.
     """

@@ -18,7 +18,7 @@ class Difference:
 
     Args:
         message: which element of which tensor, by how much.
-        cause: why, probably; empty where nobody knows.
+        cause: why, probably; empty if unknown.
     """
 
     message: str

@@ -119,7 +119,7 @@ def refusal_of(target: Target, error: Exception) -> str | None:
 
 
 def has_data_dependent_size(target: Target, sample: Sample) -> bool:
-    """Return True if the fake kernel answers with a size that nobody knows before the op runs."""
+    """Return True if the fake kernel returns a size that is unknown before the op runs."""
     with torch.no_grad(), contextlib.suppress(Exception), fake_mode() as to_fake:
         outputs = call_on(target.call, sample.map(lambda tensor: to_fake(tensor.detach())))
         return any(not isinstance(size, int) for output in outputs for size in output.shape)

@@ -27,7 +27,7 @@ class Growth:
     Args:
         text: one phrase that says so.
         cause: why, probably.
-        is_harmless: whether every element that disagrees stands at a kink, or the disagreement is rounding.
+        is_harmless: whether every element that disagrees is at a kink, or the disagreement is rounding.
     """
 
     text: str

@@ -32,7 +32,7 @@ class OpRecord:
 
     Args:
         text: such as "d output 0[2] / d w[1] = 1.143, expected 4.573 by finite differences (ratio 0.25)".
-        found: the matrix that the entry stands in, output by input, by the backward.
+        found: the matrix of the entry, output by input, by the backward.
         expected: the same by finite differences.
         size: how much the two differ in the entry.
         input: the position of the input.

@@ -1,4 +1,4 @@
-"""The kernels that a check knows: by a key of device type and name, each refusing what its condition does not take."""
+"""Kernels of a target in checks: by a key of device type and name, each refusing what its condition does not take."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What the registry knows of a target that a check needs: whether its fake is derived, and its kernel replaced."""
+"""Facts of the registry that a check needs of a target: is its fake derived, or its kernel replaced?"""
 
 from custom_autograd.registration import registry
 from custom_autograd.registration.registry import OpRecord

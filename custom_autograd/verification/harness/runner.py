@@ -205,7 +205,7 @@ def _quiet() -> Iterator[list[warnings.WarningMessage]]:
     """Silence warnings and logging: torch warns of its own deprecations, and logs what it also raises.
 
     Yields:
-        What is kept: warnings that a kernel could not be built, and another one stands in.
+        What is kept: warnings that a kernel could not be built, and another one runs instead.
     """
     disabled = logging.root.manager.disable
     with warnings.catch_warnings(record=True) as kept, verification.quiet_vmap():

@@ -101,9 +101,9 @@ def _classes(target: Target, sample: Sample) -> list[str]:
     module = _module_of(target.subject)
     lines = []
     for cls in dict.fromkeys(_classes_in([*sample.args, *sample.kwargs.values()])):
-        is_beside = module is not None and cls.__module__ == module.__name__ and "." not in module.__name__
+        is_in_module = module is not None and cls.__module__ == module.__name__ and "." not in module.__name__
         home = "__import__('sys').modules[op.__module__]"
-        lines.append(f"{cls.__name__} = {home}.{cls.__qualname__}" if is_beside else _import_of(cls))
+        lines.append(f"{cls.__name__} = {home}.{cls.__qualname__}" if is_in_module else _import_of(cls))
     return lines
 
 

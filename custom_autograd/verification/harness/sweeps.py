@@ -84,7 +84,7 @@ def free_sizes(sample: Sample) -> frozenset[int]:
 def pinned_sizes(sample: Sample) -> frozenset[int]:
     """Return the sizes that tensors of integers have or fix: offsets end at one, and labels and indices lie below one.
 
-    Such a tensor is never resized, repeated or redrawn: only the author of the op knows what its numbers point at.
+    Such a tensor is never resized, repeated or redrawn: only the author of the op can say what its numbers point at.
     """
     found: set[int] = set()
     for tensor in sample.tensors():

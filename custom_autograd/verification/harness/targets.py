@@ -1,6 +1,6 @@
 """Anything that can be checked, seen through one interface: `Target`.
 
-CustomOp                             what its registry entry knows: schema, kernels, rules, samples
+CustomOp                             its op record: schema, kernels, rules, samples
 CustomOpDef, OpOverload              what the dispatcher's schema says
 torch.autograd.Function subclass     called through `apply`
 any callable on tensors              its signature, nothing else

@@ -72,12 +72,12 @@ def _swapped(values: list[Result]) -> list[Result]:
 def tensor_of(value: Result) -> Tensor | None:
     """Return the tensor itself, or the one that a callable returns; None for anything else.
 
-    A callable stands for a gradient that may not be wanted, and then may not find what it needs: that is None too.
+    A callable is a gradient that may not be wanted, and then may not find what it needs: that is None too.
     """
     if callable(value) and not isinstance(value, Tensor):
         try:
             value = value()
-        except Exception:  # noqa: BLE001 - a gradient that nobody wants may raise anything
+        except Exception:  # noqa: BLE001 - an unwanted gradient may raise anything
             return None
     return value if isinstance(value, Tensor) else None
 

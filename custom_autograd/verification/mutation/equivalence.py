@@ -22,7 +22,7 @@ from custom_autograd.verification.mutation.states import is_plain
 
 
 class Equivalence:
-    """Runs a right function beside a wrong one, and compares what they return and what they write to.
+    """Runs a right function next to a wrong one, and compares what they return and what they write to.
 
     Attributes:
         calls: how often the wrong function was called.
@@ -34,7 +34,7 @@ class Equivalence:
         self.has_changed = False
         self._returned: list[tuple[Tensor, Tensor]] = []
 
-    def beside(self, right: Function, wrong: Function) -> Function:
+    def paired(self, right: Function, wrong: Function) -> Function:
         """Return the wrong function, watched."""
 
         def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's function
@@ -100,7 +100,7 @@ def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Equivale
         samples: those that are not declared to raise.
     """
     equivalence = Equivalence()
-    with mutant.point.exchange(equivalence.beside(mutant.point.function, mutant.function())):
+    with mutant.point.exchange(equivalence.paired(mutant.point.function, mutant.function())):
         for sample in samples:
             for _, variant in layouts(sample):
                 _run(target, variant.with_tensors(_marked(variant, sample)), is_forward_mode=mutant.point.kind == "jvp")

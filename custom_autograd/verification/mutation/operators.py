@@ -24,7 +24,7 @@ class Operator:
         name: what reports call it.
         purpose: completes "the mistake of a rule that ...".
         kinds: the kinds of functions that it changes.
-        change: (site, function, part) -> the wrong function.
+        change: (mutation point, function, part) -> the wrong function.
         parts: a mutant for each; what "" or a name means is up to the operator.
     """
 
@@ -37,7 +37,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One operator at one site."""
+    """One operator at one mutation point."""
 
     point: MutationPoint
     operator: Operator

@@ -42,7 +42,7 @@ class Activation:
     def _put(self, mutant: Mutant) -> None:
         equivalence, wrong = Equivalence(), mutant.function()
         self.witnesses.append(equivalence)
-        watched = equivalence.beside(mutant.point.function, wrong) if self.is_watched else wrong
+        watched = equivalence.paired(mutant.point.function, wrong) if self.is_watched else wrong
         self.stack.enter_context(mutant.point.exchange(watched))
 
     def finish(self) -> None:

@@ -29,7 +29,7 @@ from custom_autograd.verification.harness.targets import target_of
 Function: TypeAlias = Callable[..., Any]
 """A user's rule or kernel (Any: of any signature)."""
 
-SiteRule: TypeAlias = Backward | Gradient | DropIn | Jvp
+PointRule: TypeAlias = Backward | Gradient | DropIn | Jvp
 Kind: TypeAlias = Literal["backward", "jvp", "kernel"]
 Style: TypeAlias = Literal["by name", "after ctx", "arguments"]
 
@@ -186,7 +186,7 @@ def _kernels_of(record: OpRecord) -> Iterator[MutationPoint]:
 
 
 @contextlib.contextmanager
-def _exchanged_rule(record: OpRecord, rule: SiteRule, function: Function) -> Iterator[None]:
+def _exchanged_rule(record: OpRecord, rule: PointRule, function: Function) -> Iterator[None]:
     _set_rule(record, replace(rule, function=function))
     try:
         yield
@@ -194,7 +194,7 @@ def _exchanged_rule(record: OpRecord, rule: SiteRule, function: Function) -> Ite
         _set_rule(record, rule)
 
 
-def _set_rule(record: OpRecord, rule: SiteRule) -> None:
+def _set_rule(record: OpRecord, rule: PointRule) -> None:
     with record.lock:
         record.registrations = record.registrations.with_(rule)
         record.forget()
@@ -239,7 +239,7 @@ def _of_definition(definition: verification.Definition) -> Iterator[MutationPoin
 @contextlib.contextmanager
 def _exchanged_backward(definition: verification.Definition, function: Function) -> Iterator[None]:
     before = definitions.backward_of(definition)
-    assert before is not None  # there is no site otherwise
+    assert before is not None  # there is no mutation point otherwise
     definitions.set_backward(definition, function)
     try:
         yield

@@ -84,7 +84,7 @@ def stale_saved(point: MutationPoint, function: Function, part: str) -> Function
     return _stale(function, point.is_saved)
 
 
-def _stale(function: Function, is_meant: Any) -> Function:  # Any: a method of the site, as map_arguments takes it
+def _stale(function: Function, is_meant: Any) -> Function:  # Any: a method of the point, as map_arguments takes it
     first: dict[object, list[Tensor]] = {}
 
     def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's function

@@ -76,7 +76,7 @@ def run_tests(command: Sequence[str], path: str | None, *, limit: float | None, 
         command: the program and its arguments.
         path: of the mutant.
         limit: wall time, s, after which it is ended.
-        is_watched: whether the right function runs beside the mutant.
+        is_watched: whether the right function runs next to the mutant.
     """
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ class Result:
         message: why it failed, was skipped or raised; empty where it passed.
         seconds: wall time, s.
         code: the check's code.
-        cause: why it failed, probably; empty where nobody knows.
+        cause: why it failed, probably; empty if unknown.
         seed: where its random numbers began.
         script: a program that shows the failure by itself, on the smallest sample that shows it; empty otherwise.
         accepted: why a failure is accepted (`Sample.xfail`); the status is then "skipped".
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def is_finding(self) -> bool:
-        """Return True if somebody has to act on it."""
+        """Return True if it needs an action."""
         return self.status in ("failed", "error")
 
 
