@@ -9,7 +9,7 @@ import torch
 
 from custom_autograd import declare
 from custom_autograd.core.schema import Schema
-from custom_autograd.dispatch.generated import program_of, source_of
+from custom_autograd.dispatch.generated import generated_code_of, source_of
 from custom_autograd.opdef import OpDef
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.registry import OpRecord
@@ -101,7 +101,7 @@ class Handle(OpDef):
     @property
     def function(self) -> type[torch.autograd.Function]:
         """Return the generated `torch.autograd.Function`, with `setup_context`."""
-        return program_of(self._record).function
+        return generated_code_of(self._record).function
 
     @property
     def source(self) -> str:

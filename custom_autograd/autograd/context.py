@@ -79,7 +79,7 @@ def unpack(tensors: Sequence[Tensor | None], saved: SavedValues, needs_input_gra
 
 
 class SavedValues(NamedTuple):
-    """What a Context holds besides tensors.
+    """The values of a Context besides tensors.
 
     Attributes:
         attributes: its attributes, where none can hold a tensor; else empty.

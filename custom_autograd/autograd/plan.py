@@ -17,7 +17,7 @@ Result = Argument | Output
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will happen when an op is differentiated.
+    """Plan of how an op is differentiated.
 
     Attributes:
         declaration: the op.

@@ -13,7 +13,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one call takes.
+    """Duration of one call.
 
     Attributes:
         minimum: of all rounds, µs: what the call itself costs, on a machine that others use too.

@@ -24,7 +24,7 @@ NAME = re.compile(r"\w[\w.+-]*")
 
 @dataclass(frozen=True, slots=True)
 class KernelOptions:
-    """What `register_kernel` was told about a kernel (Any: whatever was passed).
+    """Arguments of `register_kernel` about a kernel (Any: whatever was passed).
 
     Attributes:
         name: what `use_kernel` calls it; None for the device type, or "default".

@@ -33,7 +33,7 @@ RECOMPUTE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 class Checkpointing(Capability):
-    """What a mutating op does in the modes of selective checkpointing."""
+    """Calls of a mutating op in the modes of selective checkpointing."""
 
     name = "checkpointing"
 

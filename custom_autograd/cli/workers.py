@@ -48,7 +48,7 @@ class Task:
 
 @dataclass(slots=True)
 class Outcome:
-    """What is known of a task so far: what its process told, and the results, in order."""
+    """Facts about a task so far: the messages of its process, and the results, in order."""
 
     heard: Heard = field(default_factory=Heard)
     results: list[Result] = field(default_factory=list)

@@ -16,7 +16,7 @@ from custom_autograd.core.signatures import find_signature
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is written in the head of a function; it is read once for each declaration.
+    """The head of a function as written; it is read once for each declaration.
 
     Attributes:
         signature: what a call may pass; None for a builtin that does not say.

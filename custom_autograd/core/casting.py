@@ -18,7 +18,7 @@ OUTPUT_WORDS = (LOWER, FLOAT32, KEEP, INPUT)
 
 @dataclass(frozen=True, slots=True)
 class CastPolicy:
-    """What `register_autocast` said for one device type.
+    """Arguments of `register_autocast` for one device type.
 
     Attributes:
         device_type: such as "cpu"; tensors elsewhere are left alone.

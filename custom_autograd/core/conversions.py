@@ -21,7 +21,7 @@ GENERATOR_IN_GRAPH = "torch.compile cannot trace a torch.Generator"
 
 @dataclass(frozen=True, slots=True)
 class ArgumentType:
-    """How one Python type travels through the dispatcher.
+    """The way in which one Python type travels through the dispatcher.
 
     Attributes:
         spelling: the dispatcher's type, such as `Tensor?[]` or `int`.

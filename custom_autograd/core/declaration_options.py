@@ -11,7 +11,7 @@ from custom_autograd.core.errors import DeclarationError
 
 @dataclass(frozen=True, slots=True)
 class DeclarationOptions:
-    """What the author of an op said about its schema, next to the function itself."""
+    """The author's options for the schema of an op, next to the function itself."""
 
     op: str
     mutates: tuple[str, ...] | str

@@ -31,13 +31,13 @@ class RegistrarFor(Protocol[X_contra, Q]):
 
 
 class Method(Protocol[Q]):
-    """What a class has of a `Registrar`."""
+    """A `Registrar` as an attribute of a class."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Registrar[Q]: ...
 
 
 class MethodFor(Protocol[X_contra, Q]):
-    """What a class has of a `RegistrarFor`."""
+    """A `RegistrarFor` as an attribute of a class."""
 
     def __get__(self, instance: object, owner: type | None = None) -> RegistrarFor[X_contra, Q]: ...
 

@@ -108,7 +108,7 @@ class DeclarationError(CustomAutogradError, ValueError):
 
 
 class RegistrationError(CustomAutogradError):
-    """What was registered for an op does not fit its schema, or is already registered."""
+    """A registration does not fit the op's schema, or the rule is already registered."""
 
 
 class KernelError(CustomAutogradError):
@@ -148,7 +148,7 @@ Error = TypeVar("Error", bound=CustomAutogradError)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What errors about one op, or about one of its rules, have in common.
+    """The common part of errors about one op, or about one of its rules.
 
     Attributes:
         op: the qualified name of the op.

@@ -15,7 +15,7 @@ PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What is known of a tensor once its data are gone.
+    """Facts about a tensor that remain without its data.
 
     Attributes:
         shape: its sizes.
@@ -40,7 +40,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class WrapperMetadata(Metadata):
-    """What is known of a wrapper subclass: how it is put together as well, as its own `__tensor_flatten__` says.
+    """Facts about a wrapper subclass, with how it is put together, as its own `__tensor_flatten__` says.
 
     Attributes:
         cls: the subclass.

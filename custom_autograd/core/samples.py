@@ -128,7 +128,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """What a call is declared to raise: a class, and a regular expression that the message contains."""
+    """The error that a call is declared to raise: a class, and a regular expression that its message contains."""
 
     type: type[Exception]
     match: str

@@ -109,7 +109,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What an op takes and returns.
+    """Arguments and outputs of an op.
 
     Attributes:
         arguments: in the order of a call, keyword-only ones last.

@@ -1,6 +1,6 @@
 """What is registered with the dispatcher for every op: backends, Autograd, version counters.
 
-The registered functions look up the program of the op at each call, because the dispatcher cannot swap a kernel.
+The registered functions look up the generated code of the op at each call, because the dispatcher cannot swap a kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch import composition
 from custom_autograd.dispatch.call import make_call, make_traced
 from custom_autograd.dispatch.direct_calls import DirectCallTable
-from custom_autograd.dispatch.generated import program_of
+from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
@@ -62,7 +62,7 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
         if device_type not in record.kernels:
             tensor = first_tensor([*args, *kwargs.values()])
             raise record.kernels.missing(*_kind_of(tensor))
-        return program_of(record).kernel(device_type, *args, **kwargs)
+        return generated_code_of(record).kernel(device_type, *args, **kwargs)
 
     return backend
 
@@ -75,12 +75,12 @@ def _autograd(record: OpRecord) -> Callable[..., Any]:
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return program_of(record).autograd(keyset, *args, **kwargs)
+            return generated_code_of(record).autograd(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:
             values = [*args, *kwargs.values()]
             if not any(capability.explain(record, error, values) for capability in record.capabilities):
                 raise
-        return program_of(record).autograd(keyset, *args, **kwargs)
+        return generated_code_of(record).autograd(keyset, *args, **kwargs)
 
     return autograd
 

@@ -14,7 +14,7 @@ import torch
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import GradientUnavailable, KernelError
-from custom_autograd.dispatch.generated import program_of
+from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import dispatch, guards, transforms
 from custom_autograd.torch_private.compiler import outside_compilation
@@ -45,7 +45,7 @@ def autograd(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
         compose = find_composition(record)
         if compose is None:
             _refuse_lost_writes(record, [*args, *kwargs.values()])
-            return program_of(record).autograd(keyset, *args, **kwargs)
+            return generated_code_of(record).autograd(keyset, *args, **kwargs)
         is_view = record.declaration.schema.is_view
         if not is_view and not _is_to_be_composed(record, [*args, *kwargs.values()]):
             assert record.overload is not None

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
 from custom_autograd.dispatch.direct_source import NO_DIRECT_CALL, DirectCall
-from custom_autograd.dispatch.generated import program_of
+from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
@@ -140,9 +140,9 @@ class DirectCallTable:
     def _on_trial(self, direct_call: DirectCall, remember: Callable[[], None]) -> DirectCall:
         """Return a direct call whose first call is checked in full, and which is remembered once that has passed."""
         check, function, recorder, is_checked, _ = direct_call
-        program = program_of(self._record)
+        generated = generated_code_of(self._record)
         assert function is not None  # it was found
-        watched = program.watch(function) if is_checked else function
+        watched = generated.watch(function) if is_checked else function
 
         def run(*args: Any, **kwargs: Any) -> Any:
             result = watched(*args, **kwargs)
@@ -150,7 +150,7 @@ class DirectCallTable:
             return result
 
         def record_once(*args: Any) -> Any:
-            result = program.recorder(watched)(*args)
+            result = generated.recorder(watched)(*args)
             remember()
             return result
 
@@ -184,15 +184,15 @@ class DirectCallTable:
         record, device_type = self._record, tensors[0].device.type
         if device_type not in record.kernels and None not in record.kernels:
             return None
-        program = program_of(record)
-        function = program.choose(device_type)
+        generated = generated_code_of(record)
+        function = generated.choose(device_type)
         keys = [guards.keys_in_effect(tensor) for tensor in tensors]
         is_recorded = any(tensor.requires_grad for tensor in tensors) and any(autograd_key in its for its in keys)
-        if program.is_writing and (is_recorded or not all("ADInplaceOrView" in its for its in keys)):
+        if generated.is_writing and (is_recorded or not all("ADInplaceOrView" in its for its in keys)):
             return None
-        apply = program.recorder(function) if is_recorded and program.is_recording else None
-        is_blind = not program.is_writing and self._is_blind(function, tensors)
-        return guards.guard_of(tensors), function, apply, program.is_checked, is_blind
+        apply = generated.recorder(function) if is_recorded and generated.is_recording else None
+        is_blind = not generated.is_writing and self._is_blind(function, tensors)
+        return guards.guard_of(tensors), function, apply, generated.is_checked, is_blind
 
 
 def _each_once(tensors: tuple[Tensor, ...], pattern: Hashable) -> tuple[tuple[Tensor, ...], Hashable]:

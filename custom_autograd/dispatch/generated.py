@@ -1,4 +1,4 @@
-"""Program: everything that is generated for one op, and the small functions that its source calls."""
+"""GeneratedOp: everything that is generated for one op, and the small functions that its source calls."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from custom_autograd.values.named import Named
 from custom_autograd.values.results import ResultReader, Share
 
 
-class Program:
-    """What was generated for an op from its schema and its rules.
+class GeneratedOp:
+    """Code generated for an op from its schema and its rules.
 
     Attributes:
         source: the text.
@@ -129,22 +129,22 @@ def _around_backward(record: OpRecord, backward: Callable[..., Any]) -> Callable
     return backward
 
 
-def program_of(record: OpRecord) -> Program:
-    """Return the program of an op at the current level of validation, generated again after a change of its rules."""
+def generated_code_of(record: OpRecord) -> GeneratedOp:
+    """Return the generated code of an op at the current level of validation, made again after a change of its rules."""
     level = validation.level_of(record.validation)
-    programs = record.programs
-    program = programs.get(level)
-    if program is None:
+    by_level = record.generated
+    generated = by_level.get(level)
+    if generated is None:
         with record.lock:
-            program = programs.get(level) or Program(record, level)
-            programs[level] = program
-    found: Program = program  # type: ignore[assignment]  # only this function fills the table
+            generated = by_level.get(level) or GeneratedOp(record, level)
+            by_level[level] = generated
+    found: GeneratedOp = generated  # type: ignore[assignment]  # only this function fills the table
     return found
 
 
 def source_of(record: OpRecord) -> str:
     """Return the generated source of an op: the wrapper, the Function and the kernels' frame."""
-    return call_source(record) + program_of(record).source
+    return call_source(record) + generated_code_of(record).source
 
 
 def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter]:

@@ -17,7 +17,7 @@ from custom_autograd.kernels.compilers import TORCH, Compiler, run
 
 @dataclass(frozen=True)
 class Record:
-    """What the last build of a source used; kept next to the libraries, as JSON."""
+    """Inputs of the last build of a source; kept next to the libraries, as JSON."""
 
     library: str
     """The name of the library that was made."""

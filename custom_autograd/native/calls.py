@@ -18,7 +18,7 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.schema import Argument
 from custom_autograd.dispatch.direct_calls import DirectCallTable
 from custom_autograd.dispatch.direct_source import DirectCall
-from custom_autograd.dispatch.generated import Program, program_of
+from custom_autograd.dispatch.generated import GeneratedOp, generated_code_of
 from custom_autograd.native.recipes import RecipeFacts, facts_of
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
@@ -56,7 +56,7 @@ class NativeCalls:
     def __init__(self, record: OpRecord, native: ModuleType) -> None:
         schema = record.declaration.schema
         self._record = record
-        self._facts: tuple[Program, RecipeFacts] | None = None
+        self._facts: tuple[GeneratedOp, RecipeFacts] | None = None
         self._reader = ResultReader(record.declaration, record.kernels.describe)
         rows = tuple(map(_row, schema.arguments))
         visible = sum(1 << index for index, output in enumerate(schema.outputs) if not output.is_hidden)
@@ -112,11 +112,11 @@ class NativeCalls:
             return self._record.kernels.instead(function, reason)(*positional, **keywords)
 
     def _facts_for(self, found: DirectCall) -> RecipeFacts | None:
-        program = program_of(self._record)
-        if found[2] is None or not program.has_native_node or not program.is_checked:
+        generated = generated_code_of(self._record)
+        if found[2] is None or not generated.has_native_node or not generated.is_checked:
             return None
-        if self._facts is None or self._facts[0] is not program:
-            self._facts = program, facts_of(program)
+        if self._facts is None or self._facts[0] is not generated:
+            self._facts = generated, facts_of(generated)
         facts = self._facts[1]
         return None if facts.quick is None and facts.rule is None else facts
 

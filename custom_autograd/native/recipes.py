@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from custom_autograd.autograd.vjp import Step
-from custom_autograd.dispatch.generated import Program
+from custom_autograd.dispatch.generated import GeneratedOp
 from custom_autograd.torch_private.compiled_backward import trace_backward
 from custom_autograd.torch_private.functions import name_of_nodes
 from custom_autograd.torch_private.native_context import NativeContext, running_context
@@ -21,7 +21,7 @@ _ids = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class RecipeFacts:
-    """What native code is told of the nodes of an op.
+    """Facts for native code about the nodes of an op.
 
     Attributes:
         id: a number that no other rules have, by which compiled autograd recognises a graph.
@@ -59,7 +59,7 @@ class RecipeFacts:
 
 @dataclass(frozen=True, slots=True)
 class RuleFacts:
-    """What native code is told of the one rule of an op.
+    """Facts for native code about the one rule of an op.
 
     Attributes:
         function: the rule.
@@ -85,41 +85,43 @@ class RuleFacts:
     note: Any
 
 
-def facts_of(program: Program) -> RecipeFacts:
-    """Return what native code is told of the nodes that a program records."""
-    writer, schema = program.writer, program.plan.declaration.schema
+def facts_of(generated: GeneratedOp) -> RecipeFacts:
+    """Return facts for native code about the nodes that generated code records."""
+    writer, schema = generated.writer, generated.plan.declaration.schema
     inputs, outputs = list(schema.argument_names), list(schema.output_names)
     saved = []
     for name in writer.saved_tensors:
         is_output = name not in inputs
         index = outputs.index(name) if is_output else inputs.index(name)
-        users = ALWAYS if writer.is_always_saved(name) else sum(1 << inputs.index(u) for u in program.plan.saved[name])
+        users = (
+            ALWAYS if writer.is_always_saved(name) else sum(1 << inputs.index(u) for u in generated.plan.saved[name])
+        )
         saved.append((is_output, index, users, name))
     return RecipeFacts(
         id=next(_ids),
-        name=name_of_nodes(program.function),
-        is_checked=program.is_checked,
+        name=name_of_nodes(generated.function),
+        is_checked=generated.is_checked,
         list_inputs=tuple(int(argument.is_tensor_list) for argument in schema.arguments),
         differentiable_inputs=tuple(int(argument.is_differentiable) for argument in schema.arguments),
         differentiable_outputs=tuple(int(output.is_differentiable) for output in schema.outputs),
         saved=tuple(saved),
         kept=tuple(inputs.index(name) for name in writer.saved_values),
-        quick=program.native_quick,
-        general=program.function.backward,
-        fit=partial(_fit, program),
-        context=partial(_context, program, tuple(writer.saved_values)),
+        quick=generated.native_quick,
+        general=generated.function.backward,
+        fit=partial(_fit, generated),
+        context=partial(_context, generated, tuple(writer.saved_values)),
         trace=trace_backward,
-        rule=_sole_rule_of(program),
+        rule=_sole_rule_of(generated),
     )
 
 
-def _sole_rule_of(program: Program) -> RuleFacts | None:
+def _sole_rule_of(generated: GeneratedOp) -> RuleFacts | None:
     """Return the one rule of an op, if native code can call it by itself."""
-    writer, steps = program.writer, program.derivatives.vjp.steps
-    if len(steps) != 1 or program.plan.uncovered or program.has_wrapped_backward:
+    writer, steps = generated.writer, generated.derivatives.vjp.steps
+    if len(steps) != 1 or generated.plan.uncovered or generated.has_wrapped_backward:
         return None
-    step, outputs = steps[0], list(program.plan.declaration.schema.output_names)
-    inputs = list(program.plan.declaration.schema.argument_names)
+    step, outputs = steps[0], list(generated.plan.declaration.schema.output_names)
+    inputs = list(generated.plan.declaration.schema.argument_names)
     arguments = []
     for name in step.rule.names:
         if name in step.results:
@@ -140,49 +142,49 @@ def _sole_rule_of(program: Program) -> RuleFacts | None:
         arguments=tuple(arguments),
         inputs=tuple(map(inputs.index, step.reader.inputs)),
         names=step.reader.inputs,
-        unnamed=tuple(outputs.index(name) for name in program.plan.unnamed_results),
+        unnamed=tuple(outputs.index(name) for name in generated.plan.unnamed_results),
         is_once_differentiable=step.rule.is_once_differentiable,
-        read=partial(_read, program, step),
+        read=partial(_read, generated, step),
         note=step.note,
     )
 
 
-def _read(program: Program, step: Step, result: Any) -> tuple[Any, ...]:
+def _read(generated: GeneratedOp, step: Step, result: Any) -> tuple[Any, ...]:
     """Return the gradients in a result that is neither a tuple nor a dict of them, or raise."""
     running = running_context()
     try:
         return tuple(
-            step.reader.read(result, _needs_of(program, running), program.derivatives.known_of(running)).values()
+            step.reader.read(result, _needs_of(generated, running), generated.derivatives.known_of(running)).values()
         )
     except Exception as error:
         step.note(error)
         raise
 
 
-def _fit(program: Program, index: int, gradient: Any) -> Any:
+def _fit(generated: GeneratedOp, index: int, gradient: Any) -> Any:
     """Return a gradient that native code found not to fit its input, as the step of its rule makes it; or raise."""
-    name = program.plan.declaration.schema.argument_names[index]
-    step = next(step for step in program.derivatives.vjp.steps if name in step.reader.inputs)
+    name = generated.plan.declaration.schema.argument_names[index]
+    step = next(step for step in generated.derivatives.vjp.steps if name in step.reader.inputs)
     running = running_context()
-    need = _needs_of(program, running)[name]
+    need = _needs_of(generated, running)[name]
     try:
-        return step.reader.one(name, gradient, need, lambda: program.derivatives.known_of(running)[name])
+        return step.reader.one(name, gradient, need, lambda: generated.derivatives.known_of(running)[name])
     except Exception as error:
         step.note(error)
         raise
 
 
-def _needs_of(program: Program, context: NativeContext) -> dict[str, Any]:
+def _needs_of(generated: GeneratedOp, context: NativeContext) -> dict[str, Any]:
     """Return, by differentiable input, whether its gradient is needed; a list of bools for a list."""
     needed = context.needs_input_grad
-    if program.writer.has_lists:
+    if generated.writer.has_lists:
         needed = restore(needed[1:], context.layout.inputs)  # type: ignore[attr-defined]  # as on ctx
-    found = dict(zip(program.plan.declaration.schema.argument_names, needed, strict=True))
-    return {name: found[name] for name in program.writer.differentiable}
+    found = dict(zip(generated.plan.declaration.schema.argument_names, needed, strict=True))
+    return {name: found[name] for name in generated.writer.differentiable}
 
 
 def _context(
-    program: Program,
+    generated: GeneratedOp,
     names: Sequence[str],
     node: Any,
     saved: Any,
@@ -191,9 +193,9 @@ def _context(
     kept: Any,
     is_traced: bool,
 ) -> NativeContext:
-    context: Any = NativeContext(program.function, node, saved, needs)
+    context: Any = NativeContext(generated.function, node, saved, needs)
     if lengths is not None:
-        schema, writer = program.plan.declaration.schema, program.writer
+        schema, writer = generated.plan.declaration.schema, generated.writer
         are_lists = [argument.is_tensor_list for argument in schema.arguments]
         context.layout = Layout(list(map(_length, lengths[0], are_lists)))
         context.layout.outputs = [SINGLE] * len(schema.outputs)
@@ -202,7 +204,7 @@ def _context(
     for name, value in zip(names, kept, strict=True):
         setattr(context, f"kept_{name}", value)
     if is_traced:  # Dynamo reads it, and cannot ask the graph
-        context.known = program.derivatives.known_of(context)
+        context.known = generated.derivatives.known_of(context)
     return context  # type: ignore[no-any-return]  # it is one
 
 

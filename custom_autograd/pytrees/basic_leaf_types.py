@@ -24,7 +24,7 @@ TORCH_CONSTANTS = classes_held_as("t")
 
 @dataclass(slots=True)
 class Parts:
-    """What travels next to the text of a structure."""
+    """Values that travel next to the text of a structure."""
 
     tensors: list[Any] = field(default_factory=list)
     ints: list[Any] = field(default_factory=list)

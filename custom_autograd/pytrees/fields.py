@@ -76,7 +76,7 @@ class Node(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What the schema can say itself."""
+    """An argument or result that the schema can express itself."""
 
     name: str
     path: str
@@ -161,7 +161,7 @@ def _run(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """What varies from call to call."""
+    """A container whose shape varies from call to call."""
 
     name: str
     path: str

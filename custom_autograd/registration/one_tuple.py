@@ -28,7 +28,7 @@ Call = Callable[..., Any]  # Any: takes and returns what the schema says
 
 
 class _Here(threading.local):
-    """Whether a kernel of the second op runs in this thread; what that calls stays with the second op."""
+    """True while a kernel of the second op runs in this thread; what that calls stays with the second op."""
 
     is_in_output = False
 

@@ -65,7 +65,7 @@ class OpRecord:
         uncalled: the handles whose classes have no generated `__call__` yet.
         call_behind: what the class's own `__call__` runs, where a compiler has seen that before the first eager call.
         direct_calls: the calls that are known to need no dispatcher.
-        programs: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
+        generated: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
         validation: the op's own level of validation, or None.
         capabilities: the subsystems of PyTorch that know the op.
         is_traced: its fake has run, so that compiled graphs may hold the op.
@@ -90,7 +90,7 @@ class OpRecord:
         self.uncalled: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
         self.call_behind: GeneratedCall | None = None
         self.direct_calls: DirectCalls | None = None
-        self.programs: dict[str, GeneratedCode] = {}
+        self.generated: dict[str, GeneratedCode] = {}
         self.validation: str | None = None
         self.capabilities: tuple[Capability, ...] = ()
         self.is_traced = False
@@ -128,7 +128,7 @@ class OpRecord:
 
     def forget(self) -> None:
         """Drop what was generated from rules and kernels that have changed."""
-        self.programs = {}
+        self.generated = {}
         changes.note()
 
     def _conflict(self, new: AnyRegistration, taken: AnyRegistration) -> RegistrationError:
@@ -260,7 +260,7 @@ def renew_locks() -> None:
     _lock = threading.RLock()
     for record in list(_ALIVE):
         if not record.lock.acquire(blocking=False):
-            record.programs = {}
+            record.generated = {}
         record.lock = threading.RLock()
         if record.direct_calls is not None:
             record.direct_calls.forget()

@@ -171,7 +171,7 @@ class Jvp(NamedRule):
 
 @dataclass(frozen=True, slots=True)
 class Fake(Rule):
-    """What the op returns, without data, from `register_fake`."""
+    """The op's results without data, from `register_fake`."""
 
     kind = "fake"
 
@@ -217,7 +217,7 @@ class Autocast(Registration):
 
 @dataclass(frozen=True, slots=True)
 class Effect(Registration):
-    """How compilers order calls of the op, from `register_effect`.
+    """The order in which compilers keep calls of the op, from `register_effect`.
 
     Attributes:
         effect: a member of torch's EffectType, which has no public name, or None.
@@ -234,7 +234,7 @@ class Effect(Registration):
 
 @dataclass(frozen=True, slots=True)
 class TorchDispatch(Rule):
-    """What the op does for a tensor subclass or a mode, from `register_torch_dispatch`."""
+    """The rule of the op for a tensor subclass or a mode, from `register_torch_dispatch`."""
 
     kind = "torch_dispatch"
     cls: type

@@ -18,7 +18,7 @@ from torch.nested._internal.nested_tensor import NestedTensor as NestedTensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Raggedness:
-    """Where the components of a jagged tensor lie in its values.
+    """Layout of the components of a jagged tensor in its values.
 
     Attributes:
         offsets: where each begins, and where the last one ends.

@@ -85,7 +85,7 @@ def function_of_definition(definition: Definition) -> Callable[..., object]:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a backward returned, as it is: one gradient per argument, and how many arguments there were."""
+    """The gradients that a backward returned, unchanged, one per argument, and the number of arguments."""
 
     grads: tuple[object, ...]
     arguments: int

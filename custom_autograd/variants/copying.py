@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, KernelError
-from custom_autograd.dispatch.generated import program_of
+from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import functions, transforms
@@ -133,7 +133,7 @@ def _is_kept_for_backward(record: OpRecord, given: Tensor, args: Sequence[Any], 
         return False
     if torch.compiler.is_dynamo_compiling():
         return True  # a compiler drops a copy that is never read
-    plan = program_of(record).plan
+    plan = generated_code_of(record).plan
     if plan.drop_in is not None or plan.jvp is not None or adapter_of(record.declaration).has_containers:
         return True
     names = record.declaration.schema.argument_names

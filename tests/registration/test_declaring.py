@@ -312,9 +312,9 @@ def test_the_generated_source_of_every_awkward_name_is_python():
         record = (
             find_record(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._record
         )
-        from custom_autograd.dispatch.generated import program_of
+        from custom_autograd.dispatch.generated import generated_code_of
 
-        assert ast.parse(program_of(record).source)
+        assert ast.parse(generated_code_of(record).source)
 
 
 @pytest.mark.parametrize("option", [{"mutates_args": 3}, {"device_types": 3}, {"hidden": 3}, {"tags": ["x"]}], ids=str)

@@ -183,7 +183,7 @@ def test_a_mode_inside_an_overload_s_call_finds_grad_mode_off():
     x = torch.ones(3)
     for _ in range(3):
         op(x)
-    autograd = op._record.programs["cheap"].autograd
+    autograd = op._record.generated["cheap"].autograd
     keyset = torch._C._dispatch_keys(x)
     with Heavy():
         assert [False] * 3 == [autograd(keyset, x).requires_grad for _ in range(3)]
@@ -280,13 +280,13 @@ def test_an_interrupt_leaves_grad_mode_as_it_was(interrupted, way):
     x = torch.ones(3)
     for _ in range(3):
         op(x)
-    program = op._record.programs["cheap"]
+    generated = op._record.generated["cheap"]
     calls = {
         "op": (type(op).__call__, (op, x)),
         "writing op": (type(op).__call__, (op, x)),
-        "overload": (program.autograd, (torch._C._dispatch_keys(x), x)),
-        "writing overload": (program.autograd, (torch._C._dispatch_keys(x), x)),
-        "kernel": (program.kernel, ("cpu", x)),
+        "overload": (generated.autograd, (torch._C._dispatch_keys(x), x)),
+        "writing overload": (generated.autograd, (torch._C._dispatch_keys(x), x)),
+        "kernel": (generated.kernel, ("cpu", x)),
     }
     function, arguments = calls[way]
     function.__globals__["set_grad_enabled"] = interrupted

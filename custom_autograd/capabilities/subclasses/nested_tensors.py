@@ -16,7 +16,7 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.capabilities.subclasses.ragged import nested_of, to_values
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.schema import Argument
-from custom_autograd.dispatch.generated import program_of
+from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
@@ -42,7 +42,7 @@ def attach(record: OpRecord, has_rule: Callable[[], bool]) -> Callable[..., Any]
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         if has_rule():
-            return program_of(record).autograd(keyset, *args, **kwargs)
+            return generated_code_of(record).autograd(keyset, *args, **kwargs)
         return over_values(*args, **kwargs)
 
     implement(record, "AutogradNestedTensor", autograd, with_keyset=True)

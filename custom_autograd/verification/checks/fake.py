@@ -31,7 +31,7 @@ LONG = 1031
 
 
 class Fake(Check):
-    """What the fake kernel says, against what the real kernel returns."""
+    """The fake kernel's results, compared with the real kernel's."""
 
     name = "fake"
     code = "C01"

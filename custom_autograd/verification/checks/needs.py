@@ -76,7 +76,7 @@ class Step:
 
 @dataclass(slots=True)
 class Backward:
-    """What ran in a backward, in order, and the gradients; tensors are kept, so that memory is not given out twice."""
+    """The ops of a backward, in order, and the gradients; tensors are kept, so that no memory is reused."""
 
     grads: tuple[Tensor, ...] = ()
     steps: list[Step] = field(default_factory=list)

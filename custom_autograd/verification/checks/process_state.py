@@ -14,7 +14,7 @@ from custom_autograd.verification.harness.targets import Target
 
 
 class ProcessState(Check):
-    """What was changed is put back after it is reported.
+    """Settings of the process before and after a call; what was changed is put back after it is reported.
 
     A setting that earlier calls have left changed already is set to another value first, so that the call changes it
     again.

@@ -59,7 +59,7 @@ class Saved(Check):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What one forward saved, in order, what a message calls each, and the node that did."""
+    """The tensors that one forward saved, in order, with their labels in messages, and the node."""
 
     tensors: tuple[Tensor, ...]
     labels: tuple[str, ...]
@@ -152,7 +152,7 @@ def _edited(function: TensorFunction) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Which of the saved tensors each order reads, and of which the shape or dtype; None if nothing can be told."""
+    """The saved tensors that each order reads, and those of which it reads the shape or dtype; None if unknown."""
 
     tensors: tuple[Tensor, ...]
     labels: tuple[str, ...]

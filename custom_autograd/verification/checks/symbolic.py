@@ -32,7 +32,7 @@ MOST_EDGES = 4
 
 
 class Symbolic(Check):
-    """What the fake kernel says of symbolic sizes, against what the real kernel returns for larger ones."""
+    """The fake kernel's results for symbolic sizes, compared with the real kernel's for larger ones."""
 
     name = "symbolic"
     code = "C02"

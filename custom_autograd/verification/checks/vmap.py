@@ -79,7 +79,7 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What a loop over a batch gives, computed once for all dimensions along which the batch may lie.
+    """Results of a loop over a batch, computed once for all dimensions along which the batch may lie.
 
     Args:
         call: what is called.

@@ -22,7 +22,7 @@ from custom_autograd.verification.harness.precision import Precision
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What the disagreement is.
+    """The kind of a disagreement.
 
     Args:
         text: one phrase that says so.

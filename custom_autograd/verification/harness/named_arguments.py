@@ -10,7 +10,7 @@ from custom_autograd.pytrees.fields import plain_fields
 
 @dataclass(frozen=True, slots=True)
 class TargetArgument:
-    """What is known of one argument of a target."""
+    """Facts about one argument of a target."""
 
     name: str
     is_mutated: bool = False

@@ -22,7 +22,7 @@ BUILT_IN = ("aten", "prim", "prims")
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """What one call gave.
+    """Outcome of one call.
 
     Args:
         inputs: the leaves it was called on, each of which requires grad.

@@ -23,7 +23,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Heard:
-    """What a process has told so far."""
+    """Messages of a process so far."""
 
     results: list[Result] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)

@@ -40,7 +40,7 @@ class CannotForkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a child ended: None for the code if it finished its work, and what faulthandler wrote."""
+    """The end of a child: None for the code if it finished its work, and what faulthandler wrote."""
 
     exit_code: int | None
     trace: str = ""

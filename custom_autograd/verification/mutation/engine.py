@@ -27,7 +27,7 @@ from custom_autograd.verification.report import Result
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What tests say of a mutant.
+    """Outcome of the tests on a mutant.
 
     Args:
         by: the names of what failed; none where everything passed.

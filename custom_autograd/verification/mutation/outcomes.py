@@ -14,7 +14,7 @@ samples never call the function, such as a kernel of a device that is not there.
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one mutant.
+    """Outcome of one mutant.
 
     Args:
         op: the op's name.

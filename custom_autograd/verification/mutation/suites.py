@@ -34,7 +34,7 @@ SHORTEST_LIMIT = 60.0  # s
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of a test suite left behind."""
+    """Outcome of one run of a test suite."""
 
     code: int
     output: str

@@ -21,7 +21,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one check found on one op: the kind, the word that is shown, a sentence, and the number of its details."""
+    """Outcome of one check on one op: its kind, the word that is shown, a sentence, and the number of its details."""
 
     kind: Kind
     label: str

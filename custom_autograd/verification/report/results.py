@@ -11,7 +11,7 @@ error: the check or the op raised."""
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one check found on one sample of one op.
+    """Outcome of one check on one sample of one op.
 
     Args:
         op: the op's name.
