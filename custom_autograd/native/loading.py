@@ -14,7 +14,7 @@ library = Library()
 
 
 def attach(record: OpRecord) -> None:
-    """Give the calls of an op to native code, once it is there; ask for it if it is not."""
+    """Pass the calls of an op to native code once it is loaded, and start loading it if it is not."""
     table = record.direct_calls
     if not isinstance(table, DirectCallTable) or table.native is not None:
         return

@@ -72,7 +72,7 @@ class Single:
         return {"T": "a tensor", "I": "an int", "F": "a float"}[self.letter]
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As in Kind."""
+        """Implement `Kind`."""
         if not self.accepts(value):
             refuse(path, self.label, value)
         if self.letter == "T":
@@ -84,7 +84,7 @@ class Single:
         return f"'{self.letter}'"
 
     def accepts(self, value: Any) -> bool:
-        """As in Kind."""
+        """Implement `Kind`."""
         if self.letter == "T":
             return isinstance(value, Tensor)
         if isinstance(value, bool):
@@ -94,7 +94,7 @@ class Single:
         return isinstance(value, (float, torch.SymFloat, int))
 
     def inner(self) -> Sequence[Kind]:
-        """As in Kind."""
+        """Implement `Kind`."""
         return ()
 
 
@@ -116,7 +116,7 @@ class Constant:
         return " or ".join(names)
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As in Kind."""
+        """Implement `Kind`."""
         if not self.accepts(value):
             refuse(path, self.label, value)
         if isinstance(value, enum.Enum):
@@ -131,14 +131,14 @@ class Constant:
         return f"('=', {value!r})"
 
     def accepts(self, value: Any) -> bool:
-        """As in Kind."""
+        """Implement `Kind`."""
         if self.values:
             return any(type(value) is type(one) and value == one for one in self.values)
         is_single = isinstance(value, (enum.Enum, *TORCH_CONSTANTS))
         return type(value) in self.types or (is_single and isinstance(value, self.types))
 
     def inner(self) -> Sequence[Kind]:
-        """As in Kind."""
+        """Implement `Kind`."""
         return ()
 
 
@@ -150,7 +150,7 @@ class Choice:
     label: str
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As in Kind."""
+        """Implement `Kind`."""
         able = [kind for kind in self.kinds if kind.accepts(value)]
         for kind in able[:-1]:
             lengths = len(parts.tensors), len(parts.ints), len(parts.floats)
@@ -163,11 +163,11 @@ class Choice:
         return able[-1].encode(value, parts, path)
 
     def accepts(self, value: Any) -> bool:
-        """As in Kind."""
+        """Implement `Kind`."""
         return any(kind.accepts(value) for kind in self.kinds)
 
     def inner(self) -> Sequence[Kind]:
-        """As in Kind."""
+        """Implement `Kind`."""
         return self.kinds
 
 
@@ -179,7 +179,7 @@ class Many:
     is_tuple: bool = False
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As in Kind."""
+        """Implement `Kind`."""
         if not self.accepts(value):
             refuse(path, "a tuple" if self.is_tuple else "a list", value)
         texts = [f", {self.kind.encode(item, parts, f'{path}[{index}]')}" for index, item in enumerate(value)]
@@ -187,11 +187,11 @@ class Many:
         return f"('{head}',{''.join(texts)[1:]})"
 
     def accepts(self, value: Any) -> bool:
-        """As in Kind."""
+        """Implement `Kind`."""
         return isinstance(value, list) or type(value) in (tuple, torch.Size)
 
     def inner(self) -> Sequence[Kind]:
-        """As in Kind."""
+        """Implement `Kind`."""
         return (self.kind,)
 
 
@@ -203,7 +203,7 @@ class Table:
     kind: Kind
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As in Kind."""
+        """Implement `Kind`."""
         if not isinstance(value, dict):
             refuse(path, "a dict", value)
         texts = []
@@ -214,9 +214,9 @@ class Table:
         return f"('d',{', '.join(texts)})"
 
     def accepts(self, value: Any) -> bool:
-        """As in Kind."""
+        """Implement `Kind`."""
         return isinstance(value, dict)
 
     def inner(self) -> Sequence[Kind]:
-        """As in Kind."""
+        """Implement `Kind`."""
         return (self.kind,)

@@ -84,25 +84,25 @@ class Plain:
     kind: Kind | None = None  # of a field of a container, if known
 
     def flat(self) -> dict[str, Any]:
-        """As in Node."""
+        """Implement `Node`."""
         return {self.name: self.annotation}
 
     def take(self, value: Any) -> list[Any]:
-        """As in Node."""
+        """Implement `Node`."""
         if self.kind is not None and not self.kind.accepts(value):
             self.kind.encode(value, Parts(), self.path)  # says what is expected
         return [value]
 
     def give(self, get: Get) -> Any:
-        """As in Node."""
+        """Implement `Node`."""
         return get(self.name)
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
-        """As in Node."""
+        """Implement `Node`."""
         return get(self.name)
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
-        """As in Node."""
+        """Implement `Node`."""
         return {self.name: value}
 
 
@@ -116,26 +116,26 @@ class Record:
     fields: tuple[Node, ...]
 
     def flat(self) -> dict[str, Any]:
-        """As in Node."""
+        """Implement `Node`."""
         return {name: annotation for field in self.fields for name, annotation in field.flat().items()}
 
     def take(self, value: Any) -> list[Any]:
-        """As in Node."""
+        """Implement `Node`."""
         found = self.record.read(value)
         if found is None:
             raise MisfitError(self.path, self.record.label, self.record.describe(value))
         return [one for i, field in enumerate(self.fields) for one in field.take(found[i])]
 
     def give(self, get: Get) -> Any:
-        """As in Node."""
+        """Implement `Node`."""
         return self.record.make([field.give(get) for field in self.fields])
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
-        """As in Node."""
+        """Implement `Node`."""
         return self.record.make_plain([field.mirror(get, structure, blank) for field in self.fields])
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
-        """As in Node."""
+        """Implement `Node`."""
         if value is None:
             return {name: None for field in self.fields for name in field.collect(None, structure)}
         if callable(value) and not isinstance(value, (Tensor, self.record.cls)):
@@ -174,33 +174,33 @@ class Free:
         return f"{self.name}_structure"
 
     def flat(self) -> dict[str, Any]:
-        """As in Node."""
+        """Implement `Node`."""
         types: dict[str, Any] = {"T": list[Tensor], "I": list[int], "F": list[float]}
         names = {"T": self.name, "I": f"{self.name}_ints", "F": f"{self.name}_floats"}
         return {**{names[letter]: kind for letter, kind in types.items() if letter in self.inside}, self.text: str}
 
     def take(self, value: Any) -> list[Any]:
-        """As in Node."""
+        """Implement `Node`."""
         parts = Parts()
         text = self.kind.encode(value, parts, self.path)
         rows = (("T", parts.tensors), ("I", parts.ints), ("F", parts.floats))
         return [*(row for letter, row in rows if letter in self.inside), text]
 
     def give(self, get: Get) -> Any:
-        """As in Node."""
+        """Implement `Node`."""
         names = {"T": self.name, "I": f"{self.name}_ints", "F": f"{self.name}_floats"}
         rows = {letter: iter(get(name)) for letter, name in names.items() if letter in self.inside}
         return treespecs.rebuild(self._treespec(get), lambda letter: next(rows[letter]))
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
-        """As in Node."""
+        """Implement `Node`."""
         node = self._treespec(structure)
         found = get(self.name) if "T" in self.inside else None
         row = iter(found if isinstance(found, (list, tuple)) else [blank] * treespecs.count_tensors(node))
         return treespecs.rebuild(node, lambda letter: next(row) if letter == "T" else blank, is_plain=True)
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
-        """As in Node."""
+        """Implement `Node`."""
         if value is None or "T" not in self.inside:
             return {self.name: None}
         node = self._treespec(structure)

@@ -49,7 +49,7 @@ class Fields:
         return _kinds_of(self.record.cls) if self.record.style in BY_CLASS else self.own
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As in Kind."""
+        """Implement `Kind`."""
         record, found = self.record, self.record.read(value)
         if found is None:
             raise MisfitError(path, record.label, record.describe(value))
@@ -61,11 +61,11 @@ class Fields:
         return f"({', '.join([head, *texts])},)"
 
     def accepts(self, value: Any) -> bool:
-        """As in Kind."""
+        """Implement `Kind`."""
         return self.record.read(value) is not None
 
     def inner(self) -> Sequence[Kind]:
-        """As in Kind."""
+        """Implement `Kind`."""
         return self.kinds()
 
 
@@ -76,7 +76,7 @@ class Registered:
     node: NodeType
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As in Kind."""
+        """Implement `Kind`."""
         cls = self.node.cls
         if type(value) is not cls:
             refuse(path, f"a {cls.__name__}", value)
@@ -87,11 +87,11 @@ class Registered:
         return f"({', '.join([repr('p'), repr(name_of(cls)), repr(context), *texts])},)"
 
     def accepts(self, value: Any) -> bool:
-        """As in Kind."""
+        """Implement `Kind`."""
         return type(value) is self.node.cls
 
     def inner(self) -> Sequence[Kind]:
-        """As in Kind."""
+        """Implement `Kind`."""
         return (ANYTHING,)
 
 
@@ -117,18 +117,18 @@ class Anything:
     """Whatever the value is: `Any`, or a container without further annotation."""
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As in Kind."""
+        """Implement `Kind`."""
         kind = self._find(value)
         if kind is None:
             refuse(path, "tensors, numbers, strings, dtypes, Enums, and containers of those", value)
         return kind.encode(value, parts, path)
 
     def accepts(self, value: Any) -> bool:
-        """As in Kind."""
+        """Implement `Kind`."""
         return self._find(value) is not None
 
     def inner(self) -> Sequence[Kind]:
-        """As in Kind."""
+        """Implement `Kind`."""
         return tuple(map(Single, "TIF"))
 
     def _find(self, value: Any) -> Kind | None:

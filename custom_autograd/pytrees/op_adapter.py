@@ -106,58 +106,58 @@ class ContainerAdapter(OpAdapter):
         self.nodes = tuple(all_nodes(self.tree.inputs))
 
     def around(self, flat: T, wrap: Callable[[ArgumentTree, T], T]) -> T:
-        """As for every op."""
+        """Override `OpAdapter`."""
         return wrap(self.tree, flat)
 
     def argument_names(self) -> tuple[str, ...]:
-        """As for every op."""
+        """Override `OpAdapter`."""
         return tuple(self.tree.signature.parameters)
 
     def parameters(self) -> Parameters:
-        """As for every op."""
+        """Override `OpAdapter`."""
         return self.tree.parameters()
 
     def output_names(self) -> tuple[str, ...]:
-        """As for every op."""
+        """Override `OpAdapter`."""
         results = self.tree.results
         return super().output_names() if results is None else tuple(node.name for node in results.nodes)
 
     def differentiable_names(self) -> tuple[str, ...]:
-        """As for every op."""
+        """Override `OpAdapter`."""
         return ByName(self.tree, self.declaration).differentiable_names()
 
     def kernel(self, function: Function) -> Function:
-        """As for every op; it raises RegistrationError if the arguments do not fit."""
+        """Override `OpAdapter`; raises RegistrationError if the arguments do not fit."""
         check_call(self.tree, self.declaration, "kernel", function)
         return flat_kernel_function(self.tree, self.schema, function, str(self.declaration.name))
 
     def by_position(self, slot: str, function: Function) -> Function:
-        """As for every op; it raises RegistrationError if the arguments do not fit."""
+        """Override `OpAdapter`; raises RegistrationError if the arguments do not fit."""
         check_call(self.tree, self.declaration, slot, function)
         return flat_function(self.tree, function, str(self.declaration.name), slot)
 
     def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...]) -> tuple[Function, tuple[str, ...]]:
-        """As for every op; it raises RegistrationError if a parameter names nothing."""
+        """Override `OpAdapter`; raises RegistrationError if a parameter names nothing."""
         by_name = ByName(self.tree, self.declaration)
         return by_name.gradient_rule(slot, function, inputs), by_name.flat_inputs(inputs)
 
     def jvp_rule(self, function: Function) -> Function:
-        """As for every op; it raises RegistrationError if a parameter names nothing."""
+        """Override `OpAdapter`; raises RegistrationError if a parameter names nothing."""
         return ByName(self.tree, self.declaration).jvp_rule(function)
 
     def drop_in(self, backward: Function, setup_context: Function | None) -> tuple[Function, Function | None]:
-        """As for every op."""
+        """Override `OpAdapter`."""
         flat = TorchStyle(self.tree, self.declaration, backward, setup_context)
         return flat.backward, flat.setup
 
     def vmap_rule(self, function: Function) -> Function:
-        """As for every op; it raises RegistrationError if the arguments do not fit."""
+        """Override `OpAdapter`; raises RegistrationError if the arguments do not fit."""
         positional, keywords = self.tree.own_names()
         rules.check_signature(self.declaration, "vmap rule", function, ["info", "in_dims", *positional], keywords)
         return flat_vmap(self.tree, self.declaration, function)
 
     def by_name(self, values: Any) -> Any:
-        """As for every op."""
+        """Override `OpAdapter`."""
         return by_flat_name(self.tree, values)
 
 

@@ -80,7 +80,7 @@ def destroy(library: torch.library.Library) -> None:
 
 
 def increment_version(tensors: Any) -> None:  # Any: a tensor, None, or a list of those
-    """Tell autograd that memory was written to."""
+    """Record in autograd that memory was written to."""
     if isinstance(tensors, (list, tuple)):
         tensors = [tensor for tensor in tensors if tensor is not None]  # torch refuses None in a list
     if tensors is not None:

@@ -33,7 +33,7 @@ class ResultReader:
         *,
         share: Share = lambda _, tensor: tensor.clone(),
     ) -> None:
-        """Any: a source, as in `read`.
+        """Make the reader (Any: a source, as in `read`).
 
         Args:
             declaration: of the op.

@@ -97,7 +97,7 @@ def _misplaced(what: str, owner: str) -> Finding:
 
 
 def _run_elsewhere(call: Callable[[], object], what: str) -> Finding:
-    """As `_run`, with other settings: all at once, or, if the op does not take them, one by one."""
+    """Compare as `_run` does, with other settings: all at once, or, if the op does not take them, one by one."""
     before = settings.read()
     for names in ((), *((name,) for name in before)):
         try:

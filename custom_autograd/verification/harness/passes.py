@@ -82,7 +82,7 @@ def cotangents_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> tuple[
 def repeatable_gradients(
     function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """As `gradients`, of a target of which two calls in a row agree to the last bit.
+    """Return `gradients` of a target of which two calls in a row agree to the last bit.
 
     Raises:
         NothingToCheckError: they do not, so that nothing can be compared.
