@@ -176,7 +176,7 @@ def _find_refused_step(function: TensorFunction, inputs: Sequence[Tensor], preci
 
 
 def is_large(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
-    """Return True if a full Jacobian takes more than a few hundred calls; then one random projection is taken for it."""
+    """Return True if a full Jacobian takes more than a few hundred calls; a random projection is taken for it then."""
     return sum(value.numel() for value in (*inputs, *function(*inputs))) > 256
 
 
