@@ -17,7 +17,11 @@ from custom_autograd.calls.source import Source, tuple_of
 
 
 class NodeWriter:
-    """Writes the node of one op; of one that mutates, which always needs the dispatcher, the quick backward only."""
+    """Writes the node of one op; of one that mutates, which always needs the dispatcher, the quick backward only.
+
+    Attributes:
+        has_native: native code can record a call.
+    """
 
     def __init__(self, function: FunctionWriter, *, is_checked: bool) -> None:
         self.function = function
@@ -27,6 +31,7 @@ class NodeWriter:
         self.is_checked = is_checked
         self.keeps_metadata = self._keeps_metadata()
         self.reading = ReadingWriter(function, is_checked=is_checked, keeps_metadata=self.keeps_metadata)
+        self.has_native = function.is_differentiable and self._has_native()
 
     def write(self) -> None:
         """Write `$quick`, and `$make_node`, which makes the forward for a kernel."""
@@ -52,8 +57,7 @@ class NodeWriter:
             self._write_list_apply()
             source.lines("", "")
 
-    @property
-    def has_native(self) -> bool:
+    def _has_native(self) -> bool:
         """Return True if a native node can record a call: a plain one, whose gradients rules bound by name compute."""
         schema, plan = self.schema, self.plan
         is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)

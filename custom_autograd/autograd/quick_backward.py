@@ -106,7 +106,9 @@ class QuickWriter:
             if oddities:
                 with source.block(f"if {' or '.join(oddities)}"):
                     source.line("return $NotImplemented" if self.is_native else f"return $backward({self._ctx()})")
-            self._write_saved()
+            if not self.is_native:
+                self._write_saved()
+            self.reading.write_metadata()
             for index, rule in enumerate(self.plan.rules):
                 self._write_rule(index, rule)
             self.reading.write_return()
@@ -136,17 +138,14 @@ class QuickWriter:
 
     def _write_saved(self) -> None:
         source, saved = self.source, self.function.saved_tensors
-        if self.is_native:
-            pass
-        elif saved and self.function.saves_lists():
+        if saved and self.function.saves_lists():
             source.line(f"{', '.join(saved)}, = $restore_lists($ctx.saved_tensors, $ctx.saved_lengths)")
         elif saved:
             source.line(f"{', '.join(saved)}{',' if len(saved) == 1 else ''} = $ctx.saved_tensors")
-        for name in () if self.is_native else saved:
+        for name in saved:
             if name in self.function.results:  # the other inputs were made plain before the call
                 with source.block(f"if $type({name}) is not $Tensor or {name}.is_conj() or {name}.is_neg()"):
                     source.line(f"{name} = $plain({name})")
-        self.reading.write_metadata()
 
     def _write_rule(self, index: int, rule: GradientRule) -> None:
         source, inputs = self.source, rule.inputs or tuple(self.function.differentiable)

@@ -23,9 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"compiler: {os.environ.get('CXX') or 'c++'}")
     print(f"{library.VARIABLE}={library.parse_mode()}")
     try:
-        path = library.build() if arguments.build else library.find_built()
-        if path is not None and arguments.build:
+        if arguments.build:
             library.Library().load()
+        path = library.find_built()
     except KernelUnavailable as error:
         print(f"not available: {error}")
         return 1

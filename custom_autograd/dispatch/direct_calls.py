@@ -53,7 +53,7 @@ class NativeCalls(Protocol):
 
 
 when_proven: list[Callable[[OpRecord], None]] = []
-"""Called with an op each time that a direct call of it was proven or changed its position."""
+"""Called with an op each time that a direct call of it was proven."""
 
 
 class DirectCallTable:
@@ -106,7 +106,13 @@ class DirectCallTable:
         found = self._prove(given)
         if found is None or not found[0](*given):
             return NO_DIRECT_CALL
-        return self._on_trial(found, lambda: self._remember(pattern, found, (*known[1 - LONGEST :], found), epoch))
+
+        def remember() -> None:
+            self._remember(pattern, found, (*known[1 - LONGEST :], found), epoch)
+            for listener in when_proven:
+                listener(self._record)
+
+        return self._on_trial(found, remember)
 
     def find_known(self, pattern: Hashable, tensors: Sequence[Tensor]) -> DirectCall | None:
         """Return the direct call for tensors if it has been proven already, or None; arguments as in `find`."""
@@ -134,8 +140,6 @@ class DirectCallTable:
                 self._known[pattern] = known
                 self.second[pattern] = self.first.get(pattern, NO_DIRECT_CALL)
                 self.first[pattern] = direct_call
-        for listener in when_proven:
-            listener(self._record)
 
     def _on_trial(self, direct_call: DirectCall, remember: Callable[[], None]) -> DirectCall:
         """Return a direct call whose first call is checked in full, and which is remembered once that has passed."""

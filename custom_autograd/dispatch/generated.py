@@ -62,7 +62,7 @@ class GeneratedOp:
         self.watch = Watcher(record, compares_contents=level == "full")
         self._is_watched = level == "full"
         self._kernels = record.kernels
-        source, writer = _write(self.plan, is_checked=self.is_checked)
+        source, writer, node = _write(self.plan, is_checked=self.is_checked)
         self.source = source.text
         self.is_recording = writer.is_differentiable and not self.is_writing
         derivatives = Derivatives(self.plan, is_checked=self.is_checked)
@@ -77,7 +77,7 @@ class GeneratedOp:
         self.native_quick = None if quick is None else _around_backward(record, quick)
         self.has_wrapped_backward = _around_backward(record, _no_backward) is not _no_backward
         self.writer, self.derivatives = writer, derivatives
-        self.has_native_node = writer.is_differentiable and NodeWriter(writer, is_checked=self.is_checked).has_native
+        self.has_native_node = node.has_native
         if writer.is_differentiable:
             self.function.backward = staticmethod(_around_backward(record, self.function.backward))
             namespace[source.own("backward")] = self.function.backward
@@ -147,7 +147,7 @@ def source_of(record: OpRecord) -> str:
     return call_source(record) + generated_code_of(record).source
 
 
-def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter]:
+def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter, NodeWriter]:
     source = Source(own_names(plan.declaration.schema, plan.declaration.name.name))
     source.lines("", "")
     write_kernel(source, plan.declaration.schema, is_checked=is_checked)
@@ -155,10 +155,11 @@ def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter]:
     writer = FunctionWriter(source, plan)
     writer.write()
     source.lines("", "")
+    node = NodeWriter(writer, is_checked=is_checked)
     if writer.is_differentiable:
-        NodeWriter(writer, is_checked=is_checked).write()
+        node.write()
     AutogradWriter(writer).write()
-    return source, writer
+    return source, writer, node
 
 
 def _values(record: OpRecord) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The direct calls of one op as native code recognises them: which ops can have them, and how they are handed over.
 
 Python proves (dispatch/direct_calls.py), and native code (source/call.cpp) recognises the same kinds of calls by
-itself: an op's class gets a `tp_call` in C, which calls the kernel, looks at what it returns, and records a node. Calls
-of other kinds run the generated `__call__`, as without it.
+itself: an op's class gets a vectorcall in C, which calls the kernel, looks at what it returns, and records a node.
+Calls of other kinds run the generated `__call__`, as without it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ RULES: dict[str, tuple[str, type]] = {
     "str": ("s", str),
     "bool": ("=", bool),
     "float": ("=", float),
-    "complex": ("=", complex),
-    "ScalarType": ("=", torch.dtype),
     "Device": ("=", torch.device),
-    "Layout": ("=", torch.layout),
-    "MemoryFormat": ("=", torch.memory_format),
 }
 """By type of the dispatcher: the test by which native code passes a value on unchanged; see `Row.guard`."""
 
@@ -133,13 +129,12 @@ def _pattern(record: OpRecord, values: tuple[Any, ...]) -> tuple[Any, list[torch
     """Return the pattern and the tensors of a call, in the order of DirectCallTable.find."""
     schema = record.declaration.schema
     by_name = dict(zip(schema.argument_names, values, strict=True))
-    arguments = sorted(schema.tensor_arguments, key=lambda argument: not argument.is_differentiable)
+    # As in direct_source.py: differentiable ones first, and among those what is always one tensor.
+    arguments = sorted(schema.tensor_arguments, key=lambda a: (not a.is_differentiable, a.type != "Tensor"))
     tensors: list[torch.Tensor] = []
-    for is_differentiable in (True, False):
-        own = [a for a in arguments if a.is_differentiable == is_differentiable]
-        for argument in sorted(own, key=lambda a: a.type != "Tensor"):  # single ones first, as in direct_source.py
-            value = by_name[argument.name]
-            tensors += value if argument.is_tensor_list else [value] if value is not None else []
+    for argument in arguments:
+        value = by_name[argument.name]
+        tensors += value if argument.is_tensor_list else [value] if value is not None else []
     marks = [_mark(a, by_name[a.name]) for a in arguments if a.type != "Tensor"]
     return tuple(marks) if marks else None, tensors
 

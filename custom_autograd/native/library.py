@@ -85,7 +85,7 @@ class Library:
         with self._lock:
             if self.module is None:
                 try:
-                    self.module = _load(build())
+                    self.module = _load(build_library())
                 except KernelUnavailable as error:
                     self.reason = str(error)
                     raise
@@ -112,13 +112,13 @@ class Library:
             self.reason = str(error)
 
 
-def build() -> Path:
+def build_library() -> Path:
     """Return the library's file, built if need be.
 
     Raises:
         KernelUnavailable: it cannot be built or would not be right here; the message says why.
     """
-    _refuse_if_wrong()
+    _refuse_foreign_python()
     from custom_autograd.kernels.shared_library import find_or_build  # loads the compilers
     from custom_autograd.native.compiler import ExtensionCompiler
 
@@ -131,7 +131,7 @@ def find_built() -> Path | None:
     Raises:
         KernelUnavailable: it would not be right here; the message says why.
     """
-    _refuse_if_wrong()
+    _refuse_foreign_python()
     from custom_autograd.kernels.shared_library import Build, cache_folder  # loads the compilers
     from custom_autograd.native.compiler import ExtensionCompiler
 
@@ -140,19 +140,15 @@ def find_built() -> Path | None:
     return None if name is None else build.folder / f"{name}.so"
 
 
-def _refuse_if_wrong() -> None:
-    refusal = _find_refusal()
-    if refusal:
-        raise KernelUnavailable("custom_autograd", "native calls are not available", found=refusal)
-
-
-def _find_refusal() -> str:
-    """Return why native calls could be wrong here, or an empty text."""
+def _refuse_foreign_python() -> None:
+    """Refuse a Python on which native calls could be wrong."""
+    found = None
     if sys.implementation.name != "cpython":
-        return f"{sys.implementation.name}: only CPython has the slots that they use"
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return "free-threaded Python: the kinds of calls are guarded by the GIL"
-    return ""
+        found = f"{sys.implementation.name}: only CPython has the slots that they use"
+    elif sysconfig.get_config_var("Py_GIL_DISABLED"):
+        found = "free-threaded Python: the kinds of calls are guarded by the GIL"
+    if found:
+        raise KernelUnavailable("custom_autograd", "native calls are not available", found=found)
 
 
 def _load(path: Path) -> ModuleType:

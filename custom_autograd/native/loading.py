@@ -15,23 +15,21 @@ library = Library()
 
 def attach(record: OpRecord) -> None:
     """Pass the calls of an op to native code once it is loaded, and start loading it if it is not."""
-    table = record.direct_calls
-    if not isinstance(table, DirectCallTable) or table.native is not None:
-        return
     if library.module is None:
         library.request(_attach_all)
     else:
-        _attach(record, table, library.module)
+        _attach(record, library.module)
 
 
 def _attach_all(native: ModuleType) -> None:
     for record in all_records():
-        table = record.direct_calls
-        if isinstance(table, DirectCallTable) and table.first and table.native is None:
-            _attach(record, table, native)
+        _attach(record, native)
 
 
-def _attach(record: OpRecord, table: DirectCallTable, native: ModuleType) -> None:
+def _attach(record: OpRecord, native: ModuleType) -> None:
+    table = record.direct_calls
+    if not isinstance(table, DirectCallTable) or not table.first or table.native is not None:
+        return
     if "__call__" not in vars(type(record.handle)) or not is_possible(record):
         return
     with record.lock:

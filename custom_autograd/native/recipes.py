@@ -144,7 +144,7 @@ def _sole_rule_of(generated: GeneratedOp) -> RuleFacts | None:
         names=step.reader.inputs,
         unnamed=tuple(outputs.index(name) for name in generated.plan.unnamed_results),
         is_once_differentiable=step.rule.is_once_differentiable,
-        read=partial(_read, generated, step),
+        read=step.noting(partial(_read, generated, step)),
         note=step.note,
     )
 
@@ -152,13 +152,8 @@ def _sole_rule_of(generated: GeneratedOp) -> RuleFacts | None:
 def _read(generated: GeneratedOp, step: Step, result: Any) -> tuple[Any, ...]:
     """Return the gradients in a result that is neither a tuple nor a dict of them, or raise."""
     running = running_context()
-    try:
-        return tuple(
-            step.reader.read(result, _needs_of(generated, running), generated.derivatives.known_of(running)).values()
-        )
-    except Exception as error:
-        step.note(error)
-        raise
+    needs, known = _needs_of(generated, running), generated.derivatives.known_of(running)
+    return tuple(step.reader.read(result, needs, known).values())
 
 
 def _fit(generated: GeneratedOp, index: int, gradient: Any) -> Any:
@@ -167,11 +162,7 @@ def _fit(generated: GeneratedOp, index: int, gradient: Any) -> Any:
     step = next(step for step in generated.derivatives.vjp.steps if name in step.reader.inputs)
     running = running_context()
     need = _needs_of(generated, running)[name]
-    try:
-        return step.reader.one(name, gradient, need, lambda: generated.derivatives.known_of(running)[name])
-    except Exception as error:
-        step.note(error)
-        raise
+    return step.noting(step.reader.one)(name, gradient, need, lambda: generated.derivatives.known_of(running)[name])
 
 
 def _needs_of(generated: GeneratedOp, context: NativeContext) -> dict[str, Any]:

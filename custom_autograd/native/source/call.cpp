@@ -31,7 +31,6 @@ struct Argument {
   PyObject* fallback;      // the default, or null
   Value kind;
   bool is_optional;
-  bool is_keyword_only;
   PyTypeObject* type;      // of its values, where the kind is `exact`
 };
 
@@ -46,7 +45,7 @@ struct KindOfTensor {
 
 // One kind of call. Counted under the GIL, as Python's objects are.
 struct Kind {
-  Py_ssize_t holders = 1;
+  mutable Py_ssize_t holders = 1;
   uint64_t included, excluded;
   uint64_t requires_grad = 0;        // by argument, as bits
   std::array<int16_t, MOST> counts;  // by argument: how many tensors; -1 for None
@@ -59,13 +58,13 @@ struct Kind {
 struct KindPointer {
   const Kind* kind = nullptr;
   explicit KindPointer(const Kind* its) : kind(its) {
-    if (kind) ++const_cast<Kind*>(kind)->holders;
+    if (kind) ++kind->holders;
   }
   KindPointer(const KindPointer&) = delete;
   KindPointer& operator=(const KindPointer&) = delete;
   ~KindPointer() { let_go(kind); }
   static void let_go(const Kind* kind) {
-    if (kind && --const_cast<Kind*>(kind)->holders == 0) delete kind;
+    if (kind && --kind->holders == 0) delete kind;
   }
 };
 
@@ -188,6 +187,18 @@ PyObject* tensor_of(const Argument& argument, PyObject* value, int element) {  /
   return argument.kind == Value::list ? PySequence_Fast_GET_ITEM(value, element) : value;
 }
 
+// Whether something holds for every tensor of a call; it is given the argument's number and the tensor.
+template <class Test>
+bool holds_for_tensors(const Call* op, const Values& values, Test test) {
+  for (size_t i = 0; i < op->arguments->size(); ++i) {
+    const Argument& argument = (*op->arguments)[i];
+    if (!holds_tensors(argument)) continue;
+    for (int element = 0; element < count_of(argument, values[i]); ++element)
+      if (!test(i, tensor_of(argument, values[i], element))) return false;
+  }
+  return true;
+}
+
 int find_same(const at::TensorImpl* const* seen, int count, const at::TensorImpl* tensor) {
   for (int i = 0; i < count; ++i)
     if (seen[i] == tensor) return i;
@@ -269,13 +280,10 @@ PyObject* call_kernel(const Call* op, PyObject* function, const Values& values) 
 PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
   PyObject* result = call_kernel(op, kind.function.object, values);
   if (result || !PyErr_ExceptionMatches(op->unavailable)) return checked(result);
-  PyObject *type, *error, *trace;
-  PyErr_Fetch(&type, &error, &trace);
-  PyErr_NormalizeException(&type, &error, &trace);
-  if (trace) PyException_SetTraceback(error, trace);
-  THPObjectPtr owned_type(type), owned_error(error), owned_trace(trace);
+  Raised raised;
   THPObjectPtr given(as_tuple(op, values));
-  return checked(PyObject_CallFunctionObjArgs(op->instead, kind.function.object, error, given.get(), nullptr));
+  return checked(
+      PyObject_CallFunctionObjArgs(op->instead, kind.function.object, raised.error.get(), given.get(), nullptr));
 }
 
 bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
@@ -285,12 +293,7 @@ bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, cons
     if (!is_plain_tensor(one)) return false;
     if (!kind.is_checked) continue;
     if (THPVariable_Unpack(one).is_view()) return false;
-    for (size_t k = 0; k < op->arguments->size(); ++k) {
-      const Argument& argument = (*op->arguments)[k];
-      if (!holds_tensors(argument)) continue;
-      for (int element = 0; element < count_of(argument, values[k]); ++element)
-        if (tensor_of(argument, values[k], element) == one) return false;
-    }
+    if (!holds_for_tensors(op, values, [&](size_t, PyObject* tensor) { return tensor != one; })) return false;
     for (int k = 0; k < i; ++k)
       if (PyTuple_GET_ITEM(result, k) == one) return false;
   }
@@ -384,12 +387,10 @@ PyObject* returned(const Call* op, THPObjectPtr& result) {
 
 // What kernels write to has a new version.
 void note_writes(const Call* op, const Values& values) {
-  for (size_t i = 0; i < op->arguments->size(); ++i) {
-    const Argument& argument = (*op->arguments)[i];
-    if (!(op->written >> i & 1) || !holds_tensors(argument)) continue;
-    for (int element = 0; element < count_of(argument, values[i]); ++element)
-      THPVariable_Unpack(tensor_of(argument, values[i], element)).unsafeGetTensorImpl()->bump_version();
-  }
+  holds_for_tensors(op, values, [&](size_t i, PyObject* tensor) {
+    if (op->written >> i & 1) THPVariable_Unpack(tensor).unsafeGetTensorImpl()->bump_version();
+    return true;
+  });
 }
 
 PyObject* run(const Call* op, const Kind& kind, const Values& values) {
@@ -409,24 +410,27 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values) {
   return returned(op, result);
 }
 
+// The `__call__` of an op's class.
+PyObject* function_of(PyObject* self) {
+  PyObject* function = PyDict_GetItem(Py_TYPE(self)->tp_dict, call_name);
+  if (!function) PyErr_Format(PyExc_TypeError, "'%s' has lost its __call__", Py_TYPE(self)->tp_name);
+  return Py_XNewRef(function);
+}
+
 PyObject* in_python(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
-  PyObject* function = PyDict_GetItem(Py_TYPE(self)->tp_dict, call_name);  // borrowed
-  if (!function) {
-    PyErr_Format(PyExc_TypeError, "'%s' has lost its __call__", Py_TYPE(self)->tp_name);
-    return nullptr;
-  }
-  THPObjectPtr held(Py_NewRef(function));
+  THPObjectPtr function(function_of(self));
+  if (!function) return nullptr;
   Py_ssize_t count = PyVectorcall_NARGS(flags), all = count + (keywords ? PyTuple_GET_SIZE(keywords) : 0);
   if (flags & PY_VECTORCALL_ARGUMENTS_OFFSET) {
     auto* before = const_cast<PyObject**>(args) - 1;
     PyObject* there = std::exchange(*before, self);
-    PyObject* result = PyObject_Vectorcall(function, before, count + 1, keywords);
+    PyObject* result = PyObject_Vectorcall(function.get(), before, count + 1, keywords);
     *before = there;
     return result;
   }
   std::vector<PyObject*> moved{self};
   moved.insert(moved.end(), args, args + all);
-  return PyObject_Vectorcall(function, moved.data(), count + 1, keywords);
+  return PyObject_Vectorcall(function.get(), moved.data(), count + 1, keywords);
 }
 
 Call* call_of(PyObject* self) {  // the slot before that of the vectorcall: see take_over
@@ -473,8 +477,8 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* ke
 PyObject* call_with_tuple(PyObject* self, PyObject* args, PyObject* keywords) {
   auto* slot = reinterpret_cast<char*>(self) + Py_TYPE(self)->tp_vectorcall_offset;
   if (*reinterpret_cast<vectorcallfunc*>(slot)) return PyVectorcall_Call(self, args, keywords);
-  PyObject* function = PyDict_GetItem(Py_TYPE(self)->tp_dict, call_name);  // borrowed
-  THPObjectPtr bound(function ? PyMethod_New(function, self) : nullptr);
+  THPObjectPtr function(function_of(self));
+  THPObjectPtr bound(function ? PyMethod_New(function.get(), self) : nullptr);
   return bound ? PyObject_Call(bound.get(), args, keywords) : nullptr;
 }
 
@@ -590,7 +594,6 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
                                  : Value::exact;
     op->has_lists |= argument.kind == Value::list;
     argument.is_optional = is_optional;
-    argument.is_keyword_only = is_keyword_only;
     argument.type = PyType_Check(type) ? reinterpret_cast<PyTypeObject*>(type) : nullptr;
     argument.fallback = PyTuple_GET_SIZE(defaults) ? PyTuple_GET_ITEM(defaults, 0) : nullptr;
     op->arguments->push_back(argument);
@@ -695,16 +698,11 @@ PyObject* node_getattr(PyObject* self, PyObject* name) {
       }
     return nullptr;
   }
-  PyObject *type, *error, *trace;
-  PyErr_Fetch(&type, &error, &trace);
+  Raised raised;
   THPObjectPtr context(node->context({}));
   found = PyObject_GetAttr(context.get(), name);
-  if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) {
-    Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(trace);
-    return found;
-  }
-  PyErr_Restore(type, error, trace);
-  return nullptr;
+  if (!found && PyErr_ExceptionMatches(PyExc_AttributeError)) raised.restore();
+  return found;
   END_HANDLE_TH_ERRORS
 }
 

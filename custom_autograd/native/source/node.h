@@ -304,14 +304,11 @@ struct NativeNode final : Node {
   // An error of the rule says that it is.
   PyObject* noted(PyObject* result) const {
     if (result) return result;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyErr_NormalizeException(&type, &error, &trace);
-    if (trace) PyException_SetTraceback(error, trace);
-    if (PyErr_GivenExceptionMatches(error, PyExc_Exception))
-      THPObjectPtr done(PyObject_CallOneArg(recipe->rule.note, error));
+    Raised raised;
+    if (PyErr_GivenExceptionMatches(raised.error.get(), PyExc_Exception))
+      THPObjectPtr done(PyObject_CallOneArg(recipe->rule.note, raised.error.get()));
     if (PyErr_Occurred()) PyErr_Clear();
-    PyErr_Restore(type, error, trace);
+    raised.restore();
     throw_python_error();
   }
 

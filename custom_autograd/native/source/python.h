@@ -36,6 +36,20 @@ struct Held {
   throw std::move(error);
 }
 
+// The exception that is set in this thread, taken from it.
+struct Raised {
+  THPObjectPtr type, error, trace;
+
+  Raised() {
+    PyObject *its_type, *its_error, *its_trace;
+    PyErr_Fetch(&its_type, &its_error, &its_trace);
+    PyErr_NormalizeException(&its_type, &its_error, &its_trace);
+    if (its_trace) PyException_SetTraceback(its_error, its_trace);
+    type = its_type, error = its_error, trace = its_trace;
+  }
+  void restore() { PyErr_Restore(type.release(), error.release(), trace.release()); }
+};
+
 inline PyObject* checked(PyObject* object) {
   if (!object) throw_python_error();
   return object;
