@@ -108,6 +108,18 @@ def test_vmap_of_the_gradient_of_group_norm_raises_for_its_weight():
         torch.vmap(torch.func.grad(number))(rows)
 
 
+def test_jacrev_of_cdist_is_wrong():
+    x, y = randn(2, 5, 2), randn(2, 5, 2)
+    rows = torch.eye(50, dtype=torch.float64).reshape(50, 2, 5, 5)
+    leaf = x.clone().requires_grad_()
+    distances = torch.cdist(leaf, y)
+    by_rows = torch.stack([torch.autograd.grad(distances, leaf, row, retain_graph=True)[0] for row in rows])
+
+    found = torch.func.jacrev(lambda x: torch.cdist(x, y))(x).reshape(by_rows.shape)
+
+    assert 0.1 < (found - by_rows).abs().max().item()
+
+
 def test_a_compiled_gradient_of_cumprod_fixes_every_size():
     def graphs_of(function):
         counter = GraphCounter()
