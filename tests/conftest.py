@@ -1,6 +1,7 @@
 """What every test gets: one thread, and no compiled code of the test before."""
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -66,3 +67,14 @@ def settings():
         torch.set_num_threads(threads)
     if precision != torch.get_float32_matmul_precision():
         torch.set_float32_matmul_precision(precision)
+
+
+def pytest_collection_finish():
+    """Leave what is imported by now out of every later garbage collection: there are a million objects."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    """Let the end of the process collect it."""
+    gc.unfreeze()

@@ -169,7 +169,7 @@ class Module(torch.nn.Module):
 
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch itself, decomposing
 @CASES
-@pytest.mark.parametrize("is_strict", [False, True], ids=["non-strict", "strict"])
+@pytest.mark.parametrize("is_strict", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["non-strict", "strict"])
 def test_exported(op, by_hand, is_strict):
     program = torch.export.export(Module(op), tensors(), strict=is_strict)
 

@@ -46,6 +46,7 @@ def test_the_four_runs_agree_and_are_written_down(tmp_path):
     assert (tmp_path / "language_model.png").exists()
 
 
+@pytest.mark.slow
 def test_a_wrong_gradient_is_noticed_and_an_honest_one_is_not():
     finished = run_python("-c", FAULTY.format(folder=str(DEMO)))
 

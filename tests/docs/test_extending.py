@@ -93,6 +93,7 @@ for found, expected in zip(row.op(*inputs), row.reference(*inputs), strict=True)
     torch.testing.assert_close(found, expected)
 assert torch.autograd.gradcheck(row.op, inputs) and torch.autograd.gradgradcheck(row.op, inputs)
 """
+SLOW = pytest.mark.slow  # as the other pages, in a process of its own
 TYPE_SCHEMA = "(Tensor x, str? table=None, str?[]? more=None) -> Tensor\n"
 
 
@@ -100,9 +101,11 @@ TYPE_SCHEMA = "(Tensor x, str? table=None, str?[]? more=None) -> Tensor\n"
     ("page", "file", "imports", "use", "expected"),
     [
         ("add-a-kernel-language", "kernels/expression.py", LANGUAGE_IMPORTS, USE_LANGUAGE, "3.0\n"),
-        ("add-a-check", "verification/checks/finite.py", CHECK_IMPORTS, USE_CHECK, "['finite']\n"),
+        pytest.param(
+            "add-a-check", "verification/checks/finite.py", CHECK_IMPORTS, USE_CHECK, "['finite']\n", marks=SLOW
+        ),
         ("add-a-capability", "capabilities/profiler.py", None, USE_CAPABILITY, "derived: extending::cube.backward\n"),
-        ("add-an-argument-type", None, None, USE_TYPE, TYPE_SCHEMA),
+        pytest.param("add-an-argument-type", None, None, USE_TYPE, TYPE_SCHEMA, marks=SLOW),
     ],
     ids=["kernel language", "check", "capability", "argument type"],
 )

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from slow_cases import slow_but_every
+
 PATCH = """
 import torch
 import custom_autograd
@@ -35,7 +37,7 @@ torch.testing.assert_close(found, torch.cat([-x[..., 2:], x[..., :2]], -1))
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", slow_but_every(3, PROGRAMS))
 def test_pytorch_declares_its_own_ops_with_ours(name):
     found = subprocess.run([sys.executable, "-c", PATCH + PROGRAMS[name]], capture_output=True, text=True, check=False)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from custom_autograd.kernels import KernelUnavailable, KernelWarning, cpp_kernel
 from custom_autograd.kernels.shared_library import CPP, Build, find_or_build
+from slow_cases import slow_but_every
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 
@@ -79,7 +80,7 @@ def damaged_digest(path: Path) -> None:
 DAMAGES = [cut_short, emptied, flipped, foreign, without_digest, damaged_digest, Path.unlink]
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", slow_but_every(3, DAMAGES), ids=lambda damage: damage.__name__)
 def test_a_damaged_library_is_built_again(damage: Callable[[Path], None], source: Path) -> None:
     _, path = find_or_build(source, ())
     built = path.read_bytes()

@@ -90,6 +90,7 @@ def test_a_module_that_holds_an_op_can_be_copied_and_pickled():
     assert pickle.loads(pickle.dumps(module)).op._record is scale._record
 
 
+@pytest.mark.slow
 def test_an_op_can_be_unpickled_where_its_module_is_not_imported_yet(tmp_path):
     (tmp_path / "declares_citizen.py").write_text(
         "from torch import Tensor\n"

@@ -101,10 +101,10 @@ def gradients(result: Any, x: Any, y: Any) -> list[Any]:
 
 
 def cells():
-    """Every mode for every op; of the modes that trace, all but every fourth op is slow."""
+    """Every mode for every op; of the modes that trace, all but every eighth op is slow."""
     for mode in MODES:
         for place, op in enumerate(OPS):
-            is_slow = mode in SLOW and place % 4 > 0
+            is_slow = mode in SLOW and place % 8 > 0
             yield pytest.param(mode, op, marks=[pytest.mark.slow] if is_slow else [])
 
 

@@ -12,6 +12,7 @@ from corpus import CORRECT, MUTANTS
 from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.verification.check import check
 from custom_autograd.verification.harness.targets import call_on, target_of
+from slow_cases import slow_but_every
 
 CHECKS = """
     schema reference kernels determinism special_values uninitialised bounds layouts sizes cotangents contract
@@ -87,12 +88,7 @@ def test_an_op_is_made_once(op):
     assert op.make() is op.make()
 
 
-def slow_but_for_some(ops):
-    """Return every tenth op as it is, and the others marked slow: all checks of one op take seconds."""
-    return [op if place % 10 == 0 else pytest.param(op, marks=pytest.mark.slow) for place, op in enumerate(ops)]
-
-
-@pytest.mark.parametrize("op", slow_but_for_some(CORRECT), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", slow_but_every(20, CORRECT), ids=lambda op: op.name)
 def test_no_check_fails_an_honest_op(op, fresh_compiler):
     report = check(op.make(), op.samples)
 

@@ -17,6 +17,7 @@ from custom_autograd.verification.check import all_checks, case_of
 from custom_autograd.verification.harness import runner
 from custom_autograd.verification.harness.differentiable import function_of
 from custom_autograd.verification.harness.targets import target_of
+from slow_cases import slow_but_every
 
 LARGEST = 200
 """Inputs of a full Jacobian; above, one random projection stands for it."""
@@ -75,12 +76,7 @@ def is_rejected(op):
     return any(not runner.run([case], [check], is_explained=False).ok for check in checks)
 
 
-def slow_but_for_some(ops):
-    """Return every sixth op as it is, and the others marked slow: gradcheck, opcheck and our checks take a second."""
-    return [op if place % 6 == 0 else pytest.param(op, marks=pytest.mark.slow) for place, op in enumerate(ops)]
-
-
-@pytest.mark.parametrize("op", slow_but_for_some([*MUTANTS, *CORRECT]), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", slow_but_every(12, [*MUTANTS, *CORRECT]), ids=lambda op: op.name)
 def test_what_torch_rejects_is_rejected(op, fresh_compiler):
     rejected_by = rejections(op)
 

@@ -8,6 +8,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification.check import all_checks, check
+from slow_cases import slow_but_every
 
 LEFT_OUT = {"compile", "compiled_autograd", "compiled_transforms", "export", "recompilation", "threads"}
 CHECKS = [row.name for row in all_checks() if row.name not in LEFT_OUT]
@@ -76,13 +77,8 @@ def test_there_are_sixty():
     assert len(INFOS) > 55
 
 
-def is_slow(name):
-    """Whether only `make test-all` runs it: most of what has nothing to find, and what takes ten seconds."""
-    return name == "nn.functional.bilinear" or (name not in FOUND and list(INFOS).index(name) % 5 > 0)
-
-
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if is_slow(n) else n for n in INFOS])
+@pytest.mark.parametrize("name", slow_but_every(10, INFOS))
 def test_every_finding_is_known(name):
     info = INFOS[name]
 

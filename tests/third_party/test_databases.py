@@ -7,6 +7,7 @@ from torch.testing._internal.custom_op_db import custom_op_db
 
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification.check import all_checks, check
+from slow_cases import slow_but_every
 
 COMPILED = {"compile", "compiled_autograd", "compiled_transforms", "export", "recompilation"}
 CHECKS = [row.name for row in all_checks() if row.name not in COMPILED]
@@ -65,15 +66,7 @@ def samples_of(info):
     return [Sample(row.input, *row.args, **row.kwargs) for row in made]
 
 
-def slow_but_for_some(names):
-    """Return what has findings and every fourth of the others as it is, and the rest marked slow."""
-    return [
-        name if name in FOUND or place % 4 == 0 else pytest.param(name, marks=pytest.mark.slow)
-        for place, name in enumerate(names)
-    ]
-
-
-@pytest.mark.parametrize("name", slow_but_for_some(INFOS))
+@pytest.mark.parametrize("name", slow_but_every(8, INFOS, keep=FOUND.__contains__))
 def test_every_finding_is_known(name):
     info = INFOS[name]
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import DeclarationError, GradientError, KernelError, RegistrationError, Sample, custom_op
+from slow_cases import slow_but_every
 
 
 def rand(*shape, dtype=torch.float64):
@@ -42,7 +43,7 @@ except KernelError as error:
 """
 
 
-@pytest.mark.parametrize("way", ["op", "overload", "function"])
+@pytest.mark.parametrize("way", slow_but_every(3, ["op", "overload", "function"]))
 @pytest.mark.parametrize("mode", ["plain", "grad"])
 def test_too_many_outputs_are_an_error_and_no_crash(way, mode):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
