@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from custom_autograd import declare
+from custom_autograd.core import native_kernels
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch.generated import generated_code_of, source_of
 from custom_autograd.opdef import OpDef
@@ -17,8 +18,6 @@ from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.variants import InplaceVariant, OutVariant
 
 H = TypeVar("H", bound="Handle")
-NATIVE_SLOTS = ("_native", "_vectorcall")
-"""What native code keeps in an op: see take_over in native/source/call.cpp."""
 
 
 class Handle(OpDef):
@@ -26,7 +25,7 @@ class Handle(OpDef):
 
     def __new__(cls: type[H], record: OpRecord) -> H:
         """Return an instance of a new subclass, which gets the `__call__` that is generated for the op."""
-        own = type(cls.__name__, (cls,), {"__module__": cls.__module__, "__slots__": NATIVE_SLOTS})
+        own = type(cls.__name__, (cls,), {"__module__": cls.__module__, "__slots__": native_kernels.SLOTS})
         return cast(H, object.__new__(own))
 
     def __init__(self, record: OpRecord) -> None:

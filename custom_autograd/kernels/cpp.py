@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.kernels.lazy import LazyKernel, thread_lock
@@ -63,6 +64,8 @@ class CppKernel(LazyKernel):
     belong to the op that calls it.
     """
 
+    __slots__ = native_kernels.SLOTS
+
     def __init__(
         self, source: Path, function: str, fallback: Callable[..., Any] | None, flags: tuple[str, ...]
     ) -> None:
@@ -91,9 +94,8 @@ class CppKernel(LazyKernel):
         Raises:
             KernelUnavailable: there is no compiler, it refuses the source, or the cache cannot be written.
         """
-        # The functions are private torch ops, called through their overload: 3.6 us for rms_norm on 8 elements with
-        # both outputs allocated in C++, against 4.4 us for ctypes with outputs allocated in Python; and unlike raw
-        # pointers an op refuses fake tensors and wrong types, and turns C++ exceptions into Python's.
+        # The functions are private torch ops: unlike raw pointers an op refuses fake tensors and wrong types, and
+        # turns C++ exceptions into Python's. Native code calls them without Python (native/source/boxed.h).
         name, path = self.build()
         # One library may be reached by two paths (two cache folders); loaded twice it would register its ops twice.
         with thread_lock(path.name):
@@ -110,6 +112,7 @@ class CppKernel(LazyKernel):
                 rule=str(self.source),
                 do=suggest(self.function, known),
             ) from error
+        native_kernels.offer(self, f"{name}::{self.function}")
         return overload
 
 

@@ -15,11 +15,13 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
+from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
 from custom_autograd.core.messages import show
 from custom_autograd.torch_private.native_context import find_with
@@ -91,6 +93,7 @@ class Library:
                     raise
                 find_with(self.module.running_context)
                 torch.autograd.graph.Node.register(self.module.Node)
+                native_kernels.serve_by(partial(_serve, self.module))
                 self.reason = "loaded"
             return self.module
 
@@ -149,6 +152,14 @@ def _refuse_foreign_python() -> None:
         found = "free-threaded Python: the kinds of calls are guarded by the GIL"
     if found:
         raise KernelUnavailable("custom_autograd", "native calls are not available", found=found)
+
+
+def _serve(native: ModuleType, kernel: object, operator: str) -> None:
+    try:
+        boxed = native.Boxed(operator)
+    except TypeError:  # it has an argument or a result that native code does not convert
+        return
+    native.take_over(kernel, boxed)
 
 
 def _load(path: Path) -> ModuleType:

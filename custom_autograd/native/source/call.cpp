@@ -3,23 +3,14 @@
 // Which calls those are is proven in Python (dispatch/direct_calls.py): a `Kind` here is one such proof, recognised by the
 // dispatch keys, dtypes and devices of the tensors and by the modes of this thread. Every other call goes to the
 // `__call__` of the op's class, as if this file were not there.
+#include "boxed.h"
 #include "node.h"
-
-#include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/record_function.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include "quiet.h"
 
 #include <structmember.h>
 
 #include <algorithm>
 #include <array>
-
-namespace at::functorch {  // its header needs a library that torch does not install
-struct DynamicLayer;
-TORCH_API const std::vector<DynamicLayer>& getDynamicLayerStack();
-}  // namespace at::functorch
 
 namespace {
 
@@ -87,6 +78,7 @@ constexpr size_t MOST_KINDS = 8;
 constexpr Py_ssize_t MOST_TENSORS = 64;  // of one call
 PyObject* call_name = nullptr;  // "__call__"
 PyTypeObject CallType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyTypeObject BoxedType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 // ------------------------------------------------------------------------------------------------- recognising a call
 
@@ -114,13 +106,8 @@ bool bind_arguments(const Call* op, PyObject* const* args, Py_ssize_t given, PyO
   return !keywords || used == PyTuple_GET_SIZE(keywords);
 }
 
-bool has_tangent(const at::TensorImpl* tensor) {
-  auto* meta = static_cast<torch::autograd::AutogradMeta*>(const_cast<at::TensorImpl*>(tensor)->autograd_meta());
-  return meta && meta->fw_grad_;
-}
-
 bool is_simple(PyObject* value) {
-  return THPVariable_CheckExact(value) && !has_tangent(THPVariable_Unpack(value).unsafeGetTensorImpl());
+  return THPVariable_CheckExact(value) && !has_tangent(THPVariable_Unpack(value));
 }
 
 // Whether each value is of the class that the schema wants, so that it reaches a kernel as it is.
@@ -162,11 +149,9 @@ bool is_plain(const Call* op, const Values& values) {
   return true;
 }
 
-// Whether nothing watches or transforms this thread that a dispatch key does not show.
+// Whether nothing watches or transforms this thread that a dispatch key does not show; a compiler neither.
 bool is_quiet(const Call* op) {
-  if (at::impl::PythonTorchFunctionTLS::stack_len() > 0 || c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
-      at::hasCallbacks() || !at::functorch::getDynamicLayerStack().empty())
-    return false;
+  if (is_watched()) return false;
   PyObject* callback = PyCFunction_GET_FUNCTION(op->compiling)(PyCFunction_GET_SELF(op->compiling), nullptr);
   bool is_none = callback == Py_None;
   Py_XDECREF(callback);
@@ -410,9 +395,9 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values) {
   return returned(op, result);
 }
 
-// The `__call__` of an op's class.
+// The `__call__` of an object's class.
 PyObject* function_of(PyObject* self) {
-  PyObject* function = PyDict_GetItem(Py_TYPE(self)->tp_dict, call_name);
+  PyObject* function = _PyType_Lookup(Py_TYPE(self), call_name);
   if (!function) PyErr_Format(PyExc_TypeError, "'%s' has lost its __call__", Py_TYPE(self)->tp_name);
   return Py_XNewRef(function);
 }
@@ -433,14 +418,20 @@ PyObject* in_python(PyObject* self, PyObject* const* args, size_t flags, PyObjec
   return PyObject_Vectorcall(function.get(), moved.data(), count + 1, keywords);
 }
 
-Call* call_of(PyObject* self) {  // the slot before that of the vectorcall: see take_over
-  return *reinterpret_cast<Call**>(reinterpret_cast<char*>(self) + Py_TYPE(self)->tp_vectorcall_offset - sizeof(PyObject*));
+PyObject* native_of(PyObject* self) {  // the slot before that of the vectorcall: see take_over
+  return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(self) + Py_TYPE(self)->tp_vectorcall_offset - sizeof(PyObject*));
 }
 
 PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
-  Call* op = call_of(self);
-  if (!op || Py_TYPE(op) != &CallType) return in_python(self, args, flags, keywords);
-  THPObjectPtr owner(Py_NewRef(reinterpret_cast<PyObject*>(op)));
+  PyObject* native = native_of(self);
+  if (!native) return in_python(self, args, flags, keywords);
+  THPObjectPtr owner(Py_NewRef(native));
+  if (Py_TYPE(native) == &BoxedType) {
+    PyObject* result = call_boxed(reinterpret_cast<Boxed*>(native), args, PyVectorcall_NARGS(flags), keywords);
+    return result ? result : in_python(self, args, flags, keywords);
+  }
+  if (Py_TYPE(native) != &CallType) return in_python(self, args, flags, keywords);
+  auto* op = reinterpret_cast<Call*>(native);
   Values values;
   if (!bind_arguments(op, args, PyVectorcall_NARGS(flags), keywords, values) || !is_plain(op, values) || !is_quiet(op))
     return in_python(self, args, flags, keywords);
@@ -461,7 +452,7 @@ PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyOb
   return run(op, *found, values);
 }
 
-// The vectorcall of an op. Not HANDLE_TH_ERRORS: what warns in here is Python code, which has a handler of its own.
+// The vectorcall of an op or a kernel. Not HANDLE_TH_ERRORS: what warns in here is Python code, which has a handler of its own.
 PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
   try {
     return call_checked(self, args, flags, keywords);
@@ -726,34 +717,38 @@ PyMethodDef node_methods[] = {
 
 // ------------------------------------------------------------------------------------------------------- the module
 
-// take_over(op, call): calls of the op come here; what else they run is the `__call__` of its class.
+// A slot of a class or of one of its bases, or null: borrowed.
+PyMemberDef* slot_of(PyTypeObject* type, const char* name) {
+  THPObjectPtr key(checked(PyUnicode_InternFromString(name)));
+  PyObject* found = _PyType_Lookup(type, key.get());
+  if (!found || !Py_IS_TYPE(found, &PyMemberDescr_Type)) return nullptr;
+  return reinterpret_cast<PyMemberDescrObject*>(found)->d_member;
+}
+
+// take_over(object, native): calls of an op or a kernel come here; what else they run is the `__call__` of its class.
 //
-// The class has two slots, `_native` and `_vectorcall`, which lie side by side in the op. The first holds the Call. The
-// second holds an address from now on, and Python's collector must not take it for an object: so its kind is changed.
+// The class has two slots, `_native` and `_vectorcall`, which lie side by side in the object. The first holds a Call or
+// a Boxed. The second holds an address from now on, and Python's collector must not take it for an object: so its kind
+// is changed.
 PyObject* take_over(PyObject*, PyObject* given) {
-  PyObject *op, *native;
-  if (!PyArg_ParseTuple(given, "OO!", &op, &CallType, &native)) return nullptr;
-  PyTypeObject* type = Py_TYPE(op);
-  PyObject* slot = PyDict_GetItemString(type->tp_dict, "_vectorcall");  // borrowed, here and below
-  PyObject* before = PyDict_GetItemString(type->tp_dict, "_native");
-  if (!slot || !before || !Py_IS_TYPE(slot, &PyMemberDescr_Type) || !Py_IS_TYPE(before, &PyMemberDescr_Type)) {
-    PyErr_SetString(PyExc_TypeError, "an op has two slots of its own");
-    return nullptr;
-  }
-  PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(slot)->d_member;
-  if (reinterpret_cast<PyMemberDescrObject*>(before)->d_member->offset + Py_ssize_t(sizeof(PyObject*)) != member->offset) {
-    PyErr_SetString(PyExc_TypeError, "the slots of an op lie apart");
-    return nullptr;
-  }
-  if (PyObject_SetAttrString(op, "_native", native) < 0) return nullptr;
+  HANDLE_TH_ERRORS
+  PyObject *object, *native;
+  if (!PyArg_ParseTuple(given, "OO", &object, &native)) return nullptr;
+  PyTypeObject* type = Py_TYPE(object);
+  PyMemberDef *before = slot_of(type, "_native"), *member = slot_of(type, "_vectorcall");
+  TORCH_CHECK_TYPE(before && member, type->tp_name, " has not the two slots of an op or a kernel");
+  TORCH_CHECK_TYPE(before->offset + Py_ssize_t(sizeof(PyObject*)) == member->offset, "the slots lie apart");
+  TORCH_CHECK_TYPE(Py_TYPE(native) == &CallType || Py_TYPE(native) == &BoxedType, "not a Call or a Boxed");
+  if (PyObject_SetAttrString(object, "_native", native) < 0) return nullptr;
   member->type = T_PYSSIZET;
   member->flags = READONLY;
-  *reinterpret_cast<vectorcallfunc*>(reinterpret_cast<char*>(op) + member->offset) = call;
+  *reinterpret_cast<vectorcallfunc*>(reinterpret_cast<char*>(object) + member->offset) = call;
   type->tp_vectorcall_offset = member->offset;
   type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
   type->tp_call = call_with_tuple;
   PyType_Modified(type);
   Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
 }
 
 // running_context(): a ctx for the node whose backward runs in this thread
@@ -790,12 +785,20 @@ PyMODINIT_FUNC PyInit_call() {
   CallType.tp_clear = clear;
   CallType.tp_methods = methods;
   if (PyType_Ready(&CallType) < 0) return nullptr;
+  BoxedType.tp_name = "custom_autograd.native.Boxed";
+  BoxedType.tp_basicsize = sizeof(Boxed);
+  BoxedType.tp_flags = Py_TPFLAGS_DEFAULT;
+  BoxedType.tp_new = create_boxed;
+  BoxedType.tp_dealloc = destroy_boxed;
+  if (PyType_Ready(&BoxedType) < 0) return nullptr;
   NodeType.tp_getattro = node_getattr;
   torch::autograd::_initFunctionPyTypeObject(NodeType, "custom_autograd.native.CppFunction", node_properties, node_methods);
   torch::autograd::registerCppFunction(typeid(NativeNode), &NodeType);
   THPObjectPtr found(checked(PyModule_Create(&module)));
   Py_INCREF(&CallType);
   if (PyModule_AddObject(found.get(), "Call", reinterpret_cast<PyObject*>(&CallType)) < 0) return nullptr;
+  Py_INCREF(&BoxedType);
+  if (PyModule_AddObject(found.get(), "Boxed", reinterpret_cast<PyObject*>(&BoxedType)) < 0) return nullptr;
   Py_INCREF(&NodeType);
   if (PyModule_AddObject(found.get(), "Node", reinterpret_cast<PyObject*>(&NodeType)) < 0) return nullptr;
   return found.release();

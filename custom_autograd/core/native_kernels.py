@@ -1,0 +1,40 @@
+"""C++ kernels that native code is to call by itself, from when its library is loaded."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+
+SLOTS = ("_native", "_vectorcall")
+"""What native code keeps in an op or a kernel: see take_over in native/source/call.cpp."""
+
+Server = Callable[[object, str], None]
+
+_lock = threading.Lock()
+_offered: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
+_server: Server | None = None
+
+
+def offer(kernel: object, operator: str) -> None:
+    """Offer a kernel to native code: now, or when its library is loaded.
+
+    Args:
+        kernel: an object of a class with the two `SLOTS`, whose `__call__` calls the operator.
+        operator: the qualified name, "namespace::name", of what the kernel's library registers.
+    """
+    with _lock:
+        _offered[kernel] = operator
+        server = _server
+    if server is not None:
+        server(kernel, operator)
+
+
+def serve_by(server: Server) -> None:
+    """Pass every kernel that was offered, and every one that will be, to native code."""
+    global _server
+    with _lock:
+        _server = server
+        offered = list(_offered.items())
+    for kernel, operator in offered:
+        server(kernel, operator)

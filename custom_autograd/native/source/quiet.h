@@ -1,0 +1,25 @@
+// Whether something watches or transforms the calls of this thread, or a tensor, that no dispatch key shows.
+#pragma once
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <vector>
+
+namespace at::functorch {  // its header needs a library that torch does not install
+struct DynamicLayer;
+TORCH_API const std::vector<DynamicLayer>& getDynamicLayerStack();
+}  // namespace at::functorch
+
+inline bool is_watched() {
+  return at::impl::PythonTorchFunctionTLS::stack_len() > 0 || c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
+      at::hasCallbacks() || !at::functorch::getDynamicLayerStack().empty();
+}
+
+inline bool has_tangent(const at::Tensor& tensor) {
+  auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  return meta && meta->fw_grad_;
+}

@@ -1,0 +1,293 @@
+"""C++ kernels that native code calls without torch.ops: the same results, errors and refusals as through it."""
+
+import copy
+import gc
+import pickle
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from custom_autograd import custom_op
+from custom_autograd.core import native_kernels
+from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.kernels import cpp_kernel
+from custom_autograd.native.loading import library
+
+pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
+
+SOURCE = """
+#include <custom_autograd/kernel.h>
+#include <optional>
+#include <tuple>
+#include <vector>
+using namespace custom_autograd;
+
+Tensor scale(const Tensor& x, const std::optional<Tensor>& y, double factor, int64_t offset, bool negates) {
+  STD_TORCH_CHECK(x.dim() == 1, "'x' must be a vector");
+  Tensor out = torch::stable::empty_like(x);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    float value = read<float>(x)[i] * static_cast<float>(factor) + static_cast<float>(offset);
+    if (y.has_value()) value *= read<float>(*y)[i];
+    write<float>(out)[i] = negates ? -value : value;
+  }
+  return out;
+}
+
+std::tuple<Tensor, Tensor> ends(const std::vector<Tensor>& xs) { return {xs.front(), xs.back()}; }
+
+void add_one(Tensor x) {
+  for (int64_t i = 0; i < x.numel(); ++i) write<float>(x)[i] += 1;
+}
+
+int64_t count(const Tensor& x) { return x.numel(); }
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
+  m.def("scale(Tensor x, Tensor? y, float factor, int offset, bool negates) -> Tensor");
+  m.def("ends(Tensor[] xs) -> (Tensor, Tensor)");
+  m.def("add_one(Tensor(a!) x) -> ()");
+  m.def("count(Tensor x) -> int");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
+  m.impl("scale", TORCH_BOX(&scale));
+  m.impl("ends", TORCH_BOX(&ends));
+  m.impl("add_one", TORCH_BOX(&add_one));
+  m.impl("count", TORCH_BOX(&count));
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("native_kernels") / "native_kernels.cpp"
+    path.write_text(SOURCE)
+    try:
+        cpp_kernel(path, "scale").load()
+    except KernelUnavailable as error:
+        pytest.skip(str(error))
+    return path
+
+
+@pytest.fixture
+def scale(source):
+    kernel = cpp_kernel(source, "scale")
+    kernel(x(), None, 1.0, 0, False)
+    assert is_native(kernel)
+    return kernel
+
+
+def is_native(kernel):
+    return type(getattr(kernel, "_native", None)) is library.module.Boxed
+
+
+def x(grad=False):
+    return torch.tensor([1.0, 2.0, 3.0], requires_grad=grad)
+
+
+def by_overload(kernel, *args):
+    """The outcome through torch.ops: the value, or the class and the text of the error."""
+    return outcome(kernel._call, *args)
+
+
+def outcome(function, *args):
+    try:
+        return function(*args).tolist()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must be the same
+        return type(error), str(error)
+
+
+ARGUMENTS = {
+    "plain": (x(), x(), 2.0, 1, True),
+    "None": (x(), None, 2.0, 1, False),
+    "int for float": (x(), None, 2, 1, False),
+    "bool for int": (x(), None, 2.0, True, False),
+    "too large": (x(), None, 2.0, 2**80, False),
+    "text for a number": (x(), None, "2", 1, False),
+    "refused by the kernel": (torch.ones(2, 2), None, 2.0, 1, False),
+    "too few": (x(), None, 2.0, 1),
+    "None for a tensor": (None, None, 2.0, 1, False),
+    "conj": (torch.ones(3, dtype=torch.complex64).conj().imag, None, 2.0, 1, False),
+    "zero-dim for a number": (x(), None, torch.tensor(2.0), 1, False),
+    "sparse": (x().to_sparse(), None, 2.0, 1, False),
+    "meta": (x().to("meta"), None, 2.0, 1, False),
+}
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_a_call_is_that_of_torch_ops(scale, arguments):
+    assert by_overload(scale, *arguments) == outcome(scale, *arguments)
+
+
+def test_keywords_are_those_of_torch_ops(scale):
+    assert [3.0, 5.0, 7.0] == scale(x(), y=None, factor=2.0, offset=1, negates=False).tolist()
+
+
+def test_lists_and_several_results(source):
+    ends = cpp_kernel(source, "ends")
+    for _ in range(2):
+        first, last = ends([x(), x() + 1, x() + 2])
+        assert ([1, 2, 3], [3, 4, 5]) == (first.tolist(), last.tolist())
+    assert is_native(ends)
+
+
+def test_a_kernel_that_writes(source):
+    add_one, value = cpp_kernel(source, "add_one"), x()
+    for _ in range(2):
+        assert add_one(value) is None
+    assert is_native(add_one)
+    assert [3, 4, 5] == value.tolist()
+
+
+def test_a_result_that_is_no_tensor_goes_through_torch_ops(source):
+    count = cpp_kernel(source, "count")
+    assert 3 == count(x()) == count(x())
+    assert not is_native(count)
+
+
+class Calls(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Calls, Functions])
+def test_modes_see_a_call(scale, mode):
+    with mode() as seen:
+        scale(x(), None, 2.0, 1, False)
+
+    assert any("scale" in name for name in seen.names)
+
+
+def test_a_profiler_sees_a_call(scale):
+    value = x()
+    with torch.profiler.profile(acc_events=True) as profile:
+        scale(value, None, 2.0, 1, False)
+
+    assert 1 == sum("scale" in event.name for event in profile.events())
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_is_transformed_goes_through_torch_ops(scale):
+    rows = torch.ones(2, 3)
+    assert [[3.0] * 3] * 2 == torch.vmap(lambda row: scale(row, None, 2.0, 1, False))(rows).tolist()
+    with FakeTensorMode() as mode, pytest.raises(Exception, match="scale"):
+        scale(mode.from_tensor(x()), None, 2.0, 1, False)
+    with forward_ad.dual_level():  # a kernel computes values only
+        found = scale(forward_ad.make_dual(x(), x()), None, 2.0, 1, False)
+        assert forward_ad.unpack_dual(found).tangent is None
+
+
+def test_what_requires_a_gradient_goes_through_torch_ops(scale):
+    """There torch.ops records that it has no derivative."""
+    assert scale(x(grad=True), None, 2.0, 1, False).grad_fn is not None
+    with torch.no_grad():
+        assert scale(x(grad=True), None, 2.0, 1, False).grad_fn is None
+
+
+class Wrapped(Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        seen.append(str(function))
+        plain = tree_map(lambda one: one.as_subclass(Tensor) if isinstance(one, cls) else one, args)
+        return function(*plain, **(kwargs or {}))
+
+
+seen = []
+
+
+def test_a_subclass_goes_through_torch_ops(scale):
+    seen.clear()
+    scale(x().as_subclass(Wrapped), None, 2.0, 1, False)
+    assert seen
+
+
+def test_inference_mode_and_autocast(scale):
+    with torch.inference_mode(), torch.autocast("cpu"):
+        assert [3.0, 5.0, 7.0] == scale(x(), None, 2.0, 1, False).tolist()
+
+
+def test_copies_and_pickles_compute_the_same(scale):
+    for again in (copy.copy(scale), copy.deepcopy(scale), pickle.loads(pickle.dumps(scale))):
+        for _ in range(2):
+            assert [3.0, 5.0, 7.0] == again(x(), None, 2.0, 1, False).tolist()
+        assert is_native(again)
+
+
+def test_threads_call_at_once(scale):
+    found, expected = [], [3.0] * 1000
+    given = torch.ones(1000)
+
+    def call():
+        found.extend(scale(given, None, 2.0, 1, False).tolist() == expected for _ in range(200))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == [True] * 800
+
+
+def test_a_kernel_that_is_dropped_is_freed(source):
+    kernel = cpp_kernel(source, "scale")
+    kernel(x(), None, 1.0, 0, False)
+    gone = weakref.ref(kernel)
+    del kernel
+    gc.collect()
+
+    assert gone() is None
+
+
+def test_a_kernel_that_was_loaded_before_native_code_is_taken_over(source, monkeypatch):
+    monkeypatch.setattr(native_kernels, "_server", None)
+    kernel = cpp_kernel(source, "scale")
+    assert [3.0, 5.0, 7.0] == kernel(x(), None, 2.0, 1, False).tolist()
+    assert not is_native(kernel)
+
+    server = []
+    native_kernels.serve_by(lambda *offered: server.append(offered))
+
+    assert kernel in [one for one, _ in server]
+
+
+def test_a_kernel_serves_an_op_without_a_hop(source):
+    @custom_op("nkernels::scale")
+    def op(x: Tensor, y: Tensor | None, factor: float, offset: int, negates: bool) -> Tensor:
+        raise AssertionError("the C++ kernel serves it")
+
+    op.register_kernel("cpu")(cpp_kernel(source, "scale"))
+    op.register_backward(lambda grad, factor: {"x": grad * factor, "y": None})
+    for _ in range(4):
+        given = x(grad=True)
+        out = op(given, None, 2.0, 1, False)
+        out.sum().backward()
+        assert ([3.0, 5.0, 7.0], [2.0] * 3) == (out.tolist(), given.grad.tolist())
+    assert op._native.count_kinds() > 0
+
+
+def test_a_path_is_all_that_a_kernel_shows(scale):
+    assert Path(scale.source).name in repr(scale)
