@@ -2,8 +2,10 @@
 
 import os
 import pickle
+import re
 import shutil
 import stat
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from custom_autograd.kernels import CudaKernel, KernelUnavailable, KernelWarning
 GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+IN_PACKAGES = sorted(Path(sysconfig.get_path("purelib"), "nvidia").glob("*/bin/nvcc"))  # nvidia-cuda-nvcc of PyPI
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available() or torch.version.cuda is None, reason="no NVIDIA GPU")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kernels are built on Linux only")
 
@@ -85,19 +88,23 @@ def arguments_of(compiler: Path) -> list[str]:
     return (compiler.parent / "arguments").read_text().split()
 
 
-@needs_nvcc
+@pytest.mark.skipif(
+    not IN_PACKAGES and not shutil.which("nvcc"), reason="no nvcc: neither nvidia-cuda-nvcc nor on PATH"
+)
 @pytest.mark.slow
-def test_nvcc_compiles_the_gallery(monkeypatch):
-    """With code for a GPU; and, where torch has its CUDA part, with nothing left undefined."""
-    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
-    name, path = cuda_kernel(GALLERY / "rms_norm.cu", "rms_norm").build()
+@pytest.mark.parametrize("path", sorted(GALLERY.rglob("*.cu")), ids=lambda path: path.name)
+def test_nvcc_compiles_the_gallery(path, monkeypatch):
+    """With code for two GPUs; and, where torch has its CUDA part, with nothing left undefined."""
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0;9.0")
+    if IN_PACKAGES:
+        monkeypatch.setenv("CUDA_HOME", str(IN_PACKAGES[-1].parents[1]))
+    name, library = cuda_kernel(path, path.stem).build()
 
-    library = path.read_bytes()
-    assert b"sm_90" in library
-    assert b"aoti_torch_get_current_cuda_stream" in library
+    assert {b"sm_80", b"sm_90"} <= set(re.findall(rb"sm_\d+", library.read_bytes()))
+    assert b"aoti_torch_get_current_cuda_stream" in library.read_bytes()
     if torch.version.cuda is not None:
-        torch.ops.load_library(path)
-        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"{name}::rms_norm", "CUDA")
+        torch.ops.load_library(library)
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"{name}::{path.stem}", "CUDA")
 
 
 @needs_nvcc
