@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import peers
@@ -57,8 +59,12 @@ def call_group(missing: dict[str, str], device: str = "cpu") -> Cases:
     found["triton_op"], missing["triton_op"] = peers.triton_op()
     if device == "cpu":
         found["raw Library"] = peers.raw_library(LIBRARY)
-        if "C++" not in missing:
+        if "C++" in missing:
+            missing["by name, C++ kernel"] = missing["C++"]
+        else:
             found["C++"], missing["C++"] = peers.cpp()
+            folder = Path(tempfile.mkdtemp())
+            found["by name, C++ kernel"], missing["by name, C++ kernel"] = peers.cpp_kernel_by_name(folder)
     for name in [name for name, reason in missing.items() if not reason]:
         del missing[name]
     cases: Cases = {}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from custom_autograd import custom_op
+from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.kernels import cpp_kernel
 
 Call = Callable[..., Any]
 
@@ -88,6 +91,41 @@ def by_name() -> Any:
     op.register_fake(lambda x, y: torch.empty_like(x))
     op.register_backward(lambda grad, x, y: (grad * y, grad * x))
     return op
+
+
+STABLE_CPP = """
+#include <custom_autograd/kernel.h>
+using namespace custom_autograd;
+
+Tensor multiply(const Tensor& x, const Tensor& y) {
+  check_contiguous(x, "x");
+  check_contiguous(y, "y");
+  Tensor out = allocate_like(x);
+  const float *left = read<float>(x), *right = read<float>(y);
+  float* product = write<float>(out);
+  for (int64_t i = 0, count = x.numel(); i < count; ++i) product[i] = left[i] * right[i];
+  return out;
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) { m.def("multiply(Tensor x, Tensor y) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("multiply", TORCH_BOX(&multiply)); }
+"""
+
+
+def cpp_kernel_by_name(folder: Path) -> tuple[Call | None, str]:
+    """Ours, with a C++ kernel and a rule bound by name; or the reason why the kernel could not be built."""
+    source = folder / "multiply.cpp"
+    source.write_text(STABLE_CPP)
+    function = cpp_kernel(source, "multiply")
+    try:
+        function.load()
+    except KernelUnavailable as error:
+        return None, str(error).splitlines()[0]
+    op = custom_op("bench::cpp_kernel", kernel, replace=True)
+    op.register_kernel("cpu")(function)
+    op.register_fake(lambda x, y: torch.empty_like(x))
+    op.register_backward(lambda grad, x, y: (grad * y, grad * x))
+    return op, ""
 
 
 def drop_in() -> Any:

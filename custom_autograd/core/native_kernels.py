@@ -5,23 +5,40 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 
 SLOTS = ("_native", "_vectorcall")
 """What native code keeps in an op or a kernel: see take_over in native/source/call.cpp."""
 
-Server = Callable[[object, str], None]
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What the library of a C++ kernel registers.
+
+    Attributes:
+        name: the qualified name, "namespace::name".
+        on_cpu: the address of its boxed CPU kernel of torch's stable ABI; 0 if it is not known.
+        on_cuda: the same for CUDA.
+    """
+
+    name: str
+    on_cpu: int
+    on_cuda: int
+
+
+Server = Callable[[object, Operator], None]
 
 _lock = threading.Lock()
-_offered: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
+_offered: weakref.WeakKeyDictionary[object, Operator] = weakref.WeakKeyDictionary()
 _server: Server | None = None
 
 
-def offer(kernel: object, operator: str) -> None:
+def offer(kernel: object, operator: Operator) -> None:
     """Offer a kernel to native code: now, or when its library is loaded.
 
     Args:
         kernel: an object of a class with the two `SLOTS`, whose `__call__` calls the operator.
-        operator: the qualified name, "namespace::name", of what the kernel's library registers.
+        operator: that of the kernel.
     """
     with _lock:
         _offered[kernel] = operator

@@ -9,6 +9,7 @@ first call -> library in the cache? -> load -> kernel(...) from now on
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.native_kernels import Operator
 from custom_autograd.kernels.lazy import LazyKernel, thread_lock
 from custom_autograd.kernels.shared_library import find_or_build
 from custom_autograd.torch_private.registered_kernels import names_in
@@ -99,7 +101,8 @@ class CppKernel(LazyKernel):
         name, path = self.build()
         # One library may be reached by two paths (two cache folders); loaded twice it would register its ops twice.
         with thread_lock(path.name):
-            if not any(Path(loaded).name == path.name for loaded in torch.ops.loaded_libraries):
+            loaded = next((Path(one) for one in torch.ops.loaded_libraries if Path(one).name == path.name), None)
+            if loaded is None:
                 load_library(path)
         try:
             overload: Callable[..., Any] = getattr(getattr(torch.ops, name), self.function).default
@@ -112,7 +115,7 @@ class CppKernel(LazyKernel):
                 rule=str(self.source),
                 do=suggest(self.function, known),
             ) from error
-        native_kernels.offer(self, f"{name}::{self.function}")
+        native_kernels.offer(self, Operator(f"{name}::{self.function}", *addresses_of(loaded or path, self.function)))
         return overload
 
 
@@ -127,6 +130,16 @@ def words(function: str, flags: Sequence[str]) -> tuple[str, ...]:
         expected, found = "a sequence of str, one for each word", show(flags)
         raise KernelError(function, "'flags' is not a list of flags", expected=expected, found=found, do=do)
     return tuple(flags)
+
+
+def addresses_of(path: Path, function: str) -> tuple[int, int]:
+    """Return the addresses of a function's kernels on CPU and CUDA; 0 where `kernel.h` has not noted one."""
+    try:
+        find = ctypes.CDLL(str(path)).custom_autograd_kernel
+    except AttributeError:  # the source does not include the header
+        return 0, 0
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p]
+    return find(b"CPU", function.encode()) or 0, find(b"CUDA", function.encode()) or 0
 
 
 def load_library(path: Path) -> None:

@@ -154,9 +154,9 @@ def _refuse_foreign_python() -> None:
         raise KernelUnavailable("custom_autograd", "native calls are not available", found=found)
 
 
-def _serve(native: ModuleType, kernel: object, operator: str) -> None:
+def _serve(native: ModuleType, kernel: object, operator: native_kernels.Operator) -> None:
     try:
-        boxed = native.Boxed(operator)
+        boxed = native.Boxed(operator.name, operator.on_cpu, operator.on_cuda)
     except TypeError:  # it has an argument or a result that native code does not convert
         return
     native.take_over(kernel, boxed)

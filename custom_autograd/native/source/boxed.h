@@ -9,6 +9,11 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Dtype.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+
 // How an argument is converted; anything else than these exact types takes the way through torch.ops.
 enum class Convert : char { tensor, tensors, integer, number, flag, text, dtype };
 
@@ -17,12 +22,18 @@ struct Parameter {
   bool is_optional;
 };
 
+// A function of torch's stable ABI, boxed: what TORCH_BOX makes. It replaces the arguments, which it owns, by results.
+using Stable = void (*)(uint64_t* stack, uint64_t arguments, uint64_t results);
+
 struct Boxed {
   PyObject_HEAD
   c10::OperatorHandle* op;
   std::vector<Parameter>* parameters;
   size_t results;
+  Stable on_cpu, on_cuda;  // the operator's kernels, or null where the dispatcher has to find them
 };
+
+constexpr size_t MOST_BOXED = 32;  // arguments or results
 
 inline std::optional<Convert> conversion_of(const c10::Type& type) {
   switch (type.kind()) {
@@ -53,76 +64,100 @@ inline bool has_usual_modes() {
   return ((modes.included_.raw_repr() | modes.excluded_.raw_repr()) & ~ignored_keys()) == 0;
 }
 
-// The arguments of one call, for the operator's kernel on one device.
-struct Boxing {
-  torch::jit::Stack stack;
-  uint64_t keys = 0;  // of all tensors, without those that are ignored
+// Whether arguments reach a kernel as they are, and the dispatch keys that their tensors have in common.
+struct Fit {
+  uint64_t keys = 0;
 
-  bool add_tensor(PyObject* value, c10::List<at::Tensor>* list = nullptr) {
+  bool tensor(PyObject* value) {
     if (!THPVariable_CheckExact(value)) return false;
     const at::Tensor& tensor = THPVariable_Unpack(value);
     uint64_t its_keys = tensor.key_set().raw_repr() & ~ignored_keys();
     if (has_tangent(tensor) || (keys && its_keys != keys) || (tensor.requires_grad() && at::GradMode::is_enabled()))
       return false;
     keys = its_keys;
-    if (list)
-      list->push_back(tensor);
-    else
-      stack.emplace_back(tensor);
     return true;
   }
 
-  bool add_tensors(PyObject* value) {
+  bool tensors(PyObject* value) {
     if (!PyList_CheckExact(value) && !PyTuple_CheckExact(value)) return false;
-    c10::List<at::Tensor> list;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
-      if (!add_tensor(PySequence_Fast_GET_ITEM(value, i), &list)) return false;
-    stack.emplace_back(std::move(list));
+      if (!tensor(PySequence_Fast_GET_ITEM(value, i))) return false;
     return true;
   }
 
-  bool add(const Parameter& parameter, PyObject* value) {
-    if (parameter.is_optional && value == Py_None) {
-      stack.emplace_back();
-      return true;
-    }
+  bool integer(PyObject* value) {
+    int overflow = 1;
+    if (PyLong_CheckExact(value)) PyLong_AsLongLongAndOverflow(value, &overflow);
+    return overflow == 0;
+  }
+
+  bool argument(const Parameter& parameter, PyObject* value) {
+    if (parameter.is_optional && value == Py_None) return true;
     switch (parameter.convert) {
-      case Convert::tensor: return add_tensor(value);
-      case Convert::tensors: return add_tensors(value);
-      case Convert::integer: {
-        int overflow = 0;
-        if (!PyLong_CheckExact(value)) return false;
-        stack.emplace_back(static_cast<int64_t>(PyLong_AsLongLongAndOverflow(value, &overflow)));
-        return overflow == 0;
-      }
-      case Convert::number:
-        if (!PyFloat_CheckExact(value)) return false;
-        stack.emplace_back(PyFloat_AS_DOUBLE(value));
-        return true;
-      case Convert::flag:
-        if (!PyBool_Check(value)) return false;
-        stack.emplace_back(value == Py_True);
-        return true;
-      case Convert::text: {
-        if (!PyUnicode_CheckExact(value) || !PyUnicode_IS_ASCII(value)) return false;
-        stack.emplace_back(THPUtils_unpackString(value));
-        return true;
-      }
-      case Convert::dtype:
-        if (!THPDtype_Check(value)) return false;
-        stack.emplace_back(reinterpret_cast<THPDtype*>(value)->scalar_type);
-        return true;
+      case Convert::tensor: return tensor(value);
+      case Convert::tensors: return tensors(value);
+      case Convert::integer: return integer(value);
+      case Convert::number: return PyFloat_CheckExact(value);
+      case Convert::flag: return PyBool_Check(value);
+      case Convert::text: return PyUnicode_CheckExact(value) && PyUnicode_IS_ASCII(value);
+      case Convert::dtype: return THPDtype_Check(value);
     }
     return false;
   }
 
-  // The keys of its kernel, or nothing if the dispatcher is to decide.
-  std::optional<c10::DispatchKeySet> device() const {
+  std::optional<c10::DispatchKey> device() const {
     for (auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA})
-      if (keys == c10::DispatchKeySet(key).raw_repr()) return c10::DispatchKeySet(key);
+      if (keys == c10::DispatchKeySet(key).raw_repr()) return key;
     return std::nullopt;
   }
 };
+
+inline c10::IValue as_ivalue(const Parameter& parameter, PyObject* value) {
+  if (parameter.is_optional && value == Py_None) return {};
+  switch (parameter.convert) {
+    case Convert::tensor: return THPVariable_Unpack(value);
+    case Convert::tensors: {
+      c10::List<at::Tensor> list;
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
+        list.push_back(THPVariable_Unpack(PySequence_Fast_GET_ITEM(value, i)));
+      return list;
+    }
+    case Convert::integer: return static_cast<int64_t>(PyLong_AsLongLong(value));
+    case Convert::number: return PyFloat_AS_DOUBLE(value);
+    case Convert::flag: return value == Py_True;
+    case Convert::text: return THPUtils_unpackString(value);
+    case Convert::dtype: return reinterpret_cast<THPDtype*>(value)->scalar_type;
+  }
+  return {};
+}
+
+// Eight bytes of the stable ABI: see torch/csrc/stable/stableivalue_conversions.h.
+template <class T>
+uint64_t as_bytes(T value) {
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, &value, sizeof(value));
+  return bytes;
+}
+
+inline uint64_t as_stable(Convert convert, PyObject* value) {
+  switch (convert) {
+    case Convert::tensor: return as_bytes(new at::Tensor(THPVariable_Unpack(value)));
+    case Convert::integer: return as_bytes(static_cast<int64_t>(PyLong_AsLongLong(value)));
+    case Convert::number: return as_bytes(PyFloat_AS_DOUBLE(value));
+    case Convert::flag: return as_bytes(value == Py_True);
+    case Convert::dtype: return as_bytes(static_cast<int32_t>(reinterpret_cast<THPDtype*>(value)->scalar_type));
+    default: return 0;  // create_boxed leaves these to the dispatcher
+  }
+}
+
+inline uint64_t as_stable(const Parameter& parameter, PyObject* value) {
+  if (!parameter.is_optional) return as_stable(parameter.convert, value);
+  return value == Py_None ? 0 : as_bytes(new uint64_t(as_stable(parameter.convert, value)));
+}
+
+inline bool is_stable(const Parameter& parameter) {
+  return parameter.convert != Convert::tensors && parameter.convert != Convert::text;
+}
 
 inline bool are_results_tensors(const c10::FunctionSchema& schema) {
   for (const auto& one : schema.returns())
@@ -130,47 +165,81 @@ inline bool are_results_tensors(const c10::FunctionSchema& schema) {
   return true;
 }
 
-// The result of a call, or null without an exception where torch.ops is to be called.
-inline PyObject* call_boxed(const Boxed* boxed, PyObject* const* args, size_t count, PyObject* keywords) {
-  if (keywords || count != boxed->parameters->size() || is_watched() || !has_usual_modes()) return nullptr;
-  Boxing boxing;
-  boxing.stack.reserve(std::max(count, boxed->results));
-  for (size_t i = 0; i < count; ++i)
-    if (!boxing.add((*boxed->parameters)[i], args[i])) return nullptr;
-  auto device = boxing.device();
-  if (!device) return nullptr;
-  {
-    pybind11::gil_scoped_release no_gil;
-    boxed->op->redispatchBoxed(*device, &boxing.stack);
-  }
+// The results of a call, from a function that gives one after the other.
+template <class Next>
+PyObject* results_of(const Boxed* boxed, Next next) {
   if (boxed->results == 0) return Py_NewRef(Py_None);
-  if (boxed->results == 1) return wrapped(boxing.stack[0].toTensor());
+  if (boxed->results == 1) return wrapped(next(0));
+  std::array<at::Tensor, MOST_BOXED> tensors;
+  for (size_t i = 0; i < boxed->results; ++i) tensors[i] = next(i);
   THPObjectPtr results(checked(PyTuple_New(boxed->results)));
-  for (size_t i = 0; i < boxed->results; ++i) PyTuple_SET_ITEM(results.get(), i, wrapped(boxing.stack[i].toTensor()));
+  for (size_t i = 0; i < boxed->results; ++i) PyTuple_SET_ITEM(results.get(), i, wrapped(tensors[i]));
   return results.release();
 }
 
-// Boxed(name): the operator of that name, in its overload without a name
+inline PyObject* call_stable(const Boxed* boxed, Stable kernel, PyObject* const* args) {
+  uint64_t stack[MOST_BOXED];
+  size_t count = boxed->parameters->size();
+  for (size_t i = 0; i < count; ++i) stack[i] = as_stable((*boxed->parameters)[i], args[i]);
+  {
+    pybind11::gil_scoped_release no_gil;
+    kernel(stack, count, boxed->results);
+  }
+  return results_of(boxed, [&](size_t i) {
+    std::unique_ptr<at::Tensor> owned(reinterpret_cast<at::Tensor*>(stack[i]));
+    return std::move(*owned);
+  });
+}
+
+inline PyObject* call_dispatched(const Boxed* boxed, c10::DispatchKey device, PyObject* const* args) {
+  torch::jit::Stack stack;
+  stack.reserve(std::max(boxed->parameters->size(), boxed->results));
+  for (size_t i = 0; i < boxed->parameters->size(); ++i) stack.push_back(as_ivalue((*boxed->parameters)[i], args[i]));
+  {
+    pybind11::gil_scoped_release no_gil;
+    boxed->op->redispatchBoxed(c10::DispatchKeySet(device), &stack);
+  }
+  return results_of(boxed, [&](size_t i) { return stack[i].toTensor(); });
+}
+
+// The result of a call, or null without an exception where torch.ops is to be called.
+inline PyObject* call_boxed(const Boxed* boxed, PyObject* const* args, size_t count, PyObject* keywords) {
+  if (keywords || count != boxed->parameters->size() || is_watched() || !has_usual_modes()) return nullptr;
+  Fit fit;
+  for (size_t i = 0; i < count; ++i)
+    if (!fit.argument((*boxed->parameters)[i], args[i])) return nullptr;
+  auto device = fit.device();
+  if (!device) return nullptr;
+  Stable kernel = *device == c10::DispatchKey::CPU ? boxed->on_cpu : boxed->on_cuda;
+  return kernel ? call_stable(boxed, kernel, args) : call_dispatched(boxed, *device, args);
+}
+
+// Boxed(name, on_cpu, on_cuda): the operator of that name, in its overload without a name; addresses of kernels, or 0
 inline PyObject* create_boxed(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   const char* name;
-  if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
+  unsigned long long on_cpu, on_cuda;
+  if (!PyArg_ParseTuple(args, "sKK", &name, &on_cpu, &on_cuda)) return nullptr;
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   std::vector<Parameter> parameters;
   for (const auto& argument : op.schema().arguments()) {
-    bool is_optional = argument.type()->kind() == c10::TypeKind::OptionalType;
-    auto type = is_optional ? argument.type()->castRaw<c10::OptionalType>()->getElementType() : argument.real_type();
-    if (is_optional && argument.real_type()->kind() == c10::TypeKind::OptionalType)
-      type = argument.real_type()->castRaw<c10::OptionalType>()->getElementType();
+    auto type = argument.real_type();
+    bool is_optional = type->kind() == c10::TypeKind::OptionalType;
+    if (is_optional) type = type->castRaw<c10::OptionalType>()->getElementType();
     auto convert = conversion_of(*type);
     TORCH_CHECK_TYPE(convert && !argument.kwarg_only(), name, ": the type of '", argument.name(), "' takes torch.ops");
     parameters.push_back({*convert, is_optional});
   }
   TORCH_CHECK_TYPE(are_results_tensors(op.schema()), name, ": its results take torch.ops");
+  size_t results = op.schema().returns().size();
+  TORCH_CHECK_TYPE(std::max(parameters.size(), results) <= MOST_BOXED, name, ": so many values take torch.ops");
+  bool is_direct = std::all_of(parameters.begin(), parameters.end(), is_stable);
   auto* object = reinterpret_cast<Boxed*>(checked(type->tp_alloc(type, 0)));
   object->op = new c10::OperatorHandle(op);
   object->parameters = new std::vector<Parameter>(std::move(parameters));
-  object->results = op.schema().returns().size();
+  object->results = results;
+  object->on_cpu = is_direct ? reinterpret_cast<Stable>(on_cpu) : nullptr;
+  object->on_cuda = is_direct ? reinterpret_cast<Stable>(on_cuda) : nullptr;
   return reinterpret_cast<PyObject*>(object);
   END_HANDLE_TH_ERRORS
 }
