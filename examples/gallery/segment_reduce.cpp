@@ -6,8 +6,16 @@
 
 using namespace custom_autograd;
 
-// Rows of one segment are summed in registers, this many features at a time.
+// Rows of one segment are reduced in registers, this many features at a time.
 constexpr int64_t TILE = 64;
+
+// A tile is a part of each row, so processors do not foresee which lines follow: these are asked for some rows ahead,
+// also those of the next segments. An address behind the end is not read.
+template <typename T>
+static void prefetch_tile(const T* in, int64_t features) {
+  constexpr int64_t ahead = 16, line = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < TILE; i += line) __builtin_prefetch(in + ahead * features + i);
+}
 
 // Every offset is looked at before one becomes an address.
 static void check_offsets(const Tensor& offsets, int64_t rows) {
@@ -71,6 +79,7 @@ static void sum_tile(const T* in, int64_t rows, int64_t features, int64_t width,
   std::fill(sum, sum + width, Statistic<T>(0));
   if (width == TILE) {
     for (int64_t row = 0; row < rows; ++row, in += features) {
+      prefetch_tile(in, features);
 #pragma omp simd
       for (int64_t i = 0; i < TILE; ++i) sum[i] += widen(in[i]);
     }
@@ -113,6 +122,38 @@ static Tensor segment_sum(const Tensor& x, const Tensor& offsets, bool mean) {
   return out;
 }
 
+// Positions are as wide as the statistic, so that a vector of one goes with a vector of the other.
+template <typename S>
+using Position = std::conditional_t<sizeof(S) == 8, int64_t, int32_t>;
+
+// Segments of more rows than a position counts are looked at piece by piece.
+constexpr int64_t PIECE = int64_t(1) << 30;
+
+template <typename T, typename S = Statistic<T>>
+static void max_row(const T* line, int64_t width, Position<S> row, S* best, Position<S>* at) {
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) {
+    S value = widen(line[i]);
+    bool is_larger = !(value <= best[i]) & (best[i] == best[i]);  // a NaN is larger, and nothing than it
+    best[i] = is_larger ? value : best[i];
+    at[i] = is_larger ? row : at[i];
+  }
+}
+
+// The larger of best and the rows, and which row it is: -1 for best itself.
+template <typename T, typename S = Statistic<T>>
+static void max_tile(const T* in, int64_t rows, int64_t features, int64_t width, S* best, Position<S>* at) {
+  std::fill(at, at + width, Position<S>(-1));
+  if (width == TILE) {  // a width that the compiler knows: best and at stay in registers
+    for (int64_t row = 0; row < rows; ++row, in += features) {
+      prefetch_tile(in, features);
+      max_row(in, TILE, Position<S>(row), best, at);
+    }
+  } else {
+    for (int64_t row = 0; row < rows; ++row, in += features) max_row(in, width, Position<S>(row), best, at);
+  }
+}
+
 // The maximum of each segment's rows and the first row that has it, NaN above all; -infinity and `rows` for no rows.
 static std::tuple<Tensor, Tensor> segment_max(const Tensor& x, const Tensor& offsets) {
   check_contiguous(x, "x");
@@ -129,32 +170,54 @@ static std::tuple<Tensor, Tensor> segment_max(const Tensor& x, const Tensor& off
     int64_t* places = write<int64_t>(argmax);
     for_segments(offsets, features, [=](int64_t segment, int64_t first, int64_t last) {
       S best[TILE];
-      int64_t at[TILE];
+      Position<S> at[TILE];
       for (int64_t f = 0; f < features; f += TILE) {
         int64_t width = std::min(TILE, features - f);
         const T* start = in + first * features + f;
+        int64_t* place = places + segment * features + f;
         for (int64_t i = 0; i < width; ++i) {
           best[i] = last > first ? widen(start[i]) : -std::numeric_limits<S>::infinity();
-          at[i] = last > first ? first : rows;
+          place[i] = last > first ? first : rows;
         }
-        for (int64_t row = first + 1; row < last; ++row) {
-          const T* line = in + row * features + f;
-#pragma omp simd
-          for (int64_t i = 0; i < width; ++i) {
-            S value = widen(line[i]);
-            bool is_larger = !(value <= best[i]) & (best[i] == best[i]);  // a NaN is larger, and nothing than it
-            best[i] = is_larger ? value : best[i];
-            at[i] = is_larger ? row : at[i];
-          }
+        for (int64_t row = first + 1; row < last; row += PIECE) {
+          max_tile(in + row * features + f, std::min(PIECE, last - row), features, width, best, at);
+          for (int64_t i = 0; i < width; ++i) place[i] = at[i] < 0 ? place[i] : row + at[i];
         }
-        for (int64_t i = 0; i < width; ++i) {
-          result[segment * features + f + i] = narrow<T>(best[i]);
-          places[segment * features + f + i] = at[i];
-        }
+        for (int64_t i = 0; i < width; ++i) result[segment * features + f + i] = narrow<T>(best[i]);
       }
     });
   });
   return {out, argmax};
+}
+
+// x: (segments, ...). Returns (rows, ...): at each row that of its segment, divided by the segment's rows for the mean.
+Tensor segment_spread(const Tensor& x, const Tensor& offsets, int64_t rows, bool mean) {
+  check_contiguous(x, "x");
+  std::vector<int64_t> shape = with_rows(x, rows);
+  check_offsets(offsets, rows);
+  STD_TORCH_CHECK(offsets.numel() == x.size(0) + 1, "'offsets' must have one element more than 'x' has segments");
+  int64_t features = features_of(x);
+  Tensor out = torch::stable::new_empty(x, shape);
+  for_element_type(x, "x", [&](auto element) {
+    using T = decltype(element);
+    using S = Statistic<T>;
+    const T* in = read<T>(x);
+    T* result = write<T>(out);
+    for_segments(offsets, features, [=](int64_t segment, int64_t first, int64_t last) {
+      if (first == last) return;
+      const T* source = in + segment * features;
+      T *row = result + first * features, *end = result + last * features;
+      if (mean) {
+        S count = S(last - first);
+#pragma omp simd
+        for (int64_t i = 0; i < features; ++i) row[i] = narrow<T>(widen(source[i]) / count);
+        source = row;
+        row += features;
+      }
+      for (; row < end; row += features) std::memcpy(row, source, sizeof(T) * features);
+    });
+  });
+  return out;
 }
 
 enum Reduction : int64_t { SUM, MEAN, MAX };
@@ -168,6 +231,10 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& x, const Tensor& offsets
 
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
   m.def("segment_reduce(Tensor x, Tensor offsets, int reduction) -> (Tensor, Tensor)");
+  m.def("segment_spread(Tensor x, Tensor offsets, int rows, bool mean) -> Tensor");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("segment_reduce", TORCH_BOX(&segment_reduce)); }
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
+  m.impl("segment_reduce", TORCH_BOX(&segment_reduce));
+  m.impl("segment_spread", TORCH_BOX(&segment_spread));
+}

@@ -16,25 +16,13 @@ from typing import Literal
 
 import numpy as np
 import torch
+from segment_spread import lengths, owners, segment_spread
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
 from custom_autograd.kernels import cpp_kernel, numpy_kernel, tl, triton_kernel
 
 reduce_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "segment_reduce")
-
-
-def owners(offsets: Tensor, rows: int) -> Tensor:
-    """The segment of each row; raises where the offsets are no such list."""
-    steps = offsets.diff(prepend=offsets.new_zeros(1), append=offsets.new_full((1,), rows))
-    is_wrong = (steps < 0).any() | (steps[0] != 0) | (steps[-1] != 0)
-    zero = offsets.new_zeros(1).gather(0, is_wrong.long().view(1))  # an index out of range raises under vmap too
-    return torch.searchsorted(offsets, torch.arange(rows, device=offsets.device), right=True) - 1 + zero
-
-
-def lengths(offsets: Tensor, dims: int) -> Tensor:
-    """How many rows each segment has, at least 1, to divide by: in float64, which holds the numbers exactly."""
-    return offsets.diff().clamp(min=1).double().view([-1] + [1] * (dims - 1))
 
 
 @custom_op("gallery::segment_reduce", outputs=("out", "argmax"), hidden=("argmax",), reference=True)
@@ -132,8 +120,7 @@ def segment_reduce_cuda(x, offsets, reduce) -> tuple[Tensor, Tensor]:
 def _(grad, offsets, reduce, argmax, meta):
     if reduce == "max":
         return grad.new_zeros(meta.x.shape[0] + 1, *grad.shape[1:]).scatter(0, argmax, grad)[:-1]
-    per_row = (grad / lengths(offsets, grad.dim())).to(grad.dtype) if reduce == "mean" else grad
-    return per_row.index_select(0, owners(offsets, meta.x.shape[0]))
+    return segment_spread(grad, offsets, meta.x.shape[0], reduce == "mean")
 
 
 @segment_reduce.register_samples

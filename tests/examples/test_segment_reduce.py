@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gallery_values import BUDGETS, assert_near, dtypes, interpreted, layouts, load, needs_compiler, random
 
-segments = load("segment_reduce")
-segment_reduce = segments.segment_reduce
+segments, spread = load("segment_reduce"), load("segment_spread")
+segment_reduce, segment_spread = segments.segment_reduce, spread.segment_spread
 
 # Empty segments at the ends and inside, one row, many rows, no rows, no segments, no features.
 CASES = [
@@ -75,6 +75,30 @@ def test_cpp_maximum_takes_the_first_row_and_nan_above_all(shape, offsets, dtype
 
     assert_near(found, loop(x.double(), offsets, "max"), dtype)
     assert torch.equal(argmax(x, offsets), rows)
+
+
+@needs_compiler
+@dtypes
+@layouts
+@pytest.mark.parametrize("mean", [False, True])
+@cases
+def test_spread(shape, offsets, mean, layout, dtype) -> None:
+    counts = torch.tensor(offsets).diff()
+    x = layout(random(len(counts), *shape[1:], dtype=dtype))
+    with segment_spread.use_kernel("cpp"):
+        found = segment_spread(x, torch.tensor(offsets), shape[0], mean)
+
+    divisors = counts.clamp(min=1).view(-1, *[1] * (x.dim() - 1)) if mean else 1
+    assert dtype == found.dtype
+    assert found.is_contiguous()
+    assert_near(found, (x.double() / divisors).repeat_interleave(counts, 0), dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("offsets", [[1, 3], [0, 2], [0, 2**40, 3], [0.0, 3.0], [0, 1, 2, 3]], ids=str)
+def test_offsets_that_do_not_divide_the_rows_to_spread(offsets) -> None:
+    with pytest.raises(RuntimeError, match="'offsets' must"):
+        segment_spread(torch.ones(min(2, len(offsets) - 1), 2), torch.tensor(offsets), 3)
 
 
 @cases
