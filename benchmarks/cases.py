@@ -19,6 +19,8 @@ class Case:
         peers: by name, what PyTorch or another library offers for it, called with the same arguments.
         target: by name of a peer ("eager", "compiled" or one of `peers`) and mode ("forward", "backward", "memory"),
             the ratio op / peer that must not be passed: `{("eager", "forward"): 1 / 1.5}`.
+        determined: what of a gradient is the same in all correct callables, where ties may share it in several ways; by
+            default the gradient.
         bytes_moved: what forward reads and writes at least; where it is given, the share of a copy's bandwidth that the
             op reaches is measured.
     """
@@ -29,4 +31,5 @@ class Case:
     arguments: Callable[[str], tuple[Any, ...]]
     peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     target: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    determined: Callable[[Any], Any] = lambda gradient: gradient
     bytes_moved: int | None = None

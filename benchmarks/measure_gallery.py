@@ -2,6 +2,7 @@
 
 Each case of benchmarks/gallery_cases/NAME.py is measured for the op, its reference in eager mode ("eager") and under
 torch.compile ("compiled"), and each peer; what disagrees with the reference is not timed, and makes the exit code 1.
+A peer that is not installed is skipped.
 
 forward     one call without gradients, µs.
 backward    torch.autograd.grad with fixed cotangents over one graph that is kept, µs: no forward is in it.
@@ -36,6 +37,7 @@ from agreement import backward_of, disagreement, fresh_arguments, leaves
 from custom_autograd.benchmarking.interleaved import Work, measure
 from custom_autograd.benchmarking.machine import describe_machine
 from custom_autograd.benchmarking.memory import peak_memory
+from custom_autograd.core.errors import KernelUnavailable
 
 BENCHMARKS = Path(__file__).parent
 COPIED = 2**28  # bytes: far more than caches hold
@@ -85,6 +87,11 @@ def callable_of(case: Case, name: str) -> Callable[..., Any]:
     return {"op": case.op, "eager": case.reference, **case.peers}[name]
 
 
+def first_line(error: Exception) -> str:
+    """What an error says first."""
+    return (str(error).strip().splitlines() or [""])[0]
+
+
 def agreeing(case: Case, options: argparse.Namespace, found: Found) -> dict[str, Callable[..., Any]]:
     """The callables that run and compute what the reference does."""
     agreed = {}
@@ -95,8 +102,13 @@ def agreeing(case: Case, options: argparse.Namespace, found: Found) -> dict[str,
         work = callable_of(case, name)
         try:
             problem = disagreement(case, work, options.device)
+        except (ImportError, KernelUnavailable) as error:
+            if name not in case.peers:
+                raise
+            found.skip(case.name, name, "all", f"not installed: {first_line(error)}")
+            continue
         except Exception as error:  # noqa: BLE001 - a peer that does not run is no reason to measure nothing
-            problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            problem = f"{type(error).__name__}: {first_line(error)}"
         if problem is None:
             agreed[name] = work
         else:

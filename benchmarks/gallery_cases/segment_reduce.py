@@ -24,8 +24,8 @@ def reference(x: Tensor, offsets: Tensor, reduce: str) -> Tensor:
 
 
 def built_in(x: Tensor, offsets: Tensor, reduce: str) -> Tensor:
-    """PyTorch's own."""
-    return torch.segment_reduce(x, reduce, offsets=offsets, axis=0)
+    """PyTorch's own, whose mean of no rows is NaN unless it is told what to begin with."""
+    return torch.segment_reduce(x, reduce, offsets=offsets, axis=0, initial=0 if reduce == "mean" else None)
 
 
 def arguments(device: str, dtype: torch.dtype, reduce: str) -> tuple[Tensor, Tensor, str]:
@@ -33,6 +33,12 @@ def arguments(device: str, dtype: torch.dtype, reduce: str) -> tuple[Tensor, Ten
     owners = torch.randint(NODES, (EDGES,), generator=torch.Generator().manual_seed(0))
     offsets = torch.cat((torch.zeros(1, dtype=torch.int64), torch.bincount(owners, minlength=NODES).cumsum(0)))
     return torch.randn(EDGES, FEATURES, dtype=dtype, device=device).requires_grad_(), offsets.to(device), reduce
+
+
+def per_segment(gradient: Tensor) -> Tensor:
+    """The sum over each segment: of equal maxima one may have the gradient, or each a share."""
+    _, offsets, _ = arguments(str(gradient.device), gradient.dtype, "max")
+    return reference(gradient.float(), offsets, "sum")
 
 
 def cases() -> Iterator[Case]:
@@ -45,5 +51,6 @@ def cases() -> Iterator[Case]:
                 reference,
                 partial(arguments, dtype=dtype, reduce=reduce),
                 {"built-in": built_in},
-                {("eager", "forward"): 1 / 1.5},
+                {("eager", "forward"): 1 / 1.5, ("eager", "backward"): 1.0},
+                **({"determined": per_segment} if reduce == "max" else {}),
             )

@@ -33,6 +33,22 @@ def cases():
     yield Case("drawn", drawn_wrong, drawn, arguments)
 """
 
+ODD_CASES = """
+import torch
+from cases import Case
+
+def arguments(device): return (torch.randn(2048, 512, device=device, requires_grad=True),)
+def tied(device): return (torch.ones(4, 512, device=device, requires_grad=True),)
+def absent(x): import no_such_library
+def drawn(x): return torch.where(torch.rand_like(x) >= 0.5, 2 * x, 0)
+def drawn_otherwise(x): return torch.where(torch.rand_like(x) < 0.5, 2 * x, 0)
+
+def cases():
+    yield Case("drawn", drawn_otherwise, drawn, arguments)
+    highest = lambda x: x.max(0).values
+    yield Case("tied", highest, lambda x: x.amax(0), tied, {"absent": absent}, determined=lambda grad: grad.sum(0))
+"""
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -91,6 +107,20 @@ def test_what_is_drawn_at_random_agrees_by_its_moments(run):
 
     assert {"op", "compiled"} == set(reasons)
     assert reasons["op"].startswith("forward: mean ")
+
+
+def test_what_is_random_tied_or_not_installed_is_no_error(tmp_path):
+    """Draws agree by their moments, ties by what is determined, and a peer that is not there is skipped."""
+    (tmp_path / "odd.py").write_text(ODD_CASES)
+    options = ["--seconds", "0", "--threads", "1", "--without", "compiled", "--out", str(tmp_path)]
+    ended = subprocess.run([sys.executable, str(SCRIPT), str(tmp_path / "odd.py"), *options], check=False)
+    found = json.loads((tmp_path / "odd-cpu.json").read_text())
+    reasons = {(skip["case"], skip["callable"]): skip["reason"] for skip in found["not measured"]}
+
+    assert 0 == ended.returncode
+    assert "not installed: No module named 'no_such_library'" == reasons["tied", "absent"]
+    measured = {(row["case"], row["callable"], row["mode"]) for row in found["rows"]}
+    assert {(case, "op", mode) for case in ("drawn", "tied") for mode in ("forward", "backward")} <= measured
 
 
 def test_targets_are_judged(run):
