@@ -1,7 +1,9 @@
 // Cross entropy of rows of logits against integer labels, and its gradient: see softmax_cross_entropy.py.
 #include <custom_autograd/kernel.h>
 
+#include <optional>
 #include <tuple>
+#include <vector>
 
 using namespace custom_autograd;
 
@@ -19,19 +21,30 @@ static void check_labels(const Tensor& logits, const Tensor& labels, int64_t ign
   }
 }
 
-// Returns per row the loss, 0 where it is ignored, and the logarithm of the sum of exponentials.
-std::tuple<Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& labels, int64_t ignore_index) {
+enum Reduction : int64_t { MEAN, SUM, NONE };
+
+static int64_t kept_rows(const Tensor& labels, int64_t ignore_index) {
+  const int64_t* label = read<int64_t>(labels);
+  return labels.numel() - std::count(label, label + labels.numel(), ignore_index);
+}
+
+// Returns the loss, of each row or of all, and per row the logarithm of the sum of exponentials. The loss of a row that
+// is ignored is 0.
+std::tuple<Tensor, Tensor> cross_entropy(
+    const Tensor& logits, const Tensor& labels, int64_t ignore_index, int64_t reduction) {
   check_labels(logits, labels, ignore_index);
   int64_t rows = logits.size(0), classes = logits.size(1);
-  Tensor losses, lse;
+  Tensor loss, lse;
   for_element_type(logits, "logits", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
-    losses = torch::stable::new_empty(logits, {rows}, statistic_type<T>);
+    std::vector<int64_t> shape(reduction == NONE ? 1 : 0, rows);
+    loss = torch::stable::new_empty(logits, shape, statistic_type<T>);
     lse = torch::stable::new_empty(logits, {rows}, statistic_type<T>);
+    std::vector<S> losses(reduction == NONE ? 0 : rows);
     const T* logits_data = read<T>(logits);
     const int64_t* label = read<int64_t>(labels);
-    S *losses_data = write<S>(losses), *lse_data = write<S>(lse);
+    S *losses_data = reduction == NONE ? write<S>(loss) : losses.data(), *lse_data = write<S>(lse);
     for_rows(rows, classes, [=](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         const T* in = logits_data + row * classes;
@@ -49,44 +62,54 @@ std::tuple<Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& lab
         losses_data[row] = label[row] == ignore_index ? S(0) : total - widen(in[label[row]]);
       }
     });
+    if (reduction == NONE) return;
+    double total = 0;  // in one order, whatever the number of threads
+    for (S row_loss : losses) total += row_loss;
+    *write<S>(loss) = static_cast<S>(reduction == MEAN ? total / kept_rows(labels, ignore_index) : total);
   });
-  return {losses, lse};
+  return {loss, lse};
 }
 
-// logits_grad = exp(logits - lse) * on_softmax, minus on_label at the label.
-Tensor cross_entropy_grad(const Tensor& logits, const Tensor& labels, const Tensor& lse, const Tensor& on_softmax,
-    const Tensor& on_label) {
-  if (logits.numel() == 0) return torch::stable::empty_like(logits);  // labels of ignored rows are 0, also of no class
-  check_labels(logits, labels, 0);
+// logits_grad = exp(logits - lse) * (on_label + grad_lse), minus on_label at the label. on_label is the gradient of a
+// row's own loss: its share of grad_loss, and 0 where it is ignored.
+Tensor cross_entropy_grad(const Tensor& grad_loss, const std::optional<Tensor>& grad_lse, const Tensor& logits,
+    const Tensor& labels, const Tensor& lse, int64_t ignore_index, int64_t reduction) {
+  check_labels(logits, labels, ignore_index);
+  check_contiguous(grad_loss, "grad_loss");
   check_contiguous(lse, "lse");
-  check_contiguous(on_softmax, "on_softmax");
-  check_contiguous(on_label, "on_label");
+  if (grad_lse) check_contiguous(*grad_lse, "grad_lse");
   int64_t rows = logits.size(0), classes = logits.size(1);
-  STD_TORCH_CHECK(lse.numel() == rows && on_softmax.numel() == rows && on_label.numel() == rows,
-      "'lse', 'on_softmax' and 'on_label' must have one element per row of 'logits'");
+  STD_TORCH_CHECK(lse.numel() == rows && (!grad_lse || grad_lse->numel() == rows),
+      "'lse' and 'grad_lse' must have one element per row of 'logits'");
+  STD_TORCH_CHECK(grad_loss.numel() == (reduction == NONE ? rows : 1),
+      "'grad_loss' must have one element, or for reduction 'none' one per row of 'logits'");
   Tensor logits_grad = torch::stable::empty_like(logits);
   for_element_type(logits, "logits", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
+    check_type(grad_loss, statistic_type<T>, "grad_loss");
     check_type(lse, statistic_type<T>, "lse");
-    check_type(on_softmax, statistic_type<T>, "on_softmax");
-    check_type(on_label, statistic_type<T>, "on_label");
+    if (grad_lse) check_type(*grad_lse, statistic_type<T>, "grad_lse");
     const T* logits_data = read<T>(logits);
     const int64_t* label = read<int64_t>(labels);
-    const S *lse_data = read<S>(lse), *softmax_data = read<S>(on_softmax), *label_data = read<S>(on_label);
+    const S *lse_data = read<S>(lse), *on_loss = read<S>(grad_loss), *on_lse = grad_lse ? read<S>(*grad_lse) : nullptr;
+    S divisor = reduction == MEAN ? S(std::max<int64_t>(1, kept_rows(labels, ignore_index))) : S(1);
     T* result_data = write<T>(logits_grad);
     for_rows(rows, classes, [=](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         const T* in = logits_data + row * classes;
         T* result = result_data + row * classes;
-        S total = lse_data[row], factor = softmax_data[row];
+        bool is_kept = label[row] != ignore_index;
+        S on_label = is_kept ? on_loss[reduction == NONE ? row : 0] / divisor : S(0);
+        S total = lse_data[row], factor = on_lse ? on_label + on_lse[row] : on_label;
 #pragma omp simd
         for (int64_t i = 0; i < classes; ++i) {
           result[i] = narrow<T>(exponential(widen(in[i]) - total) * factor);
         }
+        if (!is_kept) continue;
         // From the logit again: result[i] is rounded already, and the difference may be small.
         S softmax = exponential(widen(in[label[row]]) - total);
-        result[label[row]] = narrow<T>(softmax * factor - label_data[row]);
+        result[label[row]] = narrow<T>(softmax * factor - on_label);
       }
     });
   });
@@ -94,8 +117,10 @@ Tensor cross_entropy_grad(const Tensor& logits, const Tensor& labels, const Tens
 }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
-  m.def("cross_entropy(Tensor logits, Tensor labels, int ignore_index) -> (Tensor, Tensor)");
-  m.def("cross_entropy_grad(Tensor logits, Tensor labels, Tensor lse, Tensor on_softmax, Tensor on_label) -> Tensor");
+  m.def("cross_entropy(Tensor logits, Tensor labels, int ignore_index, int reduction) -> (Tensor, Tensor)");
+  m.def(
+      "cross_entropy_grad(Tensor grad_loss, Tensor? grad_lse, Tensor logits, Tensor labels, Tensor lse, "
+      "int ignore_index, int reduction) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {

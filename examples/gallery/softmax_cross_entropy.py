@@ -28,50 +28,52 @@ def reduce(losses: Tensor, labels: Tensor, ignore_index: int, reduction: str) ->
     return total / (labels != ignore_index).sum() if reduction == "mean" else total
 
 
-def losses_and_lse(logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Per row the loss and the logarithm of the sum of exponentials, in PyTorch operations."""
-    wide = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32))
-    lse = wide.logsumexp(-1)
-    kept = labels != ignore_index
-    picked = wide.gather(1, labels.where(kept, 0).unsqueeze(1)).squeeze(1)
-    return torch.where(kept, lse - picked, 0), lse
-
-
 @custom_op("gallery::softmax_cross_entropy", outputs=("loss", "lse"), hidden=("lse",), reference=True)
 def softmax_cross_entropy(
     logits: Tensor, labels: Tensor, ignore_index: int = -100, reduction: Literal["mean", "sum", "none"] = "mean"
 ) -> tuple[Tensor, Tensor]:
     """Cross entropy of logits against integer labels."""
-    losses, lse = losses_and_lse(logits, labels, ignore_index)
-    return reduce(losses, labels, ignore_index, reduction), lse
+    wide = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32))
+    lse, kept = wide.logsumexp(-1), labels != ignore_index
+    picked = wide.gather(1, labels.where(kept, 0).unsqueeze(1)).squeeze(1)
+    return reduce(torch.where(kept, lse - picked, 0), labels, ignore_index, reduction), lse
 
 
 # The gradient is the largest tensor of all: one pass in C++, and differentiable, as an op of its own with a reference.
 @custom_op("gallery::cross_entropy_grad", outputs=("logits_grad",), reference=True)
-def cross_entropy_grad(logits: Tensor, labels: Tensor, lse: Tensor, on_softmax: Tensor, on_label: Tensor) -> Tensor:
-    """The softmax of each row times on_softmax, minus on_label at the row's label."""
+def cross_entropy_grad(
+    grad_loss: Tensor, grad_lse: Tensor | None, logits: Tensor, labels: Tensor, lse: Tensor, ignore_index: int,
+    reduction: Literal["mean", "sum", "none"],
+) -> Tensor:  # fmt: skip
+    """The softmax of each row times its gradients of loss and lse, minus that of loss at the row's label."""
+    kept = labels != ignore_index
+    # At least 1: where all rows are ignored, 0 · (1 / 0) would be NaN in the next derivative.
+    per_row = grad_loss / kept.sum().clamp(min=1) if reduction == "mean" else grad_loss
+    on_label = torch.where(kept, per_row, 0)
+    on_softmax = on_label if grad_lse is None else on_label + grad_lse
     wide = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32))
     softmax = torch.exp(wide - lse.unsqueeze(1)) * on_softmax.unsqueeze(1)
     at_labels = -on_label.unsqueeze(1).to(softmax.dtype)
-    return softmax.scatter_add(1, labels.unsqueeze(1), at_labels).to(logits.dtype)
+    return softmax.scatter_add(1, labels.where(kept, 0).unsqueeze(1), at_labels).to(logits.dtype)
 
 
 SOURCE = Path(__file__).with_suffix(".cpp")
+REDUCTIONS = ("mean", "sum", "none")  # as the C++ numbers them
 forward_cpp, backward_cpp = cpp_kernel(SOURCE, "cross_entropy"), cpp_kernel(SOURCE, "cross_entropy_grad")
 
 
 @softmax_cross_entropy.register_kernel("cpu", name="cpp", layouts="contiguous")
 def softmax_cross_entropy_cpp(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
     """Looks at every label first: none is ever an address out of bounds."""
-    losses, lse = forward_cpp(logits, labels, ignore_index)
-    return reduce(losses, labels, ignore_index, reduction), lse
+    return forward_cpp(logits, labels, ignore_index, REDUCTIONS.index(reduction))
 
 
 @cross_entropy_grad.register_kernel("cpu", name="cpp", layouts="contiguous")
-def cross_entropy_grad_cpp(logits, labels, lse, on_softmax, on_label) -> Tensor:
+def cross_entropy_grad_cpp(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction) -> Tensor:
     """One pass."""
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return backward_cpp(logits, labels, *(tensor.to(wide) for tensor in (lse, on_softmax, on_label)))
+    grad_loss, grad_lse, lse = (None if tensor is None else tensor.to(wide) for tensor in (grad_loss, grad_lse, lse))
+    return backward_cpp(grad_loss, grad_lse, logits, labels, lse, ignore_index, REDUCTIONS.index(reduction))
 
 
 @triton_kernel
@@ -122,12 +124,8 @@ def softmax_cross_entropy_fake(logits, labels, ignore_index, reduction) -> tuple
 
 # lse is saved and depends on the logits, with the softmax as its gradient: in a second backward its share joins here.
 @softmax_cross_entropy.register_grad("logits")
-def _(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction):
-    kept = labels != ignore_index
-    # At least 1: where all rows are ignored, 0 · (1 / 0) would be NaN in the next derivative.
-    per_row = grad_loss / kept.sum().clamp(min=1) if reduction == "mean" else grad_loss
-    on_label = torch.where(kept, per_row, 0)
-    return cross_entropy_grad(logits, labels.where(kept, 0), lse, on_label + grad_lse, on_label)
+def _(grad_loss, logits, labels, lse, ignore_index, reduction, grad_lse=None):
+    return cross_entropy_grad(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction)
 
 
 @softmax_cross_entropy.register_samples
@@ -142,7 +140,9 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
 
 @cross_entropy_grad.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
-    yield Sample(make(3, 19), make(3, dtype=torch.int64, low=0, high=19), make(3), make(3), make(3))
+    labels = torch.tensor([18, -100, 0], device=make(1).device)
+    yield Sample(make(), make(3), make(3, 19), labels, make(3), -100, "mean")
+    yield Sample(make(3), None, make(3, 19), labels.clamp(min=1), make(3), 1, "none")
 
 
 if __name__ == "__main__":

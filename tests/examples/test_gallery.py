@@ -97,18 +97,31 @@ def test_softmax_cross_entropy(
 @needs_compiler
 @dtypes
 @layouts
+@pytest.mark.parametrize("with_lse", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("shape", ENTROPY_SHAPES, ids=str)
-def test_cross_entropy_grad(shape: tuple[int, int], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+def test_cross_entropy_grad(
+    shape: tuple[int, int],
+    reduction: str,
+    with_lse: bool,
+    layout: Callable[[Tensor], Tensor],
+    dtype: torch.dtype,
+) -> None:
     rows, classes = shape
     logits, labels = layout(3 * random(rows, classes, dtype=dtype)), torch.arange(rows) % classes
+    labels[rows // 2 :: 2] = -100
     lse = logits.to(statistic(dtype)).logsumexp(-1)
-    on_softmax, on_label = (random(rows, dtype=dtype, seed=seed) for seed in (1, 2))
+    grad_loss = random(*(lse.shape if reduction == "none" else ()), dtype=dtype, seed=1)
+    grad_lse = random(rows, dtype=dtype, seed=2) if with_lse else None
 
     with entropy.cross_entropy_grad.use_kernel("cpp"):
-        found = entropy.cross_entropy_grad(logits, labels, lse, on_softmax, on_label)
+        found = entropy.cross_entropy_grad(grad_loss, grad_lse, logits, labels, lse, -100, reduction)
 
-    arguments = (lse.double(), on_softmax.double(), on_label.double())
-    assert_near(found, entropy.cross_entropy_grad.__wrapped__(logits.double(), labels, *arguments), dtype)
+    on_lse = grad_lse.double() if with_lse else None
+    expected = entropy.cross_entropy_grad.__wrapped__(
+        grad_loss.double(), on_lse, logits.double(), labels, lse.double(), -100, reduction
+    )
+    assert_near(found, expected, dtype)
 
 
 def test_cross_entropy_of_ignored_rows_only() -> None:
