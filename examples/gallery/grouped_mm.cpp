@@ -8,6 +8,15 @@ using namespace custom_autograd;
 // A tile of 6 rows and 4 vectors of columns: 24 accumulators, which fit AVX-512's 32 registers.
 template <typename S>
 using Vector __attribute__((vector_size(64), may_alias)) = S;
+
+// From elements that need not lie at a multiple of 64 bytes.
+template <typename S>
+inline Vector<S> load(const S* place) {
+  Vector<S> result;
+  std::memcpy(&result, place, sizeof(result));
+  return result;
+}
+
 constexpr int tile_rows = 6, tile_vectors = 4;
 template <typename S>
 constexpr int64_t tile_columns = tile_vectors * 64 / static_cast<int64_t>(sizeof(S));
@@ -20,76 +29,145 @@ struct Matrix {
   T* at(int64_t i, int64_t j) const { return data + i * row + j * column; }
 };
 
-// sums: (height, tile_columns) = left (height, depth) times panel (depth, tile_columns).
+// A panel of right is read in blocks of so many rows and columns, so that memory is read in long runs.
+constexpr int64_t block_depth = 64, panel_tiles = 8;
+template <typename S>
+constexpr int64_t panel_columns = panel_tiles * tile_columns<S>;
+
+// Asks for elements of the next block, for the second cache. An address behind the end is not read.
+template <typename T>
+inline void prefetch(const T* place) {
+  __builtin_prefetch(place, 0, 2);
+}
+
+// sums: (height, tile_columns), to which left (height, depth) times right (depth, tile_columns) is added. The rows of
+// right lie `step` elements apart, and what is `ahead` of them is asked for.
 template <int height, typename S>
-inline void multiply_tile(const Matrix<const S> left, int64_t first, int64_t depth, const S* panel, S* sums) {
+inline void multiply_tile(
+    const Matrix<const S> left, int64_t depth, const S* right, int64_t step, int64_t ahead, bool is_first, S* sums) {
+  // Not memcpy for sums: of what has an address, GCC keeps a copy in memory throughout the loop below.
+  auto* kept = reinterpret_cast<Vector<S>*>(sums);
   Vector<S> total[height][tile_vectors] = {};
-  for (int64_t k = 0; k < depth; ++k) {
-    Vector<S> values[tile_vectors];
-    std::memcpy(values, panel + k * tile_columns<S>, sizeof(values));
+  if (!is_first) {
 #pragma GCC unroll 6
     for (int i = 0; i < height; ++i) {
-      S factor = *left.at(first + i, k);
+#pragma GCC unroll 4
+      for (int j = 0; j < tile_vectors; ++j) total[i][j] = kept[i * tile_vectors + j];
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    Vector<S> values[tile_vectors];
+    const S* row = right + k * step;
+#pragma GCC unroll 4
+    for (int j = 0; j < tile_vectors; ++j) {
+      values[j] = load(row + j * (64 / sizeof(S)));
+      prefetch(row + ahead + j * (64 / sizeof(S)));
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < height; ++i) {
+      S factor = *left.at(i, k);
 #pragma GCC unroll 4
       for (int j = 0; j < tile_vectors; ++j) total[i][j] += factor * values[j];
     }
   }
-  // Not memcpy: of what has an address, GCC keeps a copy in memory throughout the loop above.
 #pragma GCC unroll 6
   for (int i = 0; i < height; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < tile_vectors; ++j) reinterpret_cast<Vector<S>*>(sums)[i * tile_vectors + j] = total[i][j];
+    for (int j = 0; j < tile_vectors; ++j) kept[i * tile_vectors + j] = total[i][j];
   }
 }
 
 template <typename S>
-void multiply_rows(int64_t height, const Matrix<const S>& left, int64_t first, int64_t depth, const S* panel, S* sums) {
+void multiply_rows(int64_t height, const Matrix<const S>& left, int64_t depth, const S* right, int64_t step,
+    int64_t ahead, bool is_first, S* sums) {
   switch (height) {
-    case 1: return multiply_tile<1, S>(left, first, depth, panel, sums);
-    case 2: return multiply_tile<2, S>(left, first, depth, panel, sums);
-    case 3: return multiply_tile<3, S>(left, first, depth, panel, sums);
-    case 4: return multiply_tile<4, S>(left, first, depth, panel, sums);
-    case 5: return multiply_tile<5, S>(left, first, depth, panel, sums);
-    default: return multiply_tile<6, S>(left, first, depth, panel, sums);
+    case 1: return multiply_tile<1, S>(left, depth, right, step, ahead, is_first, sums);
+    case 2: return multiply_tile<2, S>(left, depth, right, step, ahead, is_first, sums);
+    case 3: return multiply_tile<3, S>(left, depth, right, step, ahead, is_first, sums);
+    case 4: return multiply_tile<4, S>(left, depth, right, step, ahead, is_first, sums);
+    case 5: return multiply_tile<5, S>(left, depth, right, step, ahead, is_first, sums);
+    default: return multiply_tile<6, S>(left, depth, right, step, ahead, is_first, sums);
   }
 }
 
-// The columns of out from first on, as many as a panel has: left (rows, depth) times right (depth, columns). The panel
-// of right is widened once, and zero beyond its last column.
+// Widens rows of right from its first on into a block of tile_columns, which is zero behind the last column.
+template <typename T, typename S = Statistic<T>>
+void widen_block(int64_t depth, int64_t count, const Matrix<const T>& right, S* block) {
+  constexpr int64_t width = tile_columns<S>;
+  if (right.column != 1) {
+    std::fill(block, block + depth * width, S(0));
+    for (int64_t j = 0; j < count; ++j) {
+      for (int64_t k = 0; k < depth; ++k) block[k * width + j] = widen(*right.at(k, j));
+    }
+    return;
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    const T* in = right.at(k, 0);
+    S* values = block + k * width;
+    const T* next = in + block_depth * right.row;
+    for (int64_t j = 0; j < width; j += 64 / static_cast<int64_t>(sizeof(T))) prefetch(next + j);
+    if (count == width) {  // a number that the compiler knows
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j) values[j] = widen(in[j]);
+    } else {
+      for (int64_t j = 0; j < width; ++j) values[j] = j < count ? widen(in[j]) : S(0);
+    }
+  }
+}
+
+// A row of a tile; not Vector, whose alignment would be lost in the name of std::vector.
+template <typename S>
+struct alignas(64) TileRow {
+  S values[tile_columns<S>];
+};
+
+// What a thread keeps from panel to panel: a block of right, and the sums of all rows.
+template <typename S>
+struct Scratch {
+  std::vector<TileRow<S>> block = std::vector<TileRow<S>>(block_depth), sums;
+};
+
+// The columns of out from first on, as many as a panel has: left (rows, depth) times right (depth, columns). Tiles are
+// multiplied where they are if they need not be widened.
 template <typename T, typename S = Statistic<T>>
 void multiply_panel(int64_t rows, int64_t depth, int64_t columns, int64_t first, const Matrix<const S>& left,
-    const Matrix<const T>& right, const Matrix<T>& out, std::vector<S>& panel) {
+    const Matrix<const T>& right, const Matrix<T>& out, Scratch<S>& scratch) {
   constexpr int64_t width = tile_columns<S>;
-  int64_t count = std::min(width, columns - first);
-  panel.resize(static_cast<size_t>(depth * width));
-  if (right.column == 1) {
-    for (int64_t k = 0; k < depth; ++k) {
-      const T* in = right.at(k, first);
-      // Rows lie pages apart, which processors do not foresee. An address behind the end is not read.
-      for (int64_t j = 0; j < width; j += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(in + 16 * right.row + j);
-      S* values = panel.data() + k * width;
-#pragma omp simd
-      for (int64_t j = 0; j < count; ++j) values[j] = widen(in[j]);
-      std::fill(values + count, values + width, S(0));
-    }
-  } else {
-    std::fill(panel.begin(), panel.end(), S(0));
-    for (int64_t j = 0; j < count; ++j) {
-      for (int64_t k = 0; k < depth; ++k) panel[k * width + j] = widen(*right.at(k, first + j));
-    }
-  }
-  alignas(64) S sums[tile_rows * width];
+  int64_t last = std::min(columns, first + panel_columns<S>);
+  // Of a single block the sums are complete at once, and no tile needs those of another.
+  bool is_single = depth <= block_depth;
+  scratch.sums.resize(static_cast<size_t>(is_single ? tile_rows : panel_tiles * rows));
+  S *all_sums = scratch.sums.data()->values, *widened = scratch.block.data()->values;
   // Tiles of about the same height: 4 and 4 rows take less time than 6 and 2.
   int64_t tiles = (rows + tile_rows - 1) / tile_rows, tallest = tiles ? (rows + tiles - 1) / tiles : 0;
-  for (int64_t row = 0, height; row < rows; row += height) {
-    height = std::min(tallest, rows - row);
-    multiply_rows<S>(height, left, row, depth, panel.data(), sums);
-    for (int64_t i = 0; i < height; ++i) {
-      T* result = out.at(row + i, first);
+  int64_t start = 0;
+  do {  // once for no depth too: sums of nothing are zero
+    int64_t block = std::min(block_depth, depth - start);
+    for (int64_t column = first; column < last; column += width) {
+      int64_t count = std::min(width, last - column), step = width, ahead = 0;
+      const S* values = widened;
+      if (std::is_same_v<T, S> && right.column == 1 && count == width) {
+        values = reinterpret_cast<const S*>(right.at(start, column));
+        step = right.row;
+        ahead = block_depth * step;
+      } else {
+        widen_block<T>(block, count, {right.at(start, column), right.row, right.column}, widened);
+      }
+      for (int64_t row = 0, height; row < rows; row += height) {
+        height = std::min(tallest, rows - row);
+        S* sums = is_single ? all_sums : all_sums + (column - first) * rows + row * width;
+        Matrix<const S> factors{left.at(row, start), left.row, left.column};
+        multiply_rows<S>(height, factors, block, values, step, row == 0 ? ahead : 0, start == 0, sums);
+        if (start + block < depth) continue;
+        for (int64_t i = 0; i < height; ++i) {
+          T* result = out.at(row + i, column);
 #pragma omp simd
-      for (int64_t j = 0; j < count; ++j) result[j] = narrow<T>(sums[i * width + j]);
+          for (int64_t j = 0; j < count; ++j) result[j] = narrow<T>(sums[i * width + j]);
+        }
+      }
     }
-  }
+    start += block_depth;
+  } while (start < depth);
 }
 
 // Where groups end, from offsets that ascend within [0, rows]; the first element is 0.
@@ -110,11 +188,11 @@ static std::vector<int64_t> group_ends(const Tensor& offsets, int64_t rows) {
 // groups of unequal size do not leave one of them idle.
 template <typename S, typename Work>
 void for_panels(int64_t groups, int64_t columns, int64_t multiplications, const Work& work) {
-  int64_t panels = (columns + tile_columns<S> - 1) / tile_columns<S>;
+  int64_t panels = (columns + panel_columns<S> - 1) / panel_columns<S>;
   for_rows(panels * groups, multiplications / std::max<int64_t>(1, panels * groups), [&](int64_t first, int64_t last) {
-    std::vector<S> panel;
+    Scratch<S> scratch;
     for (int64_t index = first; index < last; ++index) {
-      work(index % groups, index / groups * tile_columns<S>, panel);
+      work(index % groups, index / groups * panel_columns<S>, scratch);
     }
   });
 }
@@ -136,11 +214,11 @@ Tensor grouped_mm(const Tensor& a, const Tensor& b, const Tensor& offsets) {
     const T* right = read<T>(b);
     T* result = write<T>(out);
     std::memset(static_cast<void*>(result + ends.back() * columns), 0, sizeof(T) * (rows - ends.back()) * columns);
-    for_panels<S>(groups, columns, rows * depth * columns, [&](int64_t group, int64_t first, std::vector<S>& panel) {
+    for_panels<S>(groups, columns, rows * depth * columns, [&](int64_t group, int64_t first, Scratch<S>& scratch) {
       int64_t start = ends[group], count = ends[group + 1] - start;
       if (count == 0) return;
       multiply_panel<T>(count, depth, columns, first, {left + start * depth, depth, 1},
-          {right + group * b.stride(0), b.stride(1), b.stride(2)}, {result + start * columns, columns, 1}, panel);
+          {right + group * b.stride(0), b.stride(1), b.stride(2)}, {result + start * columns, columns, 1}, scratch);
     });
   });
   return out;
@@ -164,10 +242,10 @@ Tensor grouped_outer(const Tensor& a, const Tensor& g, const Tensor& offsets) {
     const T* right = read<T>(g);
     T* result = write<T>(out);
     int64_t work = (a.size(0) + groups) * depth * columns;
-    for_panels<S>(groups, columns, work, [&](int64_t group, int64_t first, std::vector<S>& panel) {
+    for_panels<S>(groups, columns, work, [&](int64_t group, int64_t first, Scratch<S>& scratch) {
       int64_t start = ends[group];
       multiply_panel<T>(depth, ends[group + 1] - start, columns, first, {left + start * depth, 1, depth},
-          {right + start * columns, columns, 1}, {result + group * depth * columns, columns, 1}, panel);
+          {right + start * columns, columns, 1}, {result + group * depth * columns, columns, 1}, scratch);
     });
   });
   return out;

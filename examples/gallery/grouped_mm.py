@@ -5,8 +5,8 @@
 Shapes: a: (rows, depth); b: (groups, depth, columns); offsets: (groups,), where each group ends; out: (rows, columns).
 A group may be empty. The offsets ascend; every kernel looks at them before it addresses rows with them.
 Dtypes: a and b alike: float64, float32, bfloat16, float16, with sums in float64 or float32; offsets int64.
-Source: Gale et al. 2023, "MegaBlocks: Efficient Sparse Training with Mixture-of-Experts", section 3; semantics of
-`torch.nn.functional.grouped_mm`. With G the gradient of out: grad a[r] = G[r] @ b[g]ᵀ, grad b[g] = a[rows of g]ᵀ @ G.
+Semantics: `torch.nn.functional.grouped_mm`. Source: Gale et al. 2023, "MegaBlocks: Efficient Sparse Training with
+Mixture-of-Experts", section 3. With G the gradient of out: grad a[r] = G[r] @ b[g]ᵀ, grad b[g] = a[rows of g]ᵀ @ G.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from torch import Tensor
 
 from custom_autograd import Sample, custom_op
 from custom_autograd.kernels import cpp_kernel
-
-SOURCE = Path(__file__).with_suffix(".cpp")
 
 
 def members(rows: Tensor, offsets: Tensor) -> Tensor:
@@ -83,8 +81,7 @@ def parts(rows: Tensor, offsets: Tensor) -> list[Tensor]:
 def products(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
     """grouped_mm as a loop of products, with its offsets on the host."""
     *groups, rest = parts(a.to(b.dtype), offsets)
-    outputs = [part @ matrix for part, matrix in zip(groups, b, strict=True)]
-    return torch.cat([*outputs, b.new_zeros(len(rest), b.shape[2])])
+    return torch.cat([*map(torch.matmul, groups, b), b.new_zeros(len(rest), b.shape[2])])
 
 
 def outer_products(a: Tensor, g: Tensor, offsets: Tensor) -> Tensor:
@@ -93,13 +90,13 @@ def outer_products(a: Tensor, g: Tensor, offsets: Tensor) -> Tensor:
     return torch.stack([left.T @ right for left, right in zip(lefts, rights, strict=True)])[:-1]
 
 
-grouped_mm_cpp = cpp_kernel(SOURCE, "grouped_mm", fallback=products)
-grouped_outer_cpp = cpp_kernel(SOURCE, "grouped_outer", fallback=outer_products)
+grouped_mm_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "grouped_mm", fallback=products)
+grouped_outer_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "grouped_outer", fallback=outer_products)
 
 
 @grouped_mm.register_kernel("cpu", name="cpp", layouts={"a": "contiguous", "offsets": "contiguous"})
 def grouped_mm_cpu(a, b, offsets) -> Tensor:
-    """C++: in tiles that stay in registers. It takes b in any layout, also transposed, and widens it panel by panel."""
+    """C++: in tiles that stay in registers. It takes b in any layout, also transposed, and streams it in blocks."""
     grouped_mm_fake(a, b, offsets)
     return grouped_mm_cpp(a.to(torch.promote_types(a.dtype, torch.float32)), b, offsets)
 
@@ -121,10 +118,13 @@ def _(grad, a, g, offsets):
     return {"a": lambda: grouped_mm(g, grad.mT, offsets), "g": lambda: grouped_mm(a, grad, offsets)}
 
 
-for op, f in ((grouped_mm, products), (grouped_outer, outer_products)):  # BLAS multiplies bfloat16 in hardware
-    op.register_kernel(
-        ("cpu", "cuda"), f, name="loop", when=lambda a: a.is_cuda or a.dtype == torch.bfloat16, priority=1
-    )
+# BLAS multiplies bfloat16 in hardware: faster for more than some rows per matrix, and where b is transposed.
+grouped_mm.register_kernel(
+    ("cpu", "cuda"), products, name="loop", priority=1,
+    when=lambda a, b: a.is_cuda or (a.dtype == torch.bfloat16 and (b.stride(-1) != 1 or len(a) > 16 * len(b))),
+)  # fmt: skip
+grouped_outer.register_kernel(("cpu", "cuda"), outer_products, name="loop", priority=1,
+    when=lambda a: a.is_cuda or a.dtype == torch.bfloat16)  # fmt: skip
 for device_type in ("cpu", "cuda"):
     grouped_mm.register_autocast(device_type, {"a": "lower", "b": "lower"})  # as torch.mm
 
