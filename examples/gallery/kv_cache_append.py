@@ -57,7 +57,7 @@ def starts(keys: Tensor, positions: Tensor | None, position: int) -> Tensor:
     """Where each sequence of the batch begins."""
     if positions is None:
         return torch.full(keys.shape[:1], position, dtype=torch.int64, device=keys.device)
-    return positions + position
+    return positions + position if position else positions.contiguous()
 
 
 @custom_op(
