@@ -50,7 +50,8 @@ def cases() -> Iterator[Case]:
                 segment_reduce,
                 reference,
                 partial(arguments, dtype=dtype, reduce=reduce),
-                {"built-in": built_in},
+                # Among equal maxima, which bfloat16 has, PyTorch divides only positive gradients.
+                {} if (reduce, dtype) == ("max", torch.bfloat16) else {"built-in": built_in},
                 {("eager", "forward"): 1 / 1.5, ("eager", "backward"): 1.0},
                 **({"determined": per_segment} if reduce == "max" else {}),
             )
