@@ -6,12 +6,12 @@ import importlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import torch
 
 from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
-from custom_autograd.capabilities import CAPABILITIES
+from custom_autograd.capabilities import CAPABILITIES, inlining
 from custom_autograd.core.annotations import read_function
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError
@@ -50,6 +50,7 @@ class Options(TypedDict, total=False):
     aliases: Mapping[str, str] | None
     reference: bool
     static: Sequence[str]
+    inline: Literal["reference"] | None
     replace: bool
 
 
@@ -64,9 +65,13 @@ def options_of(
     tags: Sequence[torch.Tag] | None,
     aliases: Mapping[str, str] | None,
     static: Sequence[str],
+    inline: str | None,
 ) -> DeclarationOptions:
     """Return the arguments of `custom_op`, normalised; `declared` is what it decorates."""
     refuse = Refusal(name, location_of_declaration(declared))
+    if inline not in (None, inlining.REFERENCE):
+        problem = "inline= takes what a compiled graph holds in place of the op"
+        raise refuse(problem, expected="'reference', or None", found=show(inline))
     mutates: str | tuple[str, ...] = (
         "unknown" if mutates_args == "unknown" else _listed(refuse, "mutates_args", mutates_args)
     )
@@ -80,6 +85,7 @@ def options_of(
         tags=_tags(refuse, tags),
         aliases=_aliases(refuse, aliases),
         static=_listed(refuse, "static", static),
+        inline=inline,
     )
 
 
@@ -135,7 +141,10 @@ def declare(
         name, schema, function, refuse.location, devices, options.tags, is_reference, written.signature, tree
     )
     with registry.one_declaration_at_a_time():
-        return define(declaration, replace=replace)
+        record = define(declaration, replace=replace)
+        if options.inline is not None:
+            inlining.register(record, options.inline)
+        return record
 
 
 def _not_callable(refuse: Refusal, found: object) -> DeclarationError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
 
@@ -63,6 +63,7 @@ def custom_op(
     aliases: Mapping[str, str] | None = None,
     reference: bool = False,
     static: Sequence[str] = (),
+    inline: Literal["reference"] | None = None,
     replace: bool = False,
 ) -> Any:  # Any: the overloads say what
     """Declare a PyTorch operation. A superset of `torch.library.custom_op`.
@@ -82,6 +83,8 @@ def custom_op(
             memory that is shared with that input; graphs and transforms see a copy.
         reference: `fn` is written in differentiable PyTorch operations; it serves as what is not registered.
         static: arguments that take functions or classes that can be imported; they travel as "module:name".
+        inline: "reference": under `torch.compile` the reference takes the place of the op in the graph, so that the
+            compiler can fuse it with its neighbours; gradients are those of the op's rules.
         replace: an op of that name may exist. Old handles to it keep what they were declared with.
 
     Returns:
@@ -106,7 +109,7 @@ def custom_op(
 
     def decorate(function: Callable[..., Any]) -> CustomOp[..., Any]:
         declared = declare.options_of(
-            name, function, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases, static
+            name, function, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases, static, inline
         )
         return CustomOp(declare.declare(function, declared, device_types, is_reference=reference, replace=replace))
 

@@ -8,6 +8,8 @@ import threading
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
 from torch.autograd import Function, forward_ad
 
 from custom_autograd import custom_op
@@ -21,6 +23,7 @@ from custom_autograd.torch_private import (
     edges,
     functions,
     guards,
+    modes,
     nested,
     observers,
     preloading,
@@ -956,3 +959,28 @@ def test_a_text_that_is_raised_reaches_whoever_compiles():
         refused(torch.ones(2))
     with pytest.raises(Exception, match="one dimension is too few"):
         torch.compile(refused, backend="eager", fullgraph=True)(torch.ones(2))
+
+
+def test_a_rule_for_the_functional_mode_takes_an_op_apart_in_a_graph(fresh_compiler):
+    """As `torch.library.triton_op` does: see capabilities/inlining.py."""
+    names = []
+
+    def note(graph, inputs):
+        names.extend(str(node.target) for node in graph.graph.nodes)
+        return make_boxed_func(graph.forward)
+
+    with torch.library._scoped_library("functional_rules", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+
+        def rule(mode, function, types, args=(), kwargs=None):
+            with mode:
+                return args[0] + args[0]
+
+        dispatch.register_torch_dispatch(library, "twice", modes.FunctionalTensorMode, rule)
+        torch.compile(torch.ops.functional_rules.twice, backend=aot_autograd(fw_compiler=note), fullgraph=True)(
+            torch.ones(2)
+        )
+
+    assert "aten.add.Tensor" in names
+    assert not any("twice" in name for name in names)

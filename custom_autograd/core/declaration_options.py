@@ -22,6 +22,7 @@ class DeclarationOptions:
     tags: tuple[torch.Tag, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     static: tuple[str, ...] = ()
+    inline: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from custom_autograd.registration.rule_types import (
     Effect,
     Fake,
     Gradient,
+    Inline,
     Jvp,
     Reference,
     Samples,
@@ -35,12 +36,13 @@ class Registrations:
     vmap: Vmap | None = None
     samples: Samples | None = None
     effect: Effect | None = None
+    inline: Inline | None = None
     autocast: Mapping[str, Autocast] = field(default_factory=dict[str, Autocast])
     torch_dispatch: Mapping[type, TorchDispatch] = field(default_factory=dict[type, TorchDispatch])
 
     def all(self) -> tuple[AnyRegistration, ...]:
         """Return all registrations."""
-        single = (self.jvp, self.fake, self.reference, self.vmap, self.samples, self.effect)
+        single = (self.jvp, self.fake, self.reference, self.vmap, self.samples, self.effect, self.inline)
         present = tuple(one for one in single if one is not None)
         return (*self.gradient_rules(), *present, *self.autocast.values(), *self.torch_dispatch.values())
 

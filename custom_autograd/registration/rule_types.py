@@ -233,6 +233,23 @@ class Effect(Registration):
 
 
 @dataclass(frozen=True, slots=True)
+class Inline(Registration):
+    """What compiled graphs hold in place of the op, from `custom_op(..., inline=...)`.
+
+    Attributes:
+        what: "reference".
+    """
+
+    kind = "inline"
+    what: str
+
+    @property
+    def settings(self) -> str:
+        """Return what it is."""
+        return self.what
+
+
+@dataclass(frozen=True, slots=True)
 class TorchDispatch(Rule):
     """The rule of the op for a tensor subclass or a mode, from `register_torch_dispatch`."""
 
@@ -251,5 +268,5 @@ class TorchDispatch(Rule):
 
 
 AnyRegistration: TypeAlias = (
-    Backward | Gradient | DropIn | Jvp | Fake | Reference | Vmap | Samples | Effect | Autocast | TorchDispatch
+    Backward | Gradient | DropIn | Jvp | Fake | Reference | Vmap | Samples | Effect | Inline | Autocast | TorchDispatch
 )

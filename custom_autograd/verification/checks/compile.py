@@ -1,9 +1,11 @@
 """Compiled with torch.compile(fullgraph=True), values and gradients equal those of eager."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 
 import torch
 
+from custom_autograd.capabilities.inlining import without_inlining
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -25,7 +27,18 @@ from custom_autograd.verification.harness.compilation import (
     run,
 )
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
+
+
+def _ways(target: Target) -> Iterator[tuple[str, bool, bool]]:
+    """Yield what a report calls a way to compile, whether shapes are dynamic, and whether the op stays one node."""
+    record = record_of(target)
+    is_inlined = record is not None and record.registrations.inline is not None
+    for label, is_dynamic in (("static shapes", False), ("dynamic shapes", True)):
+        yield label + is_inlined * ", inlined", is_dynamic, False
+        if is_inlined:
+            yield f"{label}, not inlined", is_dynamic, True
 
 
 class Compile(Check):
@@ -38,17 +51,17 @@ class Compile(Check):
     purpose = "compiled without a graph break, values and gradients equal eager ones"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Return one finding for static shapes, one for dynamic ones."""
+        """Return one finding for static shapes, one for dynamic ones; two of each for an op that is inlined."""
         require_no_generator(sample)
         sample, refusal = without_refused_gradients(target, sample)
         if refusal is not None:
             yield skipped(refusal)
         expected, cotangents = eager_results(target, sample)
-        for is_dynamic in (False, True):
-            label = "dynamic shapes" if is_dynamic else "static shapes"
+        for label, is_dynamic, is_whole in _ways(target):
             function = torch.compile(fresh(target.call), backend=BACKEND, fullgraph=True, dynamic=is_dynamic)
             try:
-                found, _ = run(target, sample, function, cotangents)
+                with without_inlining() if is_whole else nullcontext():
+                    found, _ = run(target, sample, function, cotangents)
             except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what there is to report
                 refusal = find_refusal(error)
                 if refusal is not None:

@@ -1,0 +1,241 @@
+"""`inline="reference"`: compiled graphs hold the reference in place of the op, with its values and gradients."""
+
+import contextlib
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.utils.checkpoint import checkpoint
+
+from custom_autograd import DeclarationError, Sample, check, custom_op
+from custom_autograd.capabilities.inlining import without_inlining
+from custom_autograd.torch_private.compile_counter import GraphCounter
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+
+@custom_op("inlining::gate", outputs=("out", "inner"), hidden=("inner",), reference=True, inline="reference")
+def gate(x: Tensor, scale: float = 2.0) -> tuple[Tensor, Tensor]:
+    inner = torch.tanh(x * scale)
+    return 0.5 * x * (1 + inner), inner
+
+
+@gate.register_backward
+def _(grad_out, grad_inner, x, inner, scale):
+    slope = (1 - inner * inner) * scale
+    return 3 * (grad_out * (0.5 * (1 + inner) + 0.5 * x * slope) + grad_inner * slope)  # wrong by 3: that is seen
+
+
+def number(x):
+    return torch.relu(gate(x + 1) * 3).sum()
+
+
+def graphs_of(function, *args):
+    """The names of the operators in the graphs of a function's forward and backward."""
+    names = []
+
+    def note(graph, inputs):
+        names.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+        return make_boxed_func(graph.forward)
+
+    compiled = torch.compile(function, backend=aot_autograd(fw_compiler=note, bw_compiler=note), fullgraph=True)
+    found = compiled(*args)
+    if found.requires_grad:
+        found.backward()
+    return names
+
+
+def x():
+    return torch.linspace(-1, 1, 6).requires_grad_()
+
+
+def test_a_graph_holds_the_reference_and_the_rules():
+    forward, backward = graphs_of(number, x())
+
+    assert "aten.tanh.default" in forward
+    assert not any(name.startswith("inlining") for name in (*forward, *backward))
+    with without_inlining():
+        torch.compiler.reset()
+        assert "inlining.gate.default" in graphs_of(number, x())[0]
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_values_and_gradients_are_those_of_the_op(is_dynamic):
+    compiled = torch.compile(number, backend="aot_eager", fullgraph=True, dynamic=is_dynamic)
+    ours, eager = x(), x()
+    found, expected = compiled(ours), number(eager)
+    found.backward()
+    expected.backward()
+
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(ours.grad, eager.grad)  # of the rule, which is wrong by 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")
+def test_neighbours_fuse():
+    import torch._inductor.config
+    from torch._inductor import metrics
+
+    def kernels(context):
+        torch.compiler.reset()
+        metrics.reset()
+        with context, torch._inductor.config.patch(force_disable_caches=True), torch.no_grad():
+            torch.compile(lambda x: torch.relu(gate(x + 1) * 3), fullgraph=True)(x())
+        return metrics.generated_kernel_count
+
+    assert (1, 2) == (kernels(contextlib.nullcontext()), kernels(without_inlining()))
+
+
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch itself, decomposing
+def test_an_exported_program_keeps_the_op():
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return gate(x)
+
+    program = torch.export.export(Module(), (x().detach(),))
+    names = [str(node.target) for node in program.graph.nodes]
+    assert "inlining.gate.default" in names
+    assert "inlining.gate.default" in [str(node.target) for node in program.run_decompositions().graph.nodes]
+
+
+def test_transforms_inside_compiled_code():
+    compiled = torch.compile(lambda x: torch.func.grad(number)(x), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x().detach()), torch.func.grad(number)(x().detach()))
+    rows = torch.ones(3, 6)
+    batched = torch.compile(lambda x: torch.vmap(gate)(x), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(batched(rows), gate(rows))
+
+
+def test_a_compiled_op_runs_without_autocast_inlined_or_not():
+    """PyTorch's own rule for custom ops in compiled code."""
+
+    @custom_op("inlining::product", reference=True, inline="reference")
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        return (x @ y).to(x.dtype)
+
+    def compiled(*args):
+        torch.compiler.reset()
+        return torch.compile(lambda x, y: product(x, y), backend="aot_eager", fullgraph=True)(*args)
+
+    square = torch.rand(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = compiled(square, square)
+        with without_inlining():
+            expected = compiled(square, square)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(found, square @ square)
+
+
+def test_an_op_that_writes():
+    @custom_op("inlining::scale_", mutates_args=("x",), reference=True, inline="reference")
+    def scale_(x: Tensor, factor: float) -> Tensor:
+        x.mul_(factor)
+        return x.sum()
+
+    def function(x):
+        total = scale_(x, 3.0)
+        return total + x.sum()
+
+    found, expected = torch.ones(3), torch.ones(3)
+    result = torch.compile(function, backend="aot_eager", fullgraph=True)(found)
+    assert function(expected) == result
+    assert torch.equal(expected, found)
+    torch.compiler.reset()
+    assert "inlining.scale_.default" not in graphs_of(function, torch.ones(3))[0]
+
+
+def test_containers_and_lists():
+    @custom_op("inlining::weighted", reference=True, inline="reference")
+    def weighted(parts: dict[str, Tensor], weights: list[float], others: list[Tensor]) -> Tensor:
+        return sum(w * p for w, p in zip(weights, parts.values(), strict=True)) + sum(others)
+
+    def function(a, b):
+        return weighted({"a": a, "b": b}, [2.0, 3.0], [a, b]).sum()
+
+    a, b = x(), x()
+    forward, _ = graphs_of(function, a, b)
+    assert not any(name.startswith("inlining") for name in forward)
+    assert ([3.0] * 6, [4.0] * 6) == (a.grad.tolist(), b.grad.tolist())
+
+
+def test_checkpointing_in_compiled_code():
+    ours, eager = x(), x()
+    compiled = torch.compile(lambda x: checkpoint(number, x, use_reentrant=False), backend="aot_eager", fullgraph=True)
+    compiled(ours).backward()
+    number(eager).backward()
+    torch.testing.assert_close(ours.grad, eager.grad)
+
+
+def test_a_reference_that_is_registered_later():
+    @custom_op("inlining::later", inline="reference")
+    def later(x: Tensor) -> Tensor:
+        return torch.from_numpy(x.detach().numpy() * 2)
+
+    later.register_fake(torch.empty_like)
+
+    with pytest.raises(Exception, match="there is none"):
+        torch.compile(later, backend="aot_eager", fullgraph=True)(torch.ones(2))
+    later.register_reference(lambda x: x * 2)
+    torch.compiler.reset()
+    assert [2.0, 2.0] == torch.compile(later, backend="aot_eager", fullgraph=True)(torch.ones(2)).tolist()
+
+
+def test_an_op_that_is_declared_again_without_it():
+    for inline, is_there in (("reference", False), (None, True)):
+
+        @custom_op("inlining::again", reference=True, inline=inline)
+        def again(x: Tensor) -> Tensor:
+            return x * 2
+
+        torch.compiler.reset()
+        assert is_there == ("inlining.again.default" in graphs_of(lambda x, again=again: again(x).sum(), x())[0])
+
+
+def test_a_graph_is_compiled_once():
+    counter = GraphCounter()
+    compiled = torch.compile(number, backend=counter, fullgraph=True)
+    for _ in range(3):
+        compiled(x())
+    assert 1 == counter.graphs
+
+
+def test_what_cannot_be_inlined_is_refused():
+    with pytest.raises(DeclarationError) as raised:
+        custom_op("inlining::refused", lambda x: x, schema="(Tensor x) -> Tensor", inline="kernel")
+    text = "\n".join(line for line in str(raised.value).splitlines() if "declared" not in line)
+    assert_expected_inline(
+        text,
+        """\
+inlining::refused: inline= takes what a compiled graph holds in place of the op
+  expected   'reference', or None
+  found      'kernel'""",
+    )
+    assert not hasattr(torch.ops.inlining, "refused")
+
+
+def test_what_it_says_of_itself():
+    assert gate.capabilities()["inline"].startswith("declared (test_inlining.py:")
+    assert gate.capabilities()["inline"].endswith("): a compiled graph holds the reference")
+
+
+def test_check_compiles_both_ways():
+    @custom_op("inlining::other", inline="reference")
+    def other(x: Tensor) -> Tensor:
+        return x * 2
+
+    other.register_fake(torch.empty_like)
+    other.register_backward(lambda grad: grad * 2)
+    other.register_reference(lambda x: x * 2 + (3 if torch.compiler.is_compiling() else 0))
+    other.register_samples(lambda make: [Sample(make(3))])
+
+    report = str(check(other, checks=["compile"]))
+    assert "static shapes, inlined: output 0" in report
+    assert "dynamic shapes, inlined: output 0" in report
+    assert "not inlined" not in report
+    other.register_reference(lambda x: x * 2, replace=True)
+    torch.compiler.reset()
+    assert check(other, checks=["compile"]).ok
