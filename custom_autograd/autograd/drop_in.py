@@ -13,7 +13,7 @@ from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote, show
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.rule_names import differentiable_results
-from custom_autograd.torch_private import transforms
+from custom_autograd.torch_private import functions, transforms
 from custom_autograd.values.tensors import first_tensor, materialize, plain, tensors_in
 from custom_autograd.values.user_code import add_note, note_of, noted
 
@@ -57,6 +57,7 @@ class DropIn:
         context = Context(tuple(needs.get(name, False) for name in self.names))
         if self.setup_context is not None:
             self._call_setup(context, inputs, output)
+        functions.copy_view_flag(context, ctx)
         tensors, saved = pack(context)
         setattr(ctx, SAVED_VALUES, saved)
         ctx.save_for_backward(*tensors)

@@ -41,6 +41,20 @@ def attach(record: OpRecord) -> None:
         implement(record, "ADInplaceOrView", _versioning(record), with_keyset=True)
     if record.declaration.schema.is_view:
         implement(record, "Functionalize", composition.functionalize(record))
+        _note_views(record)
+
+
+def _note_views(record: OpRecord) -> None:
+    """Let PyTorch note the output of a drop-in op as a view of the input, whatever class of tensor made it.
+
+    PyTorch does so for one tensor and one output. A view without gradient rules is composed: see composition.py.
+    """
+    schema = record.declaration.schema
+    is_one = len(schema.tensor_arguments) == len(schema.outputs) == 1
+    if is_one and record.registrations.drop_in is not None and "views" not in record.attached:
+        assert record.library is not None
+        dispatch.note_views(record.library, record.dispatcher_name.qualifier)
+        record.attached.add("views")
 
 
 def attach_device(record: OpRecord, device_type: str) -> None:

@@ -4,7 +4,8 @@
 - `_C._after_autograd_keyset`, `_C._after_ADInplaceOrView_keyset`: where a kernel continues (torch 2.0 and up).
 - `_C._ExcludeDispatchKeyGuard`, `_C.DispatchKeySet`: `torch.library` has no public "call me without this key".
 - `_C._dispatch_key_for_device`: the name of a device type's key; also what says that a device type does not exist.
-- `Library._register_torch_dispatch_rule`, `OpOverload.redispatch`: what `torch.library.CustomOpDef` itself uses.
+- `Library._register_torch_dispatch_rule`, `Library.m.register_ad_inplace_or_view_fallback`, `OpOverload.redispatch`:
+  what `torch.library.CustomOpDef` itself uses.
 - `_C._get_operation_overload`: `torch.ops` cannot tell an overload that does not exist from one that has no kernels.
 - `OpOverload._is_pyobj_dispatcher_enabled`: from torch 2.15 on, whether the dispatcher's steps are done on Python
   objects, as for ops of torch.library.custom_op: profilers do not see such ops.
@@ -67,6 +68,12 @@ def has_python_dispatch(overload: OpOverload) -> bool:
     """Return True if the dispatcher's steps for an overload are done on Python objects."""
     is_enabled = getattr(overload, "_is_pyobj_dispatcher_enabled", None)
     return is_enabled is not None and bool(is_enabled())
+
+
+def note_views(library: torch.library.Library, name: str) -> None:
+    """Register that autograd notes the output of an op as a view of its input, as `torch.library.CustomOpDef` does."""
+    assert library.m is not None
+    library.m.register_ad_inplace_or_view_fallback(name)
 
 
 def register_torch_dispatch(library: torch.library.Library, name: str, cls: type, function: Any) -> None:

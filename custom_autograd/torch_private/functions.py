@@ -9,10 +9,12 @@
 - `Tensor._base`, `Tensor._is_view`: what a view is a view of.
 - `Tensor._version`: how often a tensor was written to.
 - `Tensor._indices`, `Tensor._values`: the public methods raise for a sparse tensor that is not coalesced.
+- `_C._dispatch_tls_is_dispatch_key_excluded`: whether autograd notes views in this thread now.
 - `_C.DisableTorchFunction`: reads the memory of a tensor whatever its class, or a mode, makes of functions.
 - `_C._any_requires_grad`: checks all arguments at once, looking into lists.
 - `Node._input_metadata`: shapes, dtypes and devices that the graph keeps anyway.
 - `ctx.to_save`, `ctx.materialize_grads`: what `save_for_backward` and `set_materialize_grads` set, without a call.
+- `ctx._is_pure_view`: what a `setup_context` sets so that the view that an op returns may be written to in place.
 - `Function._backward_cls.apply`: what the engine calls; torch's own looks up `backward` and `vjp` of the class first.
 """
 
@@ -30,6 +32,12 @@ from custom_autograd.torch_private.transforms import is_transforming, single_lev
 SAVED = "to_save"
 MATERIALIZES = "materialize_grads"
 without_torch_function = torch._C.DisableTorchFunction
+
+
+def copy_view_flag(source: Any, ctx: Any) -> None:  # Any: a ctx, and torch's own
+    """Copy what a `setup_context` said on another ctx: that the output is a view, which may be written to in place."""
+    if getattr(source, "_is_pure_view", False):
+        ctx._is_pure_view = True
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply takes whatever the op takes
@@ -125,6 +133,11 @@ def any_requires_grad(*values: Any) -> bool:  # Any: whatever an op takes
 def is_view(tensor: Tensor) -> bool:
     """Return True if a tensor is a view of another one for autograd."""
     return tensor._is_view()
+
+
+def are_views_noted() -> bool:
+    """Return True if autograd notes what is a view of what: not below `__torch_dispatch__` or in inference mode."""
+    return not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
 
 
 def version_of(tensor: Tensor) -> int:

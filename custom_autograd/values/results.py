@@ -16,7 +16,8 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.torch_private.functions import is_view
+from custom_autograd.torch_private.functions import are_views_noted, is_view
+from custom_autograd.torch_private.storages import storages_of
 
 Share: TypeAlias = Callable[[str, Tensor], Tensor]
 """Takes the name of an output and the input that it is."""
@@ -143,7 +144,8 @@ class ResultReader:
             own, its = spans(value), spans(given)
             if not output.is_view or not own or not its or value is given:
                 continue
-            if own != its or not (is_view(value) or value.is_inference()):
+            is_noted = is_view(value) or value.is_inference() or (not are_views_noted() and _share(value, given))
+            if own != its or not is_noted:
                 self._fail(
                     source,
                     f"returns no view of '{output.alias_of}' as output '{output.name}'",
@@ -166,6 +168,11 @@ class ResultReader:
             declared=self.declaration.location,
             **facts,
         )
+
+
+def _share(value: Tensor, given: Any) -> bool:  # Any: an argument of the op
+    """Return True if a tensor was made from the storage of another one, and not of its address, as NumPy does."""
+    return isinstance(given, Tensor) and storages_of(value) == storages_of(given)
 
 
 def _classes_of(output: Output) -> tuple[type, ...]:

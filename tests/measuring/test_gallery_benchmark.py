@@ -109,6 +109,7 @@ def test_what_is_drawn_at_random_agrees_by_its_moments(run):
     assert reasons["op"].startswith("forward: mean ")
 
 
+@pytest.mark.slow
 def test_what_is_random_tied_or_not_installed_is_no_error(tmp_path):
     """Draws agree by their moments, ties by what is determined, and a peer that is not there is skipped."""
     (tmp_path / "odd.py").write_text(ODD_CASES)
