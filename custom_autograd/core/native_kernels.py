@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class Operator:
 
 Server = Callable[[object, Operator], None]
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may load a kernel while it is held
 _offered: weakref.WeakKeyDictionary[object, Operator] = weakref.WeakKeyDictionary()
 _server: Server | None = None
 
@@ -55,3 +56,13 @@ def serve_by(server: Server) -> None:
         offered = list(_offered.items())
     for kernel, operator in offered:
         server(kernel, operator)
+
+
+def renew_lock() -> None:
+    """Replace the lock in a forked child: a thread of the parent may have held it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=renew_lock)

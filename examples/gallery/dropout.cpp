@@ -12,7 +12,7 @@ Tensor dropout(const Tensor& x, double p, const Tensor& seed) {
   STD_TORCH_CHECK(p >= 0 && p <= 1, "'p' must be a probability in [0, 1], not ", p);
   STD_TORCH_CHECK(seed.is_cpu() && seed.numel() == 1 && seed.scalar_type() == ScalarType::Long,
       "'seed' must be a CPU tensor of one int64");
-  Tensor out = torch::stable::empty_like(x);
+  Tensor out = allocate_like(x);
   int64_t count = x.numel();
   uint64_t key = static_cast<uint64_t>(*read<int64_t>(seed));
   double threshold = std::nearbyint(p * 0x1.0p32);

@@ -59,7 +59,7 @@ inline S gradients(const Parameters<S>& of, int64_t c, T x, T out_grad, T& x_gra
 
 Tensor fake_quantize(const Tensor& x, const Tensor& scale, const Tensor& low, const Tensor& high, int64_t inner) {
   check_parameters(x, scale, low, high, inner);
-  Tensor out = torch::stable::empty_like(x);
+  Tensor out = allocate_like(x);
   int64_t count = x.numel(), channels = scale.numel();
   for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
@@ -90,7 +90,7 @@ std::tuple<Tensor, Tensor> fake_quantize_grad(const Tensor& out_grad, const Tens
   check_contiguous(out_grad, "out_grad");
   STD_TORCH_CHECK(out_grad.numel() == x.numel() && out_grad.scalar_type() == x.scalar_type(),
       "'out_grad' must have the shape and dtype of 'x'");
-  Tensor x_grad = torch::stable::empty_like(x), shares;
+  Tensor x_grad = allocate_like(x), shares;
   int64_t count = x.numel(), channels = scale.numel(), rows = count == 0 ? 0 : count / inner;
   // Stretches of one channel each; or, where neighbours belong to different channels, some rows of all channels.
   bool mixed = inner == 1 && channels > 1;
@@ -102,7 +102,7 @@ std::tuple<Tensor, Tensor> fake_quantize_grad(const Tensor& out_grad, const Tens
     using S = Statistic<T>;
     auto of = Parameters<S>::template of<T>(scale, low, high);
     int64_t groups = mixed ? tasks : channels == 0 ? 0 : rows / channels;
-    shares = torch::stable::new_empty(scale, {groups, channels, parts});
+    shares = allocate(scale, {groups, channels, parts});
     const T *in = read<T>(x), *grad = read<T>(out_grad);
     T* result = write<T>(x_grad);
     S* share = write<S>(shares);

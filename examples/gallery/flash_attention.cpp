@@ -529,11 +529,11 @@ std::tuple<Tensor, Tensor> run_forward(
   std::vector<int64_t> shape(q.sizes().begin(), q.sizes().end()), rows(shape.begin(), shape.end() - 1);
   shape.back() = p.value_features;
   if (q.dim() == 3) rows = {q.size(1), q.size(0)};
-  Tensor out = torch::stable::new_empty(q, shape), lse;
+  Tensor out = allocate(q, shape), lse;
   for_element_type(q, "q", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
-    lse = torch::stable::new_empty(q, rows, statistic_type<T>);
+    lse = allocate(q, rows, statistic_type<T>);
     Inputs<T> in{rows_of<const T>(q), rows_of<const T>(k), rows_of<const T>(v), bias_of<T>(bias, q, k)};
     forward<T>(p, in, rows_of<T>(out), statistics_of<S>(lse));
   });
@@ -561,8 +561,8 @@ Given<T> given_of(const Problem& p, const Tensor& q, const Tensor& out_grad, con
 
 std::tuple<Tensor, Tensor, Tensor> run_backward(const Problem& p, const Tensor& out_grad, const Tensor& q,
     const Tensor& k, const Tensor& v, const std::optional<Tensor>& bias, const Tensor& lse, const Tensor& delta) {
-  Tensor q_grad = torch::stable::new_empty(q, q.sizes());
-  Tensor k_grad = torch::stable::new_empty(k, k.sizes()), v_grad = torch::stable::new_empty(v, v.sizes());
+  Tensor q_grad = allocate(q, q.sizes());
+  Tensor k_grad = allocate(k, k.sizes()), v_grad = allocate(v, v.sizes());
   for_element_type(q, "q", [&](auto element) {
     using T = decltype(element);
     Inputs<T> in{rows_of<const T>(q), rows_of<const T>(k), rows_of<const T>(v), bias_of<T>(bias, q, k)};
@@ -599,7 +599,7 @@ Tensor flash_attention_bias_grad(const Tensor& out_grad, const Tensor& q, const 
   STD_TORCH_CHECK(q.dim() == 4, "'q' must be (sequences, heads, length, features)");
   Problem p = make_problem(q, k, v, scale, causal);
   p.sequences = equal_sequences(q, k);
-  Tensor bias_grad = torch::stable::new_empty(bias, bias.sizes());
+  Tensor bias_grad = allocate(bias, bias.sizes());
   for_element_type(q, "q", [&](auto element) {
     using T = decltype(element);
     Inputs<T> in{rows_of<const T>(q), rows_of<const T>(k), rows_of<const T>(v), bias_of<T>(bias, q, k)};

@@ -27,13 +27,13 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
   int64_t features = residual.size(-1), rows = row_count(residual);
   std::vector<int64_t> shape(residual.sizes().begin(), residual.sizes().end());
   shape.back() = 1;
-  Tensor out = torch::stable::empty_like(residual);
+  Tensor out = allocate_like(residual);
   Tensor rstd;
   for_element_type(residual, "residual", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
     check_type(weight, statistic_type<T>, "weight");
-    rstd = torch::stable::new_empty(residual, shape, statistic_type<T>);
+    rstd = allocate(residual, shape, statistic_type<T>);
     const T* x_data = read<T>(x);
     const S* w = read<S>(weight);
     T *sum_data = write<T>(residual), *out_data = write<T>(out);
@@ -78,7 +78,7 @@ std::tuple<Tensor, Tensor> add_rms_norm_grad(const Tensor& out_grad, const Tenso
   // The rows are added up in pieces whose number follows from the sizes alone, so that the result does not depend on
   // the number of threads.
   int64_t pieces = std::clamp<int64_t>(rows / 16, 1, 256);
-  Tensor input_grad = torch::stable::empty_like(residual);
+  Tensor input_grad = allocate_like(residual);
   Tensor weight_grad;
   for_element_type(residual, "residual", [&](auto element) {
     using T = decltype(element);
@@ -86,8 +86,8 @@ std::tuple<Tensor, Tensor> add_rms_norm_grad(const Tensor& out_grad, const Tenso
     check_type(weight, statistic_type<T>, "weight");
     check_type(rstd, statistic_type<T>, "rstd");
     check_type(rstd_grad, statistic_type<T>, "rstd_grad");
-    Tensor partial = torch::stable::new_empty(residual, {pieces, features}, statistic_type<T>);
-    weight_grad = torch::stable::new_empty(residual, {features}, statistic_type<T>);
+    Tensor partial = allocate(residual, {pieces, features}, statistic_type<T>);
+    weight_grad = allocate(residual, {features}, statistic_type<T>);
     const T *grad_data = read<T>(out_grad), *kept_data = read<T>(residual_grad), *sum_data = read<T>(residual);
     const S *w = read<S>(weight), *rstd_data = read<S>(rstd), *rstd_grad_data = read<S>(rstd_grad);
     T* result_data = write<T>(input_grad);

@@ -24,7 +24,7 @@ Tensor rows_in_place(
     using T = decltype(element);
     using S = Statistic<T>;
     check_type(count, statistic_type<T>, "count");
-    losses = torch::stable::new_empty(logits, {rows}, statistic_type<T>);
+    losses = allocate(logits, {rows}, statistic_type<T>);
     S scale = S(1) / std::max(*read<S>(count), S(1));
     T* logits_data = write<T>(logits);
     S* losses_data = write<S>(losses);

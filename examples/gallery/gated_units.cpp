@@ -53,7 +53,7 @@ static Tensor gated_by(const Tensor& gate, const Tensor& up) {
   check_rows(gate, gate, "gate");
   check_rows(up, gate, "up");
   int64_t rows = gate.size(0), features = gate.size(1), gate_row = gate.stride(0), up_row = up.stride(0);
-  Tensor out = torch::stable::new_empty(gate, {rows, features});
+  Tensor out = allocate(gate, {rows, features});
   for_element_type(gate, "gate", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
@@ -80,8 +80,8 @@ static std::tuple<Tensor, Tensor> gated_grad_by(const Tensor& gate, const Tensor
   check_rows(out_grad, gate, "out_grad");
   int64_t rows = gate.size(0), features = gate.size(1);
   int64_t gate_row = gate.stride(0), up_row = up.stride(0), grad_row = out_grad.stride(0);
-  Tensor gate_grad = torch::stable::new_empty(gate, {rows, features});
-  Tensor up_grad = torch::stable::new_empty(gate, {rows, features});
+  Tensor gate_grad = allocate(gate, {rows, features});
+  Tensor up_grad = allocate(gate, {rows, features});
   for_element_type(gate, "gate", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;

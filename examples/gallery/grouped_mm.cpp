@@ -205,7 +205,7 @@ Tensor grouped_mm(const Tensor& a, const Tensor& b, const Tensor& offsets) {
   int64_t rows = a.size(0), depth = a.size(1), groups = b.size(0), columns = b.size(2);
   STD_TORCH_CHECK(offsets.numel() == groups, "'offsets' must have one element per group of 'b'");
   std::vector<int64_t> ends = group_ends(offsets, rows);
-  Tensor out = torch::stable::new_empty(b, {rows, columns}, b.scalar_type());
+  Tensor out = allocate(b, {rows, columns}, b.scalar_type());
   for_element_type(b, "b", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
@@ -233,7 +233,7 @@ Tensor grouped_outer(const Tensor& a, const Tensor& g, const Tensor& offsets) {
   int64_t depth = a.size(1), columns = g.size(1);
   std::vector<int64_t> ends = group_ends(offsets, a.size(0));
   int64_t groups = offsets.size(0);
-  Tensor out = torch::stable::new_empty(g, {groups, depth, columns}, g.scalar_type());
+  Tensor out = allocate(g, {groups, depth, columns}, g.scalar_type());
   for_element_type(g, "g", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;

@@ -70,7 +70,7 @@ static void keep(const S* boxes, int64_t count, S threshold, bool* kept) {
 Tensor nms_kept(const Tensor& boxes, double threshold) {
   check_contiguous(boxes, "boxes");
   STD_TORCH_CHECK(boxes.dim() == 2 && boxes.size(1) == 4, "'boxes' must be (n, 4)");
-  Tensor kept = torch::stable::new_empty(boxes, {boxes.size(0)}, ScalarType::Bool);
+  Tensor kept = allocate(boxes, {boxes.size(0)}, ScalarType::Bool);
   switch (boxes.scalar_type()) {
     case ScalarType::Float: keep(read<float>(boxes), boxes.size(0), float(threshold), write<bool>(kept)); break;
     case ScalarType::Double: keep(read<double>(boxes), boxes.size(0), threshold, write<bool>(kept)); break;

@@ -136,7 +136,7 @@ struct Pairs {
       for (int64_t p = first; p < last; ++p) work(p, rows_of_part, cell);
       for (int64_t i = 0; periodic && i < 9; ++i) rows_of_part[3 * atoms + i] += cell[i];
     });
-    Tensor result = torch::stable::empty_like(like);
+    Tensor result = allocate_like(like);
     T* out = write<T>(result);
     for_rows(size, parts, [&](int64_t first, int64_t last) {
       for (int64_t part = 1; part < parts; ++part) {
@@ -183,7 +183,7 @@ Tensor pair_distances(const Tensor& points, const Tensor& pairs, const std::opti
   Tensor distances;
   with_pairs(points, pairs, inverse, [&](auto element, const auto& all) {
     using T = decltype(element);
-    distances = torch::stable::new_empty(points, {all.count});
+    distances = allocate(points, {all.count});
     T* out = write<T>(distances);
     all.for_blocks((all.count + 8191) / 8192, [=](int64_t first, int64_t last, int64_t) {
       const auto local = all;  // nothing else can write to it, so that it is not read again for each pair
@@ -228,7 +228,7 @@ std::tuple<Tensor, Tensor> pair_forces_grad(const Tensor& direction, const Tenso
     check_like(direction, points, points.numel(), "direction");
     const T* factor = read<T>(pull);
     const Rows<T> moved = all.rows_of(read<T>(direction));
-    along = torch::stable::empty_like(pull);
+    along = allocate_like(pull);
     T* out = write<T>(along);
     points_grad = all.sum_over_pairs(points, [=](int64_t p, S* rows, S* cell) {
       auto shift = all.shift(p);

@@ -15,13 +15,13 @@ std::tuple<Tensor, Tensor> rms_norm(const Tensor& x, const Tensor& weight, doubl
   int64_t rows = row_count(x);
   std::vector<int64_t> shape(x.sizes().begin(), x.sizes().end());
   shape.back() = 1;
-  Tensor out = torch::stable::empty_like(x);
+  Tensor out = allocate_like(x);
   Tensor rstd;
   for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
     check_type(weight, statistic_type<T>, "weight");
-    rstd = torch::stable::new_empty(x, shape, statistic_type<T>);
+    rstd = allocate(x, shape, statistic_type<T>);
     const T* x_data = read<T>(x);
     const S* w = read<S>(weight);
     T* out_data = write<T>(out);
@@ -61,7 +61,7 @@ std::tuple<Tensor, Tensor> rms_norm_grad(
   // The rows are added up in pieces whose number follows from the sizes alone, so that the result does not depend on
   // the number of threads.
   int64_t pieces = std::clamp<int64_t>(rows / 16, 1, 256);
-  Tensor x_grad = torch::stable::empty_like(x);
+  Tensor x_grad = allocate_like(x);
   Tensor weight_grad;
   for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
@@ -69,8 +69,8 @@ std::tuple<Tensor, Tensor> rms_norm_grad(
     check_type(weight, statistic_type<T>, "weight");
     check_type(rstd, statistic_type<T>, "rstd");
     check_type(rstd_grad, statistic_type<T>, "rstd_grad");
-    Tensor partial = torch::stable::new_empty(x, {pieces, features}, statistic_type<T>);
-    weight_grad = torch::stable::new_empty(x, {features}, statistic_type<T>);
+    Tensor partial = allocate(x, {pieces, features}, statistic_type<T>);
+    weight_grad = allocate(x, {features}, statistic_type<T>);
     const T *grad_data = read<T>(out_grad), *x_data = read<T>(x);
     const S *w = read<S>(weight), *rstd_data = read<S>(rstd), *rstd_grad_data = read<S>(rstd_grad);
     T* result_data = write<T>(x_grad);

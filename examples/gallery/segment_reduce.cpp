@@ -97,7 +97,7 @@ static Tensor segment_sum(const Tensor& x, const Tensor& offsets, bool mean) {
   std::vector<int64_t> shape = with_rows(x, offsets.numel() - 1);
   check_offsets(offsets, x.size(0));
   int64_t features = features_of(x);
-  Tensor out = torch::stable::new_empty(x, shape);
+  Tensor out = allocate(x, shape);
   for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
@@ -160,8 +160,8 @@ static std::tuple<Tensor, Tensor> segment_max(const Tensor& x, const Tensor& off
   std::vector<int64_t> shape = with_rows(x, offsets.numel() - 1);
   int64_t rows = x.size(0), features = features_of(x);
   check_offsets(offsets, rows);
-  Tensor out = torch::stable::new_empty(x, shape);
-  Tensor argmax = torch::stable::new_empty(x, shape, ScalarType::Long);
+  Tensor out = allocate(x, shape);
+  Tensor argmax = allocate(x, shape, ScalarType::Long);
   for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
@@ -197,7 +197,7 @@ Tensor segment_spread(const Tensor& x, const Tensor& offsets, int64_t rows, bool
   check_offsets(offsets, rows);
   STD_TORCH_CHECK(offsets.numel() == x.size(0) + 1, "'offsets' must have one element more than 'x' has segments");
   int64_t features = features_of(x);
-  Tensor out = torch::stable::new_empty(x, shape);
+  Tensor out = allocate(x, shape);
   for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
@@ -226,7 +226,7 @@ enum Reduction : int64_t { SUM, MEAN, MAX };
 std::tuple<Tensor, Tensor> segment_reduce(const Tensor& x, const Tensor& offsets, int64_t reduction) {
   if (reduction == MAX) return segment_max(x, offsets);
   Tensor out = segment_sum(x, offsets, reduction == MEAN);
-  return {out, torch::stable::new_empty(x, {0}, ScalarType::Long)};
+  return {out, allocate(x, {0}, ScalarType::Long)};
 }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {

@@ -184,8 +184,8 @@ std::tuple<Tensor, Tensor> selective_scan(const Tensor& u, const Tensor& delta, 
   for_element_type(u, "u", [&](auto element) {
     using T = decltype(element);
     auto in = checked<T>(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
-    out = torch::stable::new_empty(u, {in.batch, in.channels, in.length});
-    last = torch::stable::new_empty(A, {in.batch, in.channels, in.state});
+    out = allocate(u, {in.batch, in.channels, in.length});
+    last = allocate(A, {in.batch, in.channels, in.state});
     auto *out_data = write<T>(out);
     auto *last_data = write<Statistic<T>>(last);
     for_rows(in.batch * in.blocks, LANES * in.length * in.state, [&](int64_t first, int64_t end) {
@@ -353,7 +353,7 @@ void group_grad(const Inputs<T>& in, const Gradients<T>& grads, int64_t b, int64
 // The sum over the sequences of a (batch, ...) tensor.
 template <typename S>
 Tensor sum_over_batch(const std::vector<S>& values, int64_t batch, const Tensor& like, const std::vector<int64_t>& shape) {
-  Tensor total = torch::stable::new_empty(like, shape);
+  Tensor total = allocate(like, shape);
   torch::stable::zero_(total);
   S* data = write<S>(total);
   int64_t count = total.numel();
@@ -376,10 +376,10 @@ std::vector<Tensor> selective_scan_grad(const Tensor& out_grad, const Tensor& la
     check_contiguous(last_state_grad, "last_state_grad");
     check_type(last_state_grad, statistic_type<T>, "last_state_grad");
     std::vector<int64_t> by_step = {in.batch, in.channels, in.length}, by_state = {in.batch, in.state, in.length};
-    Tensor u_grad = torch::stable::new_empty(u, by_step), delta_grad = torch::stable::new_empty(u, by_step);
-    Tensor z_grad = z ? torch::stable::new_empty(u, by_step) : u_grad;
-    Tensor B_grad = torch::stable::new_empty(u, by_state), C_grad = torch::stable::new_empty(u, by_state);
-    Tensor initial_grad = torch::stable::new_empty(A, {in.batch, in.channels, in.state});
+    Tensor u_grad = allocate(u, by_step), delta_grad = allocate(u, by_step);
+    Tensor z_grad = z ? allocate(u, by_step) : u_grad;
+    Tensor B_grad = allocate(u, by_state), C_grad = allocate(u, by_state);
+    Tensor initial_grad = allocate(A, {in.batch, in.channels, in.state});
     int64_t groups = std::min(GROUPS, in.blocks), rows = in.batch * in.channels, width = in.state * in.length;
     std::vector<S> A_shares(rows * in.state), D_shares(rows), bias_shares(rows), shared(in.batch * groups * 2 * width);
     Gradients<T> grads{Sequence<T>(out_grad), read<S>(last_state_grad), write<T>(u_grad), write<T>(delta_grad),

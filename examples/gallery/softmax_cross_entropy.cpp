@@ -39,8 +39,8 @@ std::tuple<Tensor, Tensor> cross_entropy(
     using T = decltype(element);
     using S = Statistic<T>;
     std::vector<int64_t> shape(reduction == NONE ? 1 : 0, rows);
-    loss = torch::stable::new_empty(logits, shape, statistic_type<T>);
-    lse = torch::stable::new_empty(logits, {rows}, statistic_type<T>);
+    loss = allocate(logits, shape, statistic_type<T>);
+    lse = allocate(logits, {rows}, statistic_type<T>);
     std::vector<S> losses(reduction == NONE ? 0 : rows);
     const T* logits_data = read<T>(logits);
     const int64_t* label = read<int64_t>(labels);
@@ -83,7 +83,7 @@ Tensor cross_entropy_grad(const Tensor& grad_loss, const std::optional<Tensor>& 
       "'lse' and 'grad_lse' must have one element per row of 'logits'");
   STD_TORCH_CHECK(grad_loss.numel() == (reduction == NONE ? rows : 1),
       "'grad_loss' must have one element, or for reduction 'none' one per row of 'logits'");
-  Tensor logits_grad = torch::stable::empty_like(logits);
+  Tensor logits_grad = allocate_like(logits);
   for_element_type(logits, "logits", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;

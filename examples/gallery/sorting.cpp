@@ -74,8 +74,8 @@ std::tuple<Tensor, Tensor> top_k(const Tensor& x, int64_t k, bool largest) {
   STD_TORCH_CHECK(k >= 0 && k <= count, "'k' must be from 0 to ", count, ", the size of the last dimension, found ", k);
   std::vector<int64_t> shape(x.sizes().begin(), x.sizes().end());
   shape.back() = k;
-  Tensor values = torch::stable::new_empty(x, shape);
-  Tensor indices = torch::stable::new_empty(x, shape, ScalarType::Long);
+  Tensor values = allocate(x, shape);
+  Tensor indices = allocate(x, shape, ScalarType::Long);
   if (k == 0) return {values, indices};
   for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
@@ -98,8 +98,8 @@ std::tuple<Tensor, Tensor> sort(const Tensor& x, bool descending) {
   check_contiguous(x, "x");
   STD_TORCH_CHECK(x.dim() > 0, "'x' must have a dimension to sort");
   int64_t count = x.size(-1), rows = row_count(x);
-  Tensor values = torch::stable::empty_like(x);
-  Tensor indices = torch::stable::new_empty(x, x.sizes(), ScalarType::Long);
+  Tensor values = allocate_like(x);
+  Tensor indices = allocate(x, x.sizes(), ScalarType::Long);
   for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
     check_positions<T>(count);

@@ -108,7 +108,7 @@ struct Block {
 Tensor thomas(const Tensor& lower, const Tensor& diagonal, const Tensor& upper, const Tensor& rhs) {
   STD_TORCH_CHECK(rhs.dim() == 2 && rhs.size(1) < (int64_t{1} << 31), "'rhs' must be (systems, n), n below 2^31");
   int64_t systems = rhs.size(0), n = rhs.size(1);
-  Tensor solution = torch::stable::new_empty(rhs, {systems, n});
+  Tensor solution = allocate(rhs, {systems, n});
   if (systems * n == 0) return solution;
   int64_t none = std::numeric_limits<int64_t>::max();
   std::atomic<int64_t> zero_pivot{none};

@@ -20,6 +20,7 @@ from custom_autograd import custom_op
 from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels import cpp_kernel
+from custom_autograd.kernels.cpp import addresses_of
 from custom_autograd.native.loading import library
 
 pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
@@ -63,6 +64,23 @@ STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
   m.impl("add_one", TORCH_BOX(&add_one));
   m.impl("count", TORCH_BOX(&count));
 }
+"""
+
+WITHOUT_HEADER = """
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+using torch::stable::Tensor;
+
+Tensor twice(const Tensor& x) {
+  Tensor out = torch::stable::empty_like(x);
+  for (int64_t i = 0; i < x.numel(); ++i)
+    static_cast<float*>(out.mutable_data_ptr())[i] = 2 * static_cast<const float*>(x.const_data_ptr())[i];
+  return out;
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) { m.def("twice(Tensor x) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("twice", TORCH_BOX(&twice)); }
 """
 
 
@@ -250,6 +268,23 @@ def test_threads_call_at_once(scale):
         thread.join()
 
     assert found == [True] * 800
+
+
+def test_the_address_of_a_kernel_is_known(scale):
+    """Else calls would go through the dispatcher, and nothing would say so."""
+    on_cpu, on_cuda = addresses_of(scale.build()[1], "scale")
+    assert on_cpu != 0
+    assert on_cuda == 0
+
+
+def test_a_source_without_the_header_goes_through_the_dispatcher(tmp_path):
+    source = tmp_path / "without_header.cpp"
+    source.write_text(WITHOUT_HEADER)
+    kernel = cpp_kernel(source, "twice")
+    for _ in range(2):
+        assert [2, 4, 6] == kernel(x()).tolist()
+    assert (0, 0) == addresses_of(kernel.build()[1], "twice")
+    assert is_native(kernel)
 
 
 def test_a_kernel_that_is_dropped_is_freed(source):

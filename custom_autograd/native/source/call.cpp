@@ -303,6 +303,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
   auto node = make_node<NativeNode>(kind.recipe);
   const auto& arguments = *op->arguments;
   torch::autograd::edge_list edges;
+  edges.reserve(kind.tensors.size());
   node->inputs = static_cast<int>(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!holds_tensors(arguments[i])) continue;

@@ -22,7 +22,6 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #ifndef STABLE_TORCH_ERROR_CODE_CHECK  // torch 2.13 gave it this name
 #define STABLE_TORCH_ERROR_CODE_CHECK TORCH_ERROR_CODE_CHECK
@@ -157,11 +156,11 @@ inline Tensor allocate(const Tensor& like, const int64_t* sizes, int64_t dims, S
   return Tensor(made);
 }
 
-inline Tensor allocate(const Tensor& like, const std::vector<int64_t>& shape, ScalarType type) {
+inline Tensor allocate(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef shape, ScalarType type) {
   return allocate(like, shape.data(), static_cast<int64_t>(shape.size()), type);
 }
 
-inline Tensor allocate(const Tensor& like, const std::vector<int64_t>& shape) {
+inline Tensor allocate(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef shape) {
   return allocate(like, shape, like.scalar_type());
 }
 
