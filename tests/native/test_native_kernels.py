@@ -49,12 +49,26 @@ void add_one(Tensor x) {
   for (int64_t i = 0; i < x.numel(); ++i) write<float>(x)[i] += 1;
 }
 
+// What it is given, as numbers.
+Tensor given(const Tensor& x, ScalarType type, std::optional<ScalarType> other, std::optional<int64_t> whole,
+             std::optional<double> part, std::optional<bool> flag) {
+  Tensor out = allocate(x, {5}, ScalarType::Double);
+  double* values = write<double>(out);
+  values[0] = static_cast<double>(type);
+  values[1] = other ? static_cast<double>(*other) : -1;
+  values[2] = whole ? static_cast<double>(*whole) : -1;
+  values[3] = part ? *part : -1;
+  values[4] = flag ? static_cast<double>(*flag) : -1;
+  return out;
+}
+
 int64_t count(const Tensor& x) { return x.numel(); }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
   m.def("scale(Tensor x, Tensor? y, float factor, int offset, bool negates) -> Tensor");
   m.def("ends(Tensor[] xs) -> (Tensor, Tensor)");
   m.def("add_one(Tensor(a!) x) -> ()");
+  m.def("given(Tensor x, ScalarType type, ScalarType? other, int? whole, float? part, bool? flag) -> Tensor");
   m.def("count(Tensor x) -> int");
 }
 
@@ -62,6 +76,7 @@ STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
   m.impl("scale", TORCH_BOX(&scale));
   m.impl("ends", TORCH_BOX(&ends));
   m.impl("add_one", TORCH_BOX(&add_one));
+  m.impl("given", TORCH_BOX(&given));
   m.impl("count", TORCH_BOX(&count));
 }
 """
@@ -143,6 +158,15 @@ ARGUMENTS = {
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
 def test_a_call_is_that_of_torch_ops(scale, arguments):
     assert by_overload(scale, *arguments) == outcome(scale, *arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.uint8, torch.complex64], ids=str)
+def test_dtypes_and_optional_numbers_reach_a_kernel(source, dtype):
+    given = cpp_kernel(source, "given")
+    given(x(), dtype, None, None, None, None)
+    assert is_native(given)
+    for rest in ((None, None, None, None), (dtype, -(2**62), 0.1, True), (torch.bool, 7, None, False)):
+        assert by_overload(given, x(), dtype, *rest) == outcome(given, x(), dtype, *rest)
 
 
 def test_keywords_are_those_of_torch_ops(scale):
