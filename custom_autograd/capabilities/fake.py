@@ -103,8 +103,7 @@ def _find_rule(record: OpRecord) -> rule_types.Fake | None:
         return rule
     reference = record.reference()
     if reference is not None:
-        named = record.registrations.reference
-        return rule_types.Fake(record.declaration.location if named is None else named.location, reference)
+        return rule_types.Fake(record.reference_location, reference)
     if _returns_nothing_new(record):
         return None
     raise FakeUnavailable(

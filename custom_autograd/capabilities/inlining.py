@@ -75,13 +75,11 @@ def _rule(record: OpRecord) -> Callable[..., Any]:
                 declared=record.declaration.location,
                 do="register_reference the op in PyTorch operations, or declare it without inline='reference'",
             )
-        named = record.registrations.reference
-        location = record.declaration.location if named is None else named.location
         arguments = bind.arguments(*args, **kwargs)
         positional, keywords = bind.user_call(arguments)
         with torch.no_grad():
             result = reference(*positional, **keywords)
-        return reader.read(result, arguments, f"reference, {location},")
+        return reader.read(result, arguments, f"reference, {record.reference_location},")
 
     run = enclosed(record.declaration.schema, run_reference)
 

@@ -113,6 +113,12 @@ class OpRecord:
             return rule.function
         return self.declaration.function if self.declaration.is_reference else None
 
+    @property
+    def reference_location(self) -> str:
+        """Return file:line of the reference; of the declaration, if that has it or there is none."""
+        rule = self.registrations.reference
+        return self.declaration.location if rule is None else rule.location
+
     def add(self, new: AnyRegistration, *, replace: bool) -> None:
         """Register a rule or a policy; what was generated before is dropped.
 

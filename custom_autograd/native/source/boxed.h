@@ -85,21 +85,15 @@ struct Fit {
     return true;
   }
 
-  bool integer(PyObject* value) {
-    int overflow = 1;
-    if (PyLong_CheckExact(value)) PyLong_AsLongLongAndOverflow(value, &overflow);
-    return overflow == 0;
-  }
-
   bool argument(const Parameter& parameter, PyObject* value) {
     if (parameter.is_optional && value == Py_None) return true;
     switch (parameter.convert) {
       case Convert::tensor: return tensor(value);
       case Convert::tensors: return tensors(value);
-      case Convert::integer: return integer(value);
+      case Convert::integer: return is_int64(value);
       case Convert::number: return PyFloat_CheckExact(value);
       case Convert::flag: return PyBool_Check(value);
-      case Convert::text: return PyUnicode_CheckExact(value) && PyUnicode_IS_ASCII(value);
+      case Convert::text: return is_ascii(value);
       case Convert::dtype: return THPDtype_Check(value);
     }
     return false;
@@ -172,9 +166,7 @@ PyObject* results_of(const Boxed* boxed, Next next) {
   if (boxed->results == 1) return wrapped(next(0));
   std::array<at::Tensor, MOST_BOXED> tensors;
   for (size_t i = 0; i < boxed->results; ++i) tensors[i] = next(i);
-  THPObjectPtr results(checked(PyTuple_New(boxed->results)));
-  for (size_t i = 0; i < boxed->results; ++i) PyTuple_SET_ITEM(results.get(), i, wrapped(tensors[i]));
-  return results.release();
+  return wrapped_tuple(tensors, boxed->results);
 }
 
 inline PyObject* call_stable(const Boxed* boxed, Stable kernel, PyObject* const* args) {

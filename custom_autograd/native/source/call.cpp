@@ -134,15 +134,11 @@ bool is_plain(const Call* op, const Values& values) {
       case Value::exact:
         if (Py_TYPE(value) != argument.type) return false;
         break;
-      case Value::integer: {
-        int overflow = 0;
-        if (!PyLong_CheckExact(value)) return false;
-        PyLong_AsLongLongAndOverflow(value, &overflow);
-        if (overflow) return false;
+      case Value::integer:
+        if (!is_int64(value)) return false;
         break;
-      }
       case Value::text:
-        if (!PyUnicode_CheckExact(value) || !PyUnicode_IS_ASCII(value)) return false;
+        if (!is_ascii(value)) return false;
         break;
     }
   }
@@ -661,9 +657,7 @@ NativeNode* as_node(PyObject* self) {
 PyObject* node_saved_tensors(PyObject* self, void*) {
   HANDLE_TH_ERRORS
   auto values = as_node(self)->unpacked();
-  THPObjectPtr tensors(checked(PyTuple_New(values.size())));
-  for (size_t i = 0; i < values.size(); ++i) PyTuple_SET_ITEM(tensors.get(), i, wrapped(values[i]));
-  return tensors.release();
+  return wrapped_tuple(values, values.size());
   END_HANDLE_TH_ERRORS
 }
 

@@ -355,9 +355,7 @@ struct NativeNode final : Node {
 
   // A ctx, as Python makes it: (node, saved tensors, needs, kept, is traced).
   PyObject* context(const std::vector<Tensor>& values, bool is_traced = false) {
-    THPObjectPtr tensors(checked(PyTuple_New(values.size())));
-    for (size_t i = 0; i < values.size(); ++i) PyTuple_SET_ITEM(tensors.get(), i, wrapped(values[i]));
-    THPObjectPtr its_needs(needs());
+    THPObjectPtr tensors(wrapped_tuple(values, values.size())), its_needs(needs());
     THPObjectPtr lengths(checked(recipe->has_lists ? lengths_of_lists() : Py_NewRef(Py_None)));
     THPObjectPtr node(checked(torch::autograd::functionToPyObject(getptr()))), its_kept(kept_tuple());
     return checked(PyObject_CallFunctionObjArgs(
@@ -471,9 +469,7 @@ struct NativeNode final : Node {
     for (SavedVariable& one : saved) values.push_back(one.unpack(getptr()));
     for (SavedVariable& one : saved) swapped.after(one);
     pybind11::gil_scoped_acquire gil;
-    THPObjectPtr tensors(checked(PyTuple_New(values.size()))), grads(checked(PyTuple_New(grads_in.size())));
-    for (size_t i = 0; i < values.size(); ++i) PyTuple_SET_ITEM(tensors.get(), i, wrapped(values[i]));
-    for (size_t i = 0; i < grads_in.size(); ++i) PyTuple_SET_ITEM(grads.get(), i, wrapped(grads_in[i]));
+    THPObjectPtr tensors(wrapped_tuple(values, values.size())), grads(wrapped_tuple(grads_in, grads_in.size()));
     THPObjectPtr its_needs(needs());
     THPObjectPtr index(checked(PyLong_FromSize_t(std::get<0>(swapped.retrieve_pynode_objs(this)))));
     THPObjectPtr result(checked(PyObject_CallFunctionObjArgs(

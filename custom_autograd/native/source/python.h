@@ -82,6 +82,23 @@ inline PyObject* wrapped(const at::Tensor& tensor) {  // a new reference
   return checked(THPVariable_Wrap(tensor));
 }
 
+// A tuple of tensors: any container of them.
+template <class Tensors>
+PyObject* wrapped_tuple(const Tensors& tensors, size_t count) {
+  THPObjectPtr tuple(checked(PyTuple_New(count)));
+  for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(tuple.get(), i, wrapped(tensors[i]));
+  return tuple.release();
+}
+
+// Whether an int is of 64 bits; not a bool.
+inline bool is_int64(PyObject* value) {
+  int overflow = 1;
+  if (PyLong_CheckExact(value)) PyLong_AsLongLongAndOverflow(value, &overflow);
+  return overflow == 0;
+}
+
+inline bool is_ascii(PyObject* value) { return PyUnicode_CheckExact(value) && PyUnicode_IS_ASCII(value); }
+
 inline bool is_plain_tensor(PyObject* object) {
   return reinterpret_cast<PyObject*>(Py_TYPE(object)) == THPVariableClass;
 }
