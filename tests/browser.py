@@ -1,5 +1,6 @@
 """The browser in which tests open pages, and how it is started; tests that need it are skipped where there is none."""
 
+import json
 import shutil
 
 import pytest
@@ -17,4 +18,20 @@ OPTIONS = (
     "--disable-sync",
 )
 
+PATIENCE = 600
+"""Seconds that a page may take on a busy machine."""
+
 needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium and its driver are not installed")
+
+
+def open_page(driver, address):
+    """Shows the page at an address, complete: a navigation that an earlier page began cannot take its place."""
+    driver.get(address)
+    wait_for(driver, f"location.href == {json.dumps(address)} && document.readyState == 'complete'")
+
+
+def wait_for(driver, script):
+    """What a script returns as soon as it is true."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(driver, PATIENCE).until(lambda found: found.execute_script(f"return {script}"))

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from filelock import FileLock
 
-from browser import CHROMIUM, DRIVER, OPTIONS
+from browser import CHROMIUM, DRIVER, OPTIONS, open_page, wait_for
 
 pytestmark = pytest.mark.slow  # builds the site; tests/test_documents.py runs and follows what its pages are made of
 
@@ -181,14 +181,7 @@ def show(driver, site, page, width=1280, scheme="light"):
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     feature = {"name": "prefers-color-scheme", "value": scheme}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-    driver.get((site / page).as_uri())
-
-
-def wait_for(driver, script):
-    """What a script returns as soon as it is true."""
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    return WebDriverWait(driver, 600).until(lambda found: found.execute_script(f"return {script}"))
+    open_page(driver, (site / page).as_uri())
 
 
 def test_pages_load_without_errors_in_the_console(chromium, site):
@@ -215,13 +208,15 @@ def test_the_navigation_leads_from_the_front_page_to_an_op_of_the_gallery(chromi
 
 def test_the_navigation_has_the_five_parts(chromium, site):
     show(chromium, site, "index.html")
-    captions = [element.text for element in chromium.find_elements("css selector", ".sidebar-tree .caption-text")]
+    captions = wait_for(
+        chromium, "[...document.querySelectorAll('.sidebar-tree .caption-text')].map(a => a.textContent).join(' ')"
+    )
 
-    assert ["START", "GUIDES", "GALLERY", "REFERENCE", "EXPLANATION"] == [text.upper() for text in captions]
+    assert "Start Guides Gallery Reference Explanation" == captions
 
 
 def test_the_search_finds_an_op_of_the_gallery(chromium, site):
-    chromium.get((site / "search.html").as_uri() + "?q=rms_norm")
+    open_page(chromium, (site / "search.html").as_uri() + "?q=rms_norm")
 
     found = wait_for(chromium, "[...document.querySelectorAll('#search-results li a')].map(a => a.href).join(' ')")
 

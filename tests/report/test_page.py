@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from browser import CHROMIUM, DRIVER, OPTIONS, needs_browser
+from browser import CHROMIUM, DRIVER, OPTIONS, needs_browser, open_page
 from custom_autograd.verification.report import Report, Result
 
 pytestmark = needs_browser
@@ -63,7 +63,7 @@ def page(chromium, tmp_path):
     prefer(chromium, "light")
     chromium.get_log("performance")
     chromium.get_log("browser")
-    chromium.get(file.as_uri())
+    open_page(chromium, file.as_uri())
     return chromium
 
 
