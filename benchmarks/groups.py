@@ -59,12 +59,13 @@ def call_group(missing: dict[str, str], device: str = "cpu") -> Cases:
     found["triton_op"], missing["triton_op"] = peers.triton_op()
     if device == "cpu":
         found["raw Library"] = peers.raw_library(LIBRARY)
+        rule_in_python, rule_in_cpp = "by name, C++ kernel", "by name, C++ kernel and rule"
         if "C++" in missing:
-            missing["by name, C++ kernel"] = missing["C++"]
+            missing[rule_in_python] = missing[rule_in_cpp] = missing["C++"]
         else:
             found["C++"], missing["C++"] = peers.cpp()
-            folder = Path(tempfile.mkdtemp())
-            found["by name, C++ kernel"], missing["by name, C++ kernel"] = peers.cpp_kernel_by_name(folder)
+            found[rule_in_python], found[rule_in_cpp], reason = peers.in_cpp(Path(tempfile.mkdtemp()))
+            missing[rule_in_python] = missing[rule_in_cpp] = reason
     for name in [name for name, reason in missing.items() if not reason]:
         del missing[name]
     cases: Cases = {}

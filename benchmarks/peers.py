@@ -107,25 +107,37 @@ Tensor multiply(const Tensor& x, const Tensor& y) {
   return out;
 }
 
-STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) { m.def("multiply(Tensor x, Tensor y) -> Tensor"); }
-STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("multiply", TORCH_BOX(&multiply)); }
+std::tuple<Tensor, Tensor> multiply_backward(const Tensor& grad, const Tensor& x, const Tensor& y) {
+  return {multiply(grad, y), multiply(grad, x)};
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
+  m.def("multiply(Tensor x, Tensor y) -> Tensor");
+  m.def("multiply_backward(Tensor grad, Tensor x, Tensor y) -> (Tensor, Tensor)");
+}
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
+  m.impl("multiply", TORCH_BOX(&multiply));
+  m.impl("multiply_backward", TORCH_BOX(&multiply_backward));
+}
 """
 
 
-def cpp_kernel_by_name(folder: Path) -> tuple[Call | None, str]:
-    """Ours, with a C++ kernel and a rule bound by name; or the reason why the kernel could not be built."""
+def in_cpp(folder: Path) -> tuple[Call | None, Call | None, str]:
+    """Ours, with a C++ kernel: with a rule bound by name, and with one in C++; or why the kernel could not be built."""
     source = folder / "multiply.cpp"
     source.write_text(STABLE_CPP)
     function = cpp_kernel(source, "multiply")
     try:
         function.load()
     except KernelUnavailable as error:
-        return None, str(error).splitlines()[0]
-    op = custom_op("bench::cpp_kernel", kernel, replace=True)
-    op.register_kernel("cpu")(function)
-    op.register_fake(lambda x, y: torch.empty_like(x))
-    op.register_backward(lambda grad, x, y: (grad * y, grad * x))
-    return op, ""
+        return None, None, str(error).splitlines()[0]
+    ops = [custom_op(f"bench::{name}", kernel, replace=True) for name in ("cpp_kernel", "cpp_kernel_and_rule")]
+    for op in ops:
+        op.register_kernel("cpu")(function)
+        op.register_fake(lambda x, y: torch.empty_like(x))
+    ops[0].register_backward(lambda grad, x, y: (grad * y, grad * x))
+    ops[1].register_backward(cpp_kernel(source, "multiply_backward"))
+    return ops[0], ops[1], ""
 
 
 def drop_in() -> Any:

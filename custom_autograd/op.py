@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
 
-from custom_autograd import declare
+from custom_autograd import cpp_rules, declare
 from custom_autograd.calls.kernel_options import KernelOptions
 from custom_autograd.capabilities import autograd, effects, fake, kernels
 from custom_autograd.capabilities import reference as references
@@ -244,6 +244,7 @@ class CustomOp(Handle, Generic[P, R]):
             fn: its parameters may be names of inputs and outputs (which are then saved), `grad` or `grad_<output>`,
                 `needs` and `meta`. It returns a dict by input name, a tuple in the order of the differentiable inputs,
                 or one tensor; values are tensors, None, lists for lists, or callables that run only if needed.
+                A `cpp_kernel` is bound by the names in its schema: see docs/how-to/write-a-backward.md.
             once_differentiable: a second derivative raises.
             materialize_grads: undefined incoming gradients arrive as zeros rather than None, except for parameters
                 with a default of None.
@@ -252,9 +253,10 @@ class CustomOp(Handle, Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a backward is registered.
         """
-        return autograd.register_backward(
+        return cpp_rules.register_backward(
             self._record,
             fn,
+            custom_op,
             once_differentiable=once_differentiable,
             materialize_grads=materialize_grads,
             replace=replace,
@@ -277,10 +279,11 @@ class CustomOp(Handle, Generic[P, R]):
             RegistrationError: a name is not a differentiable input, a parameter is unknown, or a rule exists already.
         """
         autograd.check_inputs(self._record, inputs)
-        return lambda fn: autograd.register_gradient(
+        return lambda fn: cpp_rules.register_gradient(
             self._record,
             inputs,
             fn,
+            custom_op,
             once_differentiable=once_differentiable,
             materialize_grads=materialize_grads,
             replace=replace,

@@ -11,8 +11,14 @@ from typing import Any
 
 
 def location_of(function: Callable[..., Any]) -> str:  # Any: whatever a user registers
-    """Return where a function was written, as `file.py:12`; what it is where it has no Python source."""
+    """Return where a function was written, as `file.py:12`; what it is where it has no Python source.
+
+    An object that is written in another language says so itself, in `written_in`.
+    """
     plain = unwrap(function)
+    written_in = getattr(plain, "written_in", None)
+    if isinstance(written_in, str):
+        return written_in
     code = getattr(plain, "__code__", None)
     if code is None:
         return f"{type(plain).__name__} {getattr(plain, '__name__', '')}".strip()
@@ -93,6 +99,8 @@ def _inner(function: Callable[..., Any]) -> Any:  # Any: what a wrapper holds
     if inspect.ismethod(function):
         return function.__func__
     if inspect.isroutine(function) or isinstance(function, type):
+        return None
+    if hasattr(function, "written_in"):
         return None
     call = type(function).__call__  # a callable object: its class says what it does
     return call if inspect.isfunction(call) or hasattr(call, "__wrapped__") else None

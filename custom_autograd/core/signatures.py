@@ -9,7 +9,13 @@ from typing import Any
 
 
 def find_signature(function: Callable[..., Any]) -> inspect.Signature | None:  # Any: whatever a user registers
-    """Return what a call may pass; None for builtins that do not say. What a partial has bound is not a parameter."""
+    """Return what a call may pass. What a partial has bound is not a parameter.
+
+    Returns:
+        None for what does not say: some builtins, and functions of another language.
+    """
+    if hasattr(function, "written_in"):
+        return None
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -76,6 +76,11 @@ class CppKernel(LazyKernel):
         self.function = function
         self.flags = flags
 
+    @property
+    def written_in(self) -> str:
+        """Return the source and the function, for messages."""
+        return f"{self.source.name}, '{self.function}'"
+
     def __repr__(self) -> str:
         return f"cpp_kernel({str(self.source)!r}, {self.function!r})"
 

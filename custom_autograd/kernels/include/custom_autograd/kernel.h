@@ -177,13 +177,26 @@ inline int64_t row_count(const Tensor& tensor) {
   return rows;
 }
 
+// Raises for elements of another type than T: they would be read as something else, and beyond the end of the tensor.
+template <typename T>
+void check_elements(const Tensor& tensor) {
+  constexpr ScalarType type = torch::headeronly::CppTypeToScalarType<T>::value;
+  ScalarType found = tensor.scalar_type();
+  STD_TORCH_CHECK(
+      found == type, "the kernel takes the elements of a tensor for ", torch::headeronly::toString(type), ", and they are ",
+      torch::headeronly::toString(found), ": give it the dtype that it is written for, or refuse others by name");
+}
+
+// The elements of a tensor from its first one; the kernel must respect the strides.
 template <typename T>
 const T* read(const Tensor& tensor) {
+  check_elements<T>(tensor);
   return static_cast<const T*>(tensor.const_data_ptr());
 }
 
 template <typename T>
 T* write(const Tensor& tensor) {
+  check_elements<T>(tensor);
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 

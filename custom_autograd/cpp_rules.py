@@ -1,0 +1,175 @@
+"""A C++ function as a gradient rule: an op of its own, whose values it computes.
+
+op.register_backward(cpp_kernel("norm.cpp", "norm_backward"))
+
+m.def("norm_backward(Tensor grad, Tensor x, Tensor weight) -> (Tensor, Tensor)")     bound by these names, unbuilt
+
+norm__backward(Tensor grad, Tensor x, Tensor weight) -> (Tensor, Tensor)             the op: native calls, graphs
+    fake: each gradient is contiguous, and like the input that it belongs to
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from custom_autograd.capabilities import autograd
+from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.messages import quote
+from custom_autograd.core.schema import Argument
+from custom_autograd.kernels.cpp import CppKernel
+from custom_autograd.kernels.definitions import find_definition
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_names import META, NEEDS
+from custom_autograd.torch_private.schemas import parse_schema
+from custom_autograd.values.tensors import first_tensor
+
+Declare = Callable[..., Any]  # Any: custom_op and the op that it returns, a layer above
+F = TypeVar("F", bound=Callable[..., Any])  # Any: a user's function
+
+
+def register_backward(
+    record: OpRecord, rule: F, declare: Declare, *, once_differentiable: bool, materialize_grads: bool, replace: bool
+) -> F:
+    """Register the gradients of all inputs, computed in Python or in C++; `declare` is `custom_op`."""
+    op = _find_op(record, rule, (), declare, replace=replace)
+    autograd.register_backward(
+        record,
+        op or rule,
+        once_differentiable=once_differentiable or op is not None,
+        materialize_grads=materialize_grads,
+        replace=replace,
+    )
+    return rule
+
+
+def register_gradient(
+    record: OpRecord,
+    named: tuple[str, ...],
+    rule: F,
+    declare: Declare,
+    *,
+    once_differentiable: bool,
+    materialize_grads: bool,
+    replace: bool,
+) -> F:
+    """Register the gradients of some inputs, computed in Python or in C++; `declare` is `custom_op`."""
+    op = _find_op(record, rule, named, declare, replace=replace)
+    autograd.register_gradient(
+        record,
+        named,
+        op or rule,
+        once_differentiable=once_differentiable or op is not None,
+        materialize_grads=materialize_grads,
+        replace=replace,
+    )
+    return rule
+
+
+def _find_op(record: OpRecord, rule: object, named: Sequence[str], declare: Declare, *, replace: bool) -> Any:
+    """Return the op of a rule in C++, None for one in Python."""
+    return op_of(record, rule, named, declare, replace=replace) if isinstance(rule, CppKernel) else None
+
+
+def op_of(record: OpRecord, kernel: CppKernel, named: Sequence[str], declare: Declare, *, replace: bool) -> Any:
+    """Return an op that computes gradients in C++, fit for `register_backward` and `register_grad`.
+
+    Args:
+        record: of the op whose gradients they are.
+        kernel: the function. Its tensors arrive contiguous. It returns one gradient for each input.
+        named: the inputs whose gradients it returns; none for all differentiable ones.
+        declare: `custom_op`.
+        replace: a rule of that kind may exist.
+
+    Raises:
+        RegistrationError: the source does not say what the function takes, or it does not fit the op.
+    """
+    declaration, schema = record.declaration, record.declaration.schema
+    inputs = [a for a in schema.differentiable_arguments if not named or a.name in named]
+    suffix = f"__grad_{'_'.join(named)}" if named else "__backward"
+    definition = _definition_of(record, kernel)
+    taken = _check(record, kernel, inputs, definition)
+    outputs = [f"grad_{argument.name}" for argument in inputs]
+    rule = declare(str(declaration.name.suffixed(suffix)), kernel, schema=definition, outputs=outputs, replace=replace)
+    rule.register_kernel(None, layouts="contiguous", replace=True)(kernel)
+    rule.register_fake(_fake_of([taken.index(argument.name) for argument in inputs]))
+    return rule
+
+
+def _definition_of(record: OpRecord, kernel: CppKernel) -> str:
+    """Return the schema of the function."""
+    refuse = record.declaration.origin(kernel.written_in).error
+    try:
+        found = find_definition(kernel.source, kernel.function)
+    except OSError as error:
+        problem = "the source of the rule cannot be read"
+        raise refuse(RegistrationError, problem, found=str(error), do="give cpp_kernel the file's path") from error
+    if found is None:
+        problem = f"the source does not show what '{kernel.function}' takes, by which the rule is bound"
+        expected = f'm.def("{kernel.function}(Tensor grad, ...) -> ...") with its schema in string literals'
+        do = "write it so, or register a Python function that calls the kernel"
+        raise refuse(RegistrationError, problem, expected=expected, do=do)
+    return found
+
+
+def _check(record: OpRecord, kernel: CppKernel, inputs: Sequence[Argument], definition: str) -> list[str]:
+    """Return the names that a C++ function takes; raise if it cannot be the rule for these inputs."""
+    refuse = record.declaration.origin(kernel.written_in).error
+    try:
+        arguments, results = parse_schema(kernel.function + definition)
+    except RuntimeError as error:
+        problem = f"the schema of the rule cannot be parsed: {str(error).strip()}"
+        raise refuse(RegistrationError, problem, found=definition) from error
+    types = {argument.name: _in_cpp(argument.type) for argument in record.declaration.schema.arguments}
+    for argument in arguments:
+        found = _in_cpp(argument.type)
+        if argument.name in (NEEDS, META):
+            do = "register a rule for each input with register_grad: it runs only if that gradient is needed"
+            raise refuse(RegistrationError, f"a rule in C++ cannot take '{argument.name}'", found=definition, do=do)
+        if argument.is_written:
+            problem = f"a rule must not write to '{argument.name}'"
+            raise refuse(RegistrationError, problem, found=definition, do="return new tensors")
+        if types.get(argument.name, found) != found:
+            problem = f"the rule takes '{argument.name}' as another type than the op"
+            raise refuse(RegistrationError, problem, expected=types[argument.name], found=found)
+    expected = ["Tensor[]" if argument.is_tensor_list else "Tensor" for argument in inputs]
+    if expected != [result.type for result in results]:
+        problem = f"the rule must return one gradient for each of {quote(argument.name for argument in inputs)}"
+        do = "register it with op.register_grad, which takes the inputs whose gradients it returns"
+        raise refuse(RegistrationError, problem, expected=", ".join(expected), found=definition, do=do)
+    taken = [argument.name for argument in arguments]
+    for missing in (argument for argument in inputs if argument.name not in taken):
+        problem = f"the rule returns the gradient of '{missing.name}' and does not take '{missing.name}'"
+        do = f"add '{missing.type} {missing.name}' to its parameters: a graph takes the shape of the gradient from it"
+        raise refuse(RegistrationError, problem, found=definition, do=do)
+    return taken
+
+
+def _in_cpp(type_name: str) -> str:
+    """Return the name of a type of the dispatcher, as C++ takes it."""
+    return type_name.replace("SymInt", "int")
+
+
+def _fake_of(places: Sequence[int]) -> Callable[..., Any]:
+    """Return the fake of the op: gradients like the inputs in these places."""
+
+    def fake(*values: Any) -> Any:  # Any: what the schema says
+        gradients = [_like(values[place], values) for place in places]
+        return tuple(gradients) if len(gradients) > 1 else gradients[0]
+
+    return fake
+
+
+def _like(value: Any, values: Sequence[Any]) -> Any:  # Any: a tensor, a list of them, or None
+    """Return the gradient of one input without its data; an empty one for an input that is None."""
+    if isinstance(value, (list, tuple)):
+        return [_like(one, values) for one in value]
+    if value is None:
+        any_tensor = first_tensor(values)
+        assert any_tensor is not None
+        return any_tensor.new_empty(0)
+    assert isinstance(value, Tensor)
+    return torch.empty_like(value, memory_format=torch.contiguous_format)
