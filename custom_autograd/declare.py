@@ -137,6 +137,10 @@ def declare(
         options = flat_options(options, tree)
         schema = schema_of(function, tree.flat, options, refuse)
         function = flat_kernel_function(tree, schema, function, options.op)
+    if devices and not schema.tensor_arguments and not schema.device_arguments:
+        problem = "an op without tensors cannot choose between devices"
+        do = "add one, or leave device_types= out"
+        raise refuse(problem, expected="an argument 'device: torch.device'", found=schema.text, do=do)
     declaration = Declaration(
         name, schema, function, refuse.location, devices, options.tags, is_reference, written.signature, tree
     )

@@ -20,6 +20,7 @@ from custom_autograd.core.casting import Cast
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.dispatch.call import publish
 from custom_autograd.handle import Handle
+from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.values.validation import level_of, parse_level
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def custom_op(
 class CustomOp(Handle, Generic[P, R]):
     """A PyTorch operation declared with `custom_op`; not to be made by hand."""
 
+    @outside_compilation
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():

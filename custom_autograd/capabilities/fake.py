@@ -18,7 +18,7 @@ from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.shorter_rules import take_all
-from custom_autograd.torch_private.definitions import is_of_profile
+from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import noted
@@ -65,6 +65,7 @@ class Fake(Capability):
         if record.output is not None:
             torch.library.register_fake(record.output.name(), fake, lib=record.library)
         record.attached.add(self.name)
+        _name_source(record)
 
     def describe(self, record: OpRecord) -> str:
         """Return where shapes come from."""
@@ -125,7 +126,15 @@ def register(record: OpRecord, function: F, *, replace: bool) -> F:
     flat = adapter.accepting(kind, take_all(record.declaration, kind, function, adapter.parameters()))
     fake = rule_types.Fake(location_of(flat), flat)
     add(record, fake, replace=replace or _is_for_a_while(record.registrations.fake, fake))
+    _name_source(record)
     return function
+
+
+def _name_source(record: OpRecord) -> None:
+    """Let torch's messages show the user's function, and not the one that looks it up."""
+    rule = record.registrations.fake
+    if rule is not None:
+        name_source_of_fake(str(record.dispatcher_name), rule.location)
 
 
 def _is_for_a_while(old: rule_types.Fake | None, new: rule_types.Fake) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.core.hints import hints_of
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.signatures import find_signature
@@ -46,7 +46,7 @@ def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Re
     written = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     written["return"] = signature.return_annotation
     try:
-        return {**written, **typing.get_type_hints(plain)}
+        return {**written, **hints_of(plain)}
     except (NameError, TypeError):  # a name that is not global; a `Final`, which Python has in classes only
         pass
     except Exception as error:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from custom_autograd.core import conversions
 from custom_autograd.core.conversions import ArgumentType, Conversion
+from custom_autograd.core.plain_types import is_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def find_element_row(spelling: str) -> Row | None:
 
 def classes_held_as(letter: str) -> tuple[type, ...]:
     """Return the types that containers of varying shape hold in one way; see `Row.letter`."""
-    return tuple(row.annotation for row in ARGUMENT_TYPES if row.letter == letter and isinstance(row.annotation, type))
+    return tuple(row.annotation for row in ARGUMENT_TYPES if row.letter == letter and is_class(row.annotation))
 
 
 _IS_INT = "$type({0}) is $int and -9223372036854775808 <= {0} <= 9223372036854775807"

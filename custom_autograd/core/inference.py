@@ -11,8 +11,10 @@ from custom_autograd.core.annotations import Written
 from custom_autograd.core.arguments import Declared, read_arguments, spell_annotation
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.hints import hints_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.parsing import parse
+from custom_autograd.core.plain_types import is_class
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.types import find_return_spelling
 from custom_autograd.torch_private.tags import HANDED_BACK
@@ -122,7 +124,10 @@ class _Inference:
                 )
         spelled = self._alias_results(spelled, parameters)
         body = ", ".join(str(spelling) for spelling in spelled)
-        if _is_one_tuple(annotation, parts) and "!" not in body:
+        if _is_one_tuple(annotation, parts):
+            if "!" in body:
+                do = "return the argument itself, annotated '-> Tensor'"
+                raise self.refuse("an op tagged inplace or out returns no tuple of one", found=str(annotation), do=do)
             return f"(({body}))"
         return body if len(parts) == 1 and not _is_tuple(annotation) else f"({body})"
 
@@ -141,7 +146,7 @@ class _Inference:
 
 
 def _is_tuple(annotation: object) -> bool:
-    is_named = isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
+    is_named = is_class(annotation) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
     return is_named or typing.get_origin(annotation) is tuple
 
 
@@ -153,8 +158,8 @@ def _is_one_tuple(annotation: object, parts: list[object]) -> bool:
 def _return_parts(annotation: object) -> list[object]:
     if annotation is None or annotation is type(None):
         return []
-    if isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
-        return list(typing.get_type_hints(annotation).values())
+    if is_class(annotation) and issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
+        return list(hints_of(annotation).values())
     if typing.get_origin(annotation) is tuple:
         arguments = typing.get_args(annotation)
         return [annotation] if Ellipsis in arguments else list(arguments)

@@ -18,11 +18,13 @@ class Operator:
 
     Attributes:
         name: the qualified name, "namespace::name".
+        source: the name of the C++ file.
         on_cpu: the address of its boxed CPU kernel of torch's stable ABI; 0 if it is not known.
         on_cuda: the same for CUDA.
     """
 
     name: str
+    source: str
     on_cpu: int
     on_cuda: int
 

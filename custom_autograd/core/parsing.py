@@ -13,6 +13,7 @@ from custom_autograd.core.arguments import Declared, check_static
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.messages import is_text, quote, show, suggest
 from custom_autograd.core.names import is_name
+from custom_autograd.core.plain_types import is_class
 from custom_autograd.core.schema import TENSOR_TYPES, Argument, Output, Schema
 from custom_autograd.core.statics import static_type
 from custom_autograd.core.types import find_check, read_default
@@ -111,7 +112,7 @@ def _check_one_tuple(schema: Schema, refuse: Refusal) -> None:
 
 def _named_tuple(annotations: dict[str, Any]) -> type | None:
     annotation = annotations.get("return")
-    return annotation if isinstance(annotation, type) and hasattr(annotation, "_fields") else None
+    return annotation if is_class(annotation) and hasattr(annotation, "_fields") else None
 
 
 def _outputs(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, NewType, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, Final, NewType, TypeVar, Union
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
 def resolve(annotation: Any) -> Any:  # Any: an annotation can be any object
@@ -46,9 +49,14 @@ def _behind(annotation: Any) -> Any:  # Any: see above
         return annotation.__supertype__
     if isinstance(annotation, TypeVar):
         return _bound_of(annotation)
-    if isinstance(annotation, type):
+    if is_class(annotation):
         return _behind_class(annotation)
     return annotation
+
+
+def is_class(annotation: object) -> TypeIs[type]:
+    """Return True for a class; `list[int]` is none, though Python 3.10 has it that it is an instance of `type`."""
+    return isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias)
 
 
 def _is_alias(annotation: object) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 from custom_autograd.core import conversions
 from custom_autograd.core.argument_types import ARGUMENT_TYPES, Row, find_element_row, find_row
 from custom_autograd.core.conversions import ArgumentType
-from custom_autograd.core.plain_types import resolve
+from custom_autograd.core.plain_types import is_class, resolve
 from custom_autograd.torch_private.classes import class_name_of
 from custom_autograd.torch_private.schemas import constant_of
 
@@ -81,9 +81,9 @@ def _find(annotation: object) -> ArgumentType | None:
         return row.travels
     if typing.get_origin(annotation) is Literal:
         return conversions.literal(typing.get_args(annotation))
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+    if is_class(annotation) and issubclass(annotation, enum.Enum):
         return conversions.enumeration(annotation)
-    if isinstance(annotation, type):
+    if is_class(annotation):
         name = class_name_of(annotation)
         return None if name is None else conversions.instance(annotation, name)
     inner = _optional(annotation)
@@ -114,7 +114,7 @@ def _has_list(element: object) -> bool:
     row = _find_row(element if inner is None else inner)
     if row is not None:
         return row.has_list if inner is None else row.has_list_of_optional
-    if isinstance(element, type) and not issubclass(element, enum.Enum) and class_name_of(element) is not None:
+    if is_class(element) and not issubclass(element, enum.Enum) and class_name_of(element) is not None:
         return False
     found = _find(element)
     return found is not None and "[" not in found.spelling

@@ -120,7 +120,9 @@ class CppKernel(LazyKernel):
                 rule=str(self.source),
                 do=suggest(self.function, known),
             ) from error
-        native_kernels.offer(self, Operator(f"{name}::{self.function}", *addresses_of(loaded or path, self.function)))
+        if type(self).__call__ is LazyKernel.__call__:  # else a call does more than the operator
+            addresses = addresses_of(loaded or path, name, self.function)
+            native_kernels.offer(self, Operator(f"{name}::{self.function}", self.source.name, *addresses))
         return overload
 
 
@@ -137,14 +139,15 @@ def words(function: str, flags: Sequence[str]) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def addresses_of(path: Path, function: str) -> tuple[int, int]:
+def addresses_of(path: Path, namespace: str, function: str) -> tuple[int, int]:
     """Return the addresses of a function's kernels on CPU and CUDA; 0 where `kernel.h` has not noted one."""
     try:
         find = ctypes.CDLL(str(path)).custom_autograd_kernel
     except AttributeError:  # the source does not include the header
         return 0, 0
-    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p]
-    return find(b"CPU", function.encode()) or 0, find(b"CUDA", function.encode()) or 0
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_char_p] * 3
+    on_cpu, on_cuda = (find(key, namespace.encode(), function.encode()) for key in (b"CPU", b"CUDA"))
+    return on_cpu or 0, on_cuda or 0
 
 
 def load_library(path: Path) -> None:

@@ -25,6 +25,7 @@ from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
 from custom_autograd.core.messages import show
 from custom_autograd.torch_private.native_context import find_with
+from custom_autograd.torch_private.registered_kernels import changes
 
 VARIABLE = "CUSTOM_AUTOGRAD_NATIVE"
 SOURCE = Path(__file__).parent / "source" / "call.cpp"
@@ -94,6 +95,7 @@ class Library:
                 find_with(self.module.running_context)
                 torch.autograd.graph.Node.register(self.module.Node)
                 native_kernels.serve_by(partial(_serve, self.module))
+                Watch(self.module)
                 self.reason = "loaded"
             return self.module
 
@@ -156,10 +158,23 @@ def _refuse_foreign_python() -> None:
 
 def _serve(native: ModuleType, kernel: object, operator: native_kernels.Operator) -> None:
     try:
-        boxed = native.Boxed(operator.name, operator.on_cpu, operator.on_cuda)
+        boxed = native.Boxed(operator.name, operator.source, operator.on_cpu, operator.on_cuda)
     except TypeError:  # it has an argument or a result that native code does not convert
         return
     native.take_over(kernel, boxed)
+
+
+class Watch:
+    """Tells native code of every change of the kernels that are registered with the dispatcher."""
+
+    def __init__(self, native: ModuleType) -> None:
+        self._native = native
+        changes.tell_once(self.note)
+
+    def note(self) -> None:
+        """Note a change, and wait for the next one."""
+        self._native.note_change()
+        changes.tell_once(self.note)
 
 
 def _load(path: Path) -> ModuleType:

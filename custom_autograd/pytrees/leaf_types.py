@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.argument_types import classes_held_as
-from custom_autograd.core.plain_types import resolve
+from custom_autograd.core.plain_types import is_class, resolve
 from custom_autograd.pytrees.basic_leaf_types import (
     LITERALS,
     TORCH_CONSTANTS,
@@ -203,7 +203,7 @@ def kind_of(annotation: Any) -> Kind:
 
 
 def _kind_of_class(annotation: Any) -> Kind:
-    if isinstance(annotation, type):
+    if is_class(annotation):
         if issubclass(annotation, enum.Enum):
             name_of(annotation)
             return Constant((annotation,))
@@ -224,7 +224,7 @@ def _kind_of_class(annotation: Any) -> Kind:
 def _by_strictness(annotations: tuple[Any, ...]) -> Iterator[Any]:
     """Return the rank of bool before int before float, so that each number is taken for what it is."""
     order = {bool: 0, int: 1, float: 2, complex: 3}
-    return iter(sorted(annotations, key=lambda one: order.get(one, -1) if isinstance(one, type) else -1))
+    return iter(sorted(annotations, key=lambda one: order.get(one, -1) if is_class(one) else -1))
 
 
 def _key_of(annotation: Any) -> Constant | Single:

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from custom_autograd.core.hints import hints_of
 from custom_autograd.core.messages import quote
+from custom_autograd.core.plain_types import is_class
 from custom_autograd.torch_private.compiler import TRACES_ATTRIBUTES, constant_in_graphs
 
 
@@ -110,21 +112,21 @@ def find_record(annotation: Any) -> RecordType | None:
         return RecordType(tuple, "items", tuple(map(str, range(len(items)))), items, f"a tuple of {len(items)}")
     if annotation is slice:
         return RecordType(slice, "slice", ("start", "stop", "step"), (int | None,) * 3, "a slice")
-    if not isinstance(annotation, type):
+    if not is_class(annotation):
         return None
     if typing.is_typeddict(annotation) and not getattr(annotation, "__optional_keys__", ()):
-        hints = typing.get_type_hints(annotation)
+        hints = hints_of(annotation)
         return RecordType(dict, "keys", tuple(hints), tuple(hints.values()), _keys(tuple(hints)))
     return _find_class(annotation)
 
 
 def _find_class(cls: type) -> RecordType | None:
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        hints = typing.get_type_hints(cls)
+        hints = hints_of(cls)
         keys: tuple[str, ...] = getattr(cls, "_fields", ())
         return RecordType(cls, "fields", keys, tuple(hints.get(key, Any) for key in keys), _label(cls, keys))
     if dataclasses.is_dataclass(cls):
-        hints = typing.get_type_hints(cls)
+        hints = hints_of(cls)
         keys = tuple(field.name for field in dataclasses.fields(cls))
         return RecordType(cls, "dataclass", keys, tuple(hints[key] for key in keys), _label(cls, keys))
     return None

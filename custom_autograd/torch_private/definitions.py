@@ -5,6 +5,7 @@ CustomOpDef._backward_fn       the backward of register_autograd; the node looks
 CustomOpDef._backend_fns       the kernels by device type, None for the default one; looked up at every call
 custom_ops.OPDEFS              every definition by name: torch.library.register_*("ns::op", ...) registers with it
 Library._register_effectful_op what CustomOpDef.register_effect calls
+simple_registry.singleton      the fake of each op, and where it was written: torch's messages and tools show it
 fake_profile                   torch.export puts fakes of its own in place of the registered ones for a while
 """
 
@@ -15,6 +16,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch._library.custom_ops import OPDEFS, CustomOpDef
+from torch._library.simple_registry import singleton
 
 
 class OwnDefinition(CustomOpDef):
@@ -22,6 +24,13 @@ class OwnDefinition(CustomOpDef):
 
     def __init__(self) -> None:
         """Register nothing."""
+
+
+def name_source_of_fake(name: str, location: str) -> None:
+    """Let torch say where the fake of an op was written."""
+    kernel = singleton.find(name).fake_impl.kernel
+    if kernel is not None:
+        kernel.source = location
 
 
 def is_foreign(value: object) -> TypeGuard[CustomOpDef]:

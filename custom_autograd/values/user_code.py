@@ -58,6 +58,10 @@ def note_of(op: str, rule: Rule) -> str:
     return f"raised in the {rule.title} rule of {op}, {rule.location}"
 
 
+class NoteError(RuntimeError):
+    """What is noted on an exception, as its cause: Python 3.10 shows no notes."""
+
+
 def add_note(error: BaseException, note: str) -> None:
     """Add a note to an exception, once; on Python 3.10 as the end of its chain of causes."""
     attach: Callable[[str], None] | None = getattr(error, "add_note", None)
@@ -69,4 +73,4 @@ def add_note(error: BaseException, note: str) -> None:
     while last.__cause__ is not None:
         last = last.__cause__
     if str(last) != note:
-        last.__cause__ = RuntimeError(note)
+        last.__cause__ = NoteError(note)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from custom_autograd import custom_op
 from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.kernels import cpp_kernel
+from custom_autograd.kernels import CppKernel, cpp_kernel
 from custom_autograd.kernels.cpp import addresses_of
 from custom_autograd.native.loading import library
 
@@ -296,9 +296,10 @@ def test_threads_call_at_once(scale):
 
 def test_the_address_of_a_kernel_is_known(scale):
     """Else calls would go through the dispatcher, and nothing would say so."""
-    on_cpu, on_cuda = addresses_of(scale.build()[1], "scale")
-    assert on_cpu != 0
-    assert on_cuda == 0
+    on_cpu, on_cuda = addresses_of(scale.build()[1], scale.build()[0], "scale")
+
+    assert (0, 0) != (on_cpu, on_cuda)
+    assert (on_cpu, on_cuda) == (scale._native.address(0), scale._native.address(1))
 
 
 def test_a_source_without_the_header_goes_through_the_dispatcher(tmp_path):
@@ -307,7 +308,7 @@ def test_a_source_without_the_header_goes_through_the_dispatcher(tmp_path):
     kernel = cpp_kernel(source, "twice")
     for _ in range(2):
         assert [2, 4, 6] == kernel(x()).tolist()
-    assert (0, 0) == addresses_of(kernel.build()[1], "twice")
+    assert (0, 0) == addresses_of(kernel.build()[1], kernel.build()[0], "twice")
     assert is_native(kernel)
 
 
@@ -350,3 +351,121 @@ def test_a_kernel_serves_an_op_without_a_hop(source):
 
 def test_a_path_is_all_that_a_kernel_shows(scale):
     assert Path(scale.source).name in repr(scale)
+
+
+HIJACKING = """
+#include <custom_autograd/kernel.h>
+#include <stdexcept>
+using namespace custom_autograd;
+
+Tensor filled(const Tensor& x, float value) {
+  Tensor out = allocate_like(x);
+  for (int64_t i = 0; i < x.numel(); ++i) write<float>(out)[i] = value;
+  return out;
+}
+
+Tensor one(const Tensor& x) { return filled(x, 1); }
+Tensor two(const Tensor& x) { return filled(x, 2); }
+Tensor number(const Tensor& x, const Tensor& y) { return filled(x, 3); }
+
+Tensor thrower(const Tensor& x, int64_t kind) {
+  switch (kind) {
+    case 0: throw std::out_of_range("index");
+    case 1: throw std::bad_alloc();
+    case 2: throw std::invalid_argument("argument");
+    case 3: throw std::overflow_error("overflow");
+    case 4: throw std::runtime_error("runtime");
+    case 5: throw 42;
+    default: throw "text";
+  }
+}
+
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
+  m.impl("same_name", TORCH_BOX(&one));
+  m.impl("same_arity", TORCH_BOX(&one));
+  m.impl("any_device", TORCH_BOX(&one));
+  m.impl("recorded", TORCH_BOX(&one));
+  m.impl("cast", TORCH_BOX(&one));
+  m.impl("replaced", TORCH_BOX(&one));
+  m.impl("thrower", TORCH_BOX(&thrower));
+}
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
+  m.def("same_name(Tensor x) -> Tensor");
+  m.def("same_arity(Tensor x) -> Tensor");
+  m.def("any_device(Tensor x) -> Tensor");
+  m.def("recorded(Tensor x) -> Tensor");
+  m.def("cast(Tensor x) -> Tensor");
+  m.def("replaced(Tensor x) -> Tensor");
+  m.def("thrower(Tensor x, int kind) -> Tensor");
+  m.impl("any_device", TORCH_BOX(&two));  // for devices without a kernel of their own
+}
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, AutogradCPU, m) { m.impl("recorded", TORCH_BOX(&two)); }
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, AutocastCPU, m) { m.impl("cast", TORCH_BOX(&two)); }
+STABLE_TORCH_LIBRARY_FRAGMENT(native_kernels_public, m) {
+  m.def("same_name(Tensor x) -> Tensor");
+  m.def("same_arity(Tensor x, Tensor y) -> Tensor");
+}
+STABLE_TORCH_LIBRARY_IMPL(native_kernels_public, CPU, m) {
+  m.impl("same_name", TORCH_BOX(&two));
+  m.impl("same_arity", TORCH_BOX(&number));
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def hijacking(tmp_path_factory):
+    path = tmp_path_factory.mktemp("hijacking") / "hijacking.cpp"
+    path.write_text(HIJACKING)
+    return path
+
+
+class TestWhatElseTheDispatcherKnows:
+    """A kernel is called by its address only if the dispatcher would call that kernel, and nothing before it."""
+
+    @pytest.mark.parametrize(
+        ("function", "expected"),
+        [("same_name", 1), ("same_arity", 1), ("any_device", 1), ("recorded", 2), ("cast", 1)],
+    )
+    def test_the_kernel_is_that_of_the_dispatcher(self, hijacking, function, expected):
+        kernel = cpp_kernel(hijacking, function)
+
+        found = [kernel(torch.zeros(1)).item() for _ in range(3)]
+
+        assert [expected] * 3 == found
+        assert [expected] == by_overload(kernel, torch.zeros(1))
+
+    def test_a_kernel_for_autocast(self, hijacking):
+        kernel = cpp_kernel(hijacking, "cast")
+        kernel(torch.zeros(1))
+
+        with torch.autocast("cpu"):
+            assert [2] == outcome(kernel, torch.zeros(1)) == by_overload(kernel, torch.zeros(1))
+
+    @pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+    def test_a_kernel_that_is_replaced_and_comes_back(self, hijacking):
+        kernel = cpp_kernel(hijacking, "replaced")
+        kernel(torch.zeros(1))
+        library = torch.library.Library(kernel.build()[0], "IMPL")
+        library.impl("replaced", lambda x: x + 9, "CPU")
+
+        replaced = kernel(torch.zeros(1)).item()
+        library._destroy()
+
+        assert (9, 1) == (replaced, kernel(torch.zeros(1)).item())
+
+    @pytest.mark.parametrize("kind", range(7))
+    def test_an_exception_has_the_class_that_torch_ops_gives_it(self, hijacking, kind):
+        kernel = cpp_kernel(hijacking, "thrower")
+
+        found = [outcome(kernel, torch.zeros(1), kind) for _ in range(3)]  # the first loads it
+
+        assert [by_overload(kernel, torch.zeros(1), kind)] * 3 == found
+
+    def test_a_class_with_a_call_of_its_own(self, hijacking):
+        class Doubling(CppKernel):
+            def __call__(self, *args):
+                return super().__call__(*args) * 2
+
+        kernel = Doubling(hijacking, "same_name", None, ())
+
+        assert [2] * 3 == [kernel(torch.zeros(1)).item() for _ in range(3)]

@@ -25,13 +25,26 @@ struct Parameter {
 // A function of torch's stable ABI, boxed: what TORCH_BOX makes. It replaces the arguments, which it owns, by results.
 using Stable = void (*)(uint64_t* stack, uint64_t arguments, uint64_t results);
 
+// The kernel of the operator for a device.
+struct Served {
+  c10::DispatchKey key;
+  Stable noted;   // its address, or null where it is not known
+  Stable kernel;  // what to call: null where the dispatcher has to find it
+};
+
 struct Boxed {
   PyObject_HEAD
   c10::OperatorHandle* op;
   std::vector<Parameter>* parameters;
   size_t results;
-  Stable on_cpu, on_cuda;  // the operator's kernels, or null where the dispatcher has to find them
+  std::string* source;            // the name of the C++ file that registers it
+  std::array<Served, 2>* served;  // on CPU, on CUDA
+  uint64_t looked;                // the change after which the dispatcher was last asked
+  bool is_refused;                // other kernels than those of devices have a say in a call
 };
+
+// Goes up whenever kernels may have been registered or withdrawn: see torch_private/registered_kernels.py.
+inline uint64_t changes_of_kernels = 1;
 
 constexpr size_t MOST_BOXED = 32;  // arguments or results
 
@@ -194,24 +207,55 @@ inline PyObject* call_dispatched(const Boxed* boxed, c10::DispatchKey device, Py
   return results_of(boxed, [&](size_t i) { return stack[i].toTensor(); });
 }
 
+// Whether the kernel that the dispatcher has for a device is that of the source.
+inline bool is_of_source(const Boxed* boxed, c10::DispatchKey key) {
+  return boxed->op->hasKernelForDispatchKey(key) &&
+      boxed->op->getComputedKernelForDispatchKey(key).debug().find(' ' + *boxed->source + ':') != std::string::npos;
+}
+
+// Asks the dispatcher anew: a kernel of a device may have been replaced, and one registered that would run before it.
+inline void look_again(Boxed* boxed) {
+  boxed->looked = changes_of_kernels;
+  using enum c10::DispatchKey;
+  boxed->is_refused = false;
+  for (auto key : {Autograd, AutogradCPU, AutogradCUDA, AutogradOther, ADInplaceOrView, AutocastCPU, AutocastCUDA, BackendSelect})
+    boxed->is_refused |= boxed->op->hasKernelForDispatchKey(key);
+  for (Served& one : *boxed->served) one.kernel = one.noted && is_of_source(boxed, one.key) ? one.noted : nullptr;
+}
+
+// Calls a kernel as torch.ops does: what it warns of reaches Python's `warnings`, and its exceptions have the same classes.
+template <class Kernel>
+PyObject* guarded(Kernel kernel) {
+  torch::PyWarningHandler warnings;
+  try {
+    return kernel();
+  } catch (...) {
+    warnings.set_in_exception();
+    throw;
+  }
+}
+
 // The result of a call, or null without an exception where torch.ops is to be called.
-inline PyObject* call_boxed(const Boxed* boxed, PyObject* const* args, size_t count, PyObject* keywords) {
+inline PyObject* call_boxed(Boxed* boxed, PyObject* const* args, size_t count, PyObject* keywords) {
   if (keywords || count != boxed->parameters->size() || is_watched() || !has_usual_modes()) return nullptr;
+  if (boxed->looked != changes_of_kernels) look_again(boxed);
+  if (boxed->is_refused) return nullptr;
   Fit fit;
   for (size_t i = 0; i < count; ++i)
     if (!fit.argument((*boxed->parameters)[i], args[i])) return nullptr;
   auto device = fit.device();
   if (!device) return nullptr;
-  Stable kernel = *device == c10::DispatchKey::CPU ? boxed->on_cpu : boxed->on_cuda;
-  return kernel ? call_stable(boxed, kernel, args) : call_dispatched(boxed, *device, args);
+  Stable kernel = (*boxed->served)[*device == c10::DispatchKey::CPU ? 0 : 1].kernel;
+  return guarded([&] { return kernel ? call_stable(boxed, kernel, args) : call_dispatched(boxed, *device, args); });
 }
 
-// Boxed(name, on_cpu, on_cuda): the operator of that name, in its overload without a name; addresses of kernels, or 0
+// Boxed(name, source, on_cpu, on_cuda): the operator of that name, in its overload without a name; the name of the C++
+// file that registers it; the addresses of its kernels, or 0.
 inline PyObject* create_boxed(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
-  const char* name;
+  const char *name, *source;
   unsigned long long on_cpu, on_cuda;
-  if (!PyArg_ParseTuple(args, "sKK", &name, &on_cpu, &on_cuda)) return nullptr;
+  if (!PyArg_ParseTuple(args, "ssKK", &name, &source, &on_cpu, &on_cuda)) return nullptr;
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   std::vector<Parameter> parameters;
   for (const auto& argument : op.schema().arguments()) {
@@ -230,15 +274,30 @@ inline PyObject* create_boxed(PyTypeObject* type, PyObject* args, PyObject*) {
   object->op = new c10::OperatorHandle(op);
   object->parameters = new std::vector<Parameter>(std::move(parameters));
   object->results = results;
-  object->on_cpu = is_direct ? reinterpret_cast<Stable>(on_cpu) : nullptr;
-  object->on_cuda = is_direct ? reinterpret_cast<Stable>(on_cuda) : nullptr;
+  auto noted = [&](unsigned long long address) { return is_direct ? reinterpret_cast<Stable>(address) : nullptr; };
+  object->source = new std::string(source);
+  object->served = new std::array<Served, 2>{
+      Served{c10::DispatchKey::CPU, noted(on_cpu), nullptr}, Served{c10::DispatchKey::CUDA, noted(on_cuda), nullptr}};
   return reinterpret_cast<PyObject*>(object);
   END_HANDLE_TH_ERRORS
 }
+
+// address(device): of the kernel that is called without the dispatcher, on CPU for 0, on CUDA for 1; 0 if there is none
+inline PyObject* address_in_force(PyObject* object, PyObject* device) {
+  HANDLE_TH_ERRORS
+  auto* boxed = reinterpret_cast<Boxed*>(object);
+  look_again(boxed);
+  return PyLong_FromVoidPtr(reinterpret_cast<void*>(boxed->served->at(PyLong_AsLong(device)).kernel));
+  END_HANDLE_TH_ERRORS
+}
+
+inline PyMethodDef boxed_methods[] = {{"address", address_in_force, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 inline void destroy_boxed(PyObject* object) {
   auto* boxed = reinterpret_cast<Boxed*>(object);
   delete boxed->op;
   delete boxed->parameters;
+  delete boxed->source;
+  delete boxed->served;
   Py_TYPE(object)->tp_free(object);
 }

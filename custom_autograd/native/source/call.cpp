@@ -456,7 +456,7 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* ke
   } catch (python_error& error) {
     error.restore();
   } catch (...) {
-    torch::translate_exception_to_python(std::current_exception());
+    set_python_error(std::current_exception());
   }
   return nullptr;
 }
@@ -758,7 +758,14 @@ PyObject* running_context(PyObject*, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
+// Kernels may have been registered with the dispatcher, or withdrawn.
+PyObject* note_change(PyObject*, PyObject*) {
+  ++changes_of_kernels;
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
+    {"note_change", note_change, METH_NOARGS, nullptr},
     {"take_over", take_over, METH_VARARGS, nullptr},
     {"running_context", running_context, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
@@ -784,6 +791,7 @@ PyMODINIT_FUNC PyInit_call() {
   BoxedType.tp_basicsize = sizeof(Boxed);
   BoxedType.tp_flags = Py_TPFLAGS_DEFAULT;
   BoxedType.tp_new = create_boxed;
+  BoxedType.tp_methods = boxed_methods;
   BoxedType.tp_dealloc = destroy_boxed;
   if (PyType_Ready(&BoxedType) < 0) return nullptr;
   NodeType.tp_getattro = node_getattr;

@@ -4,7 +4,11 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 #include <torch/csrc/utils/python_strings.h>
+#include <torch/version.h>
 
+#include <exception>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -49,6 +53,35 @@ struct Raised {
   }
   void restore() { PyErr_Restore(type.release(), error.release(), trace.release()); }
 };
+
+// Sets the error of Python for an exception, with the class that a call through torch.ops gives it: pybind11 has classes
+// for the standard ones, which torch.ops does not ask from torch 2.15 on.
+inline void set_python_error(const std::exception_ptr& exception) {
+  auto set = [](PyObject* cls, const char* message) { PyErr_SetString(cls, message); };
+  try {
+    std::rethrow_exception(exception);
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 15
+  } catch (const std::bad_alloc& error) {
+    set(PyExc_MemoryError, error.what());
+  } catch (const std::out_of_range& error) {
+    set(PyExc_IndexError, error.what());
+  } catch (const std::overflow_error& error) {
+    set(PyExc_OverflowError, error.what());
+  } catch (const std::range_error& error) {
+    set(PyExc_ValueError, error.what());
+  } catch (const std::logic_error& error) {
+    if (dynamic_cast<const std::domain_error*>(&error) || dynamic_cast<const std::invalid_argument*>(&error) ||
+        dynamic_cast<const std::length_error*>(&error))
+      set(PyExc_ValueError, error.what());
+    else
+      torch::translate_exception_to_python(exception);
+#endif
+  } catch (const std::exception&) {
+    torch::translate_exception_to_python(exception);
+  } catch (...) {
+    set(PyExc_RuntimeError, "Caught an unknown exception!");
+  }
+}
 
 inline PyObject* checked(PyObject* object) {
   if (!object) throw_python_error();

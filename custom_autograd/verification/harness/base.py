@@ -20,6 +20,7 @@ from custom_autograd.core.errors import (
     VmapUnavailable,
 )
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.user_code import NoteError
 from custom_autograd.verification.harness.origins import origin_of
 from custom_autograd.verification.harness.targets import Target
 
@@ -134,7 +135,7 @@ def find_refusal(error: BaseException, *, is_optional: bool = False) -> str | No
 
 def root_cause(error: BaseException) -> BaseException:
     """Return the error at the beginning of a chain: the compiler wraps what an op raises, more than once."""
-    while error.__cause__ is not None:
+    while error.__cause__ is not None and not isinstance(error.__cause__, NoteError):
         error = error.__cause__
     return error
 

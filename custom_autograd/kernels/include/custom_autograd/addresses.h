@@ -1,5 +1,5 @@
 // Remembers the address of each kernel that a source registers, so that a call can do without the dispatcher.
-// Included before torch's header of libraries, which registers through the two functions that are named here.
+// Included before torch's header of libraries, which registers through the functions that are named here.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -10,41 +10,61 @@
 
 namespace custom_autograd {
 
+struct Library {  // one block of registrations
+  TorchLibraryHandle handle;
+  std::string space, key;  // the key is empty in a block that defines
+};
+
 struct Address {
-  std::string key, name;
+  std::string space, key, name;
   void (*kernel)(StableIValue*, uint64_t, uint64_t);
 };
 
 // Of this library alone: what is inline would be shared by all libraries of the process.
+static std::vector<Library>& libraries() {
+  static std::vector<Library> found;
+  return found;
+}
+
 static std::vector<Address>& addresses() {
   static std::vector<Address> found;
   return found;
 }
 
-static std::string& current_key() {
-  static std::string key;
-  return key;
+[[maybe_unused]] static AOTITorchError note_library(
+    AOTITorchError error, const char* space, const char* key, const TorchLibraryHandle* handle) {
+  if (error == 0) libraries().push_back({*handle, space, key});
+  return error;
 }
 
-[[maybe_unused]] static void note_key(const char* key) { current_key() = key; }
-
-[[maybe_unused]] static void note_kernel(const char* name, void (*kernel)(StableIValue*, uint64_t, uint64_t)) {
-  addresses().push_back({current_key(), name, kernel});
+[[maybe_unused]] static AOTITorchError note_kernel(
+    AOTITorchError error, TorchLibraryHandle handle, const char* name, void (*kernel)(StableIValue*, uint64_t, uint64_t)) {
+  for (auto one = libraries().rbegin(); error == 0 && one != libraries().rend(); ++one)  // the last that had this handle
+    if (one->handle == handle) {
+      addresses().push_back({one->space, one->key, name, kernel});
+      break;
+    }
+  return error;
 }
 
 }  // namespace custom_autograd
 
 #define aoti_torch_library_init_impl(ns, key, file, line, library) \
-  (::custom_autograd::note_key(key), aoti_torch_library_init_impl(ns, key, file, line, library))
+  ::custom_autograd::note_library(aoti_torch_library_init_impl(ns, key, file, line, library), ns, key, library)
+#define aoti_torch_library_init_def(ns, file, line, library) \
+  ::custom_autograd::note_library(aoti_torch_library_init_def(ns, file, line, library), ns, "", library)
+#define aoti_torch_library_init_fragment(ns, file, line, library) \
+  ::custom_autograd::note_library(aoti_torch_library_init_fragment(ns, file, line, library), ns, "", library)
 #define torch_library_impl(library, name, kernel, version) \
-  (::custom_autograd::note_kernel(name, kernel), torch_library_impl(library, name, kernel, version))
+  ::custom_autograd::note_kernel(torch_library_impl(library, name, kernel, version), library, name, kernel)
 #define aoti_torch_library_impl(library, name, kernel) \
-  (::custom_autograd::note_kernel(name, kernel), aoti_torch_library_impl(library, name, kernel))
+  ::custom_autograd::note_kernel(aoti_torch_library_impl(library, name, kernel), library, name, kernel)
 
-// The kernel that is registered under a name at a dispatch key ("CPU", "CUDA"), or null. A source is compiled alone.
-extern "C" __attribute__((used, visibility("default"))) void* custom_autograd_kernel(const char* key, const char* name) {
+// The kernel that is registered under "namespace" and "name" at a dispatch key ("CPU", "CUDA"), or null.
+extern "C" __attribute__((used, visibility("default"))) void* custom_autograd_kernel(
+    const char* key, const char* space, const char* name) {
   void* found = nullptr;
   for (const auto& one : custom_autograd::addresses())
-    if (one.key == key && one.name == name) found = reinterpret_cast<void*>(one.kernel);
+    if (one.key == key && one.space == space && one.name == name) found = reinterpret_cast<void*>(one.kernel);
   return found;
 }

@@ -1,0 +1,46 @@
+"""The annotations of functions and classes as objects, on every Python alike."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+if sys.version_info >= (3, 11):
+
+    def hints_of(annotated: Callable[..., Any]) -> dict[str, Any]:  # Any: an annotation can be any object
+        """Return the annotations of a function or a class by name, as `typing.get_type_hints` does.
+
+        Raises:
+            NameError: a text names what is not global.
+            TypeError: an annotation is not a type.
+        """
+        return typing.get_type_hints(annotated)
+
+else:
+    # Python 3.10 adds None to the type of a parameter whose default it is, and leaves the text in list["Name"] a text.
+
+    def hints_of(annotated: Callable[..., Any]) -> dict[str, Any]:
+        """Return the annotations of a function or a class by name, as a later Python does."""
+        if not isinstance(annotated, type):
+            return _evaluated(getattr(annotated, "__annotations__", {}), getattr(annotated, "__globals__", {}), {})
+        found: dict[str, Any] = {}
+        for base in reversed(annotated.__mro__):
+            names = vars(sys.modules.get(base.__module__, types))
+            found |= _evaluated(inspect.get_annotations(base), names, vars(base))
+        return found
+
+    def _evaluated(written: Mapping[str, Any], names: Mapping[str, Any], around: Mapping[str, Any]) -> dict[str, Any]:
+        holder = types.SimpleNamespace(__annotations__={name: _referring(value) for name, value in written.items()})
+        return typing.get_type_hints(holder, dict(names), dict(around))
+
+    def _referring(annotation: Any) -> Any:
+        """Return an annotation with references in place of texts within brackets."""
+        if not isinstance(annotation, types.GenericAlias):
+            return annotation
+        arguments = (typing.ForwardRef(one) if isinstance(one, str) else _referring(one) for one in annotation.__args__)
+        origin: Any = annotation.__origin__
+        return types.GenericAlias(origin, tuple(arguments))
