@@ -16,7 +16,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(
 # Every torch pins its own triton, which is not listed in constraints.txt, and some a setuptools.
 PINS = $(if $(TORCH),sed -E '/^(torch|setuptools)==/d' constraints.txt && echo torch==$(TORCH),cat constraints.txt)
 # What depends on torch's internals: everything but the checks, the tools, the gallery and the docs.
-CORE = $(addprefix tests/,arguments core drop_in capabilities messages registration runtime serialisation pytrees transforms \
+CORE = $(addprefix tests/,arguments core drop_in capabilities messages native registration runtime serialisation pytrees transforms \
 	traps variants test_custom_op_database.py test_torch_private.py)
 
 .PHONY: demo test test-all test-core core sanitize coverage check docs versions dist

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from custom_autograd.core.errors import RegistrationError
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
@@ -28,5 +29,15 @@ class Effect(Capability):
 
 
 def register(record: OpRecord, effect: Any) -> None:  # Any: torch's EffectType, which has no public name, or None
-    """Register an effect, which replaces the one before."""
+    """Register an effect, which replaces the one before.
+
+    Raises:
+        RegistrationError: the op is declared with `inline=`.
+    """
+    if effect is not None and record.registrations.inline is not None:
+        raise record.declaration.origin().error(
+            RegistrationError,
+            "an op that is inlined into compiled graphs cannot have an effect: its reference has none",
+            do="leave inline= out of the declaration: the effect then orders the calls of the op",
+        )
     add(record, rule_types.Effect(f"register_effect({effect})", effect), replace=True)

@@ -6,12 +6,13 @@ as everywhere else. `torch.library.triton_op` is taken apart there too. An expor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError
@@ -19,9 +20,11 @@ from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Capability, add
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.torch_private import modes
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
 from custom_autograd.torch_private.modes import FunctionalTensorMode
 from custom_autograd.values.results import ResultReader
+from custom_autograd.values.tensors import tensors_in
 
 REFERENCE = "reference"
 _is_switched_off: ContextVar[bool] = ContextVar("is_switched_off", default=False)
@@ -62,6 +65,104 @@ def without_inlining() -> Iterator[None]:
         _is_switched_off.reset(token)
 
 
+def _check_writes(record: OpRecord, arguments: dict[str, Any], before: dict[int, int]) -> None:
+    """Raise if a reference wrote to an argument that is not declared as mutated."""
+    for argument in record.declaration.schema.tensor_arguments:
+        written = (modes.writes_to(one) != before[id(one)] for one in tensors_in([arguments[argument.name]]))
+        if not argument.is_mutated and any(written):
+            raise KernelError(
+                record.name,
+                f"the reference writes to argument '{argument.name}', which is not declared as mutated",
+                rule=record.reference_location,
+                declared=record.declaration.location,
+                do=f"compute without writing to it, or declare mutates_args={argument.name!r}",
+            )
+
+
+def _as_of_the_op(record: OpRecord, bind: Binder, arguments: dict[str, Any], found: Any) -> Any:
+    """Return the results of a reference as the op returns them: new memory, with the metadata of the fake.
+
+    Raises:
+        KernelError: a result has another shape or dtype than that of the fake.
+    """
+    outputs = record.declaration.schema.outputs
+    results = list(found) if len(outputs) > 1 else [found]
+    taken = {modes.memory_of(tensor) for tensor in tensors_in(list(arguments.values()))} | {None}
+    expected = _expected(record, bind, arguments)
+    for position, output in enumerate(outputs):
+        if output.alias_of is None and isinstance(results[position], Tensor):
+            results[position] = _own(results[position], taken)
+            if expected is not None:
+                results[position] = _laid_out(record, output.name, results[position], expected[position])
+        elif output.alias_of is None and isinstance(results[position], (list, tuple)):
+            results[position] = [_own(one, taken) for one in results[position]]
+    return tuple(results) if len(outputs) > 1 else results[0]
+
+
+def _own(tensor: Any, taken: set[int | None]) -> Any:  # Any: a tensor, or None in a list
+    """Return a result, copied if its memory is that of an argument or of another result."""
+    if not isinstance(tensor, Tensor):
+        return tensor
+    own = tensor.clone() if modes.memory_of(tensor) in taken else tensor
+    taken.add(modes.memory_of(own))
+    return own
+
+
+def _expected(record: OpRecord, bind: Binder, arguments: dict[str, Any]) -> list[Any] | None:
+    """Return what the registered fake returns, one for each output; None if there is none."""
+    rule = record.registrations.fake
+    if rule is None:
+        return None
+    with modes.unrecorded(), torch.no_grad():
+        positional, keywords = bind.user_call({name: _behind(value) for name, value in arguments.items()})
+        found = rule.function(*positional, **keywords)
+    return list(found) if len(record.declaration.schema.outputs) > 1 else [found]
+
+
+def _behind(value: Any) -> Any:  # Any: an argument
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_behind, value)) if type(value) in (list, tuple) else value
+    return modes.behind(value) if isinstance(value, Tensor) else value
+
+
+def _laid_out(record: OpRecord, output: str, result: Tensor, expected: Any) -> Tensor:
+    """Return a result with the strides that the fake promises."""
+    if not isinstance(expected, Tensor):
+        return result
+    if result.dtype != expected.dtype or _differ(result.shape, expected.shape):
+        raise KernelError(
+            record.name,
+            f"output '{output}' of the reference, which is inlined, is not what the fake returns",
+            expected=f"{expected.dtype} {tuple(expected.shape)}",
+            found=f"{result.dtype} {tuple(result.shape)}",
+            rule=record.reference_location,
+            declared=record.declaration.location,
+            do="return the same from both: the rest of the graph was made for what the fake returns",
+        )
+    if not _are_strides_other(result, expected):
+        return result
+    sizes, strides = tuple(result.shape), expected.stride()
+    return torch.empty_strided(sizes, strides, dtype=result.dtype, device=result.device).copy_(result)
+
+
+def _are_strides_other(result: Tensor, expected: Tensor) -> bool:
+    """Return True if strides may differ where they matter."""
+    rows = zip(result.shape, result.stride(), expected.stride(), strict=True)
+    return any(str(mine) != str(theirs) for size, mine, theirs in rows if not (_is_known(size) and size < 2))
+
+
+def _differ(found: Sequence[Any], expected: Sequence[Any]) -> bool:  # Any: ints and SymInts
+    """Return True if sizes differ for certain; nothing is asked of a symbol, which would guard on it."""
+    if len(found) != len(expected):
+        return True
+    pairs = zip(found, expected, strict=True)
+    return any(_is_known(one) and _is_known(other) and one != other for one, other in pairs)
+
+
+def _is_known(size: Any) -> bool:  # Any: an int or a SymInt
+    return isinstance(size, int)
+
+
 def _rule(record: OpRecord) -> Callable[..., Any]:
     bind = Binder(record.declaration.schema)
     reader = ResultReader(record.declaration, str)
@@ -76,10 +177,23 @@ def _rule(record: OpRecord) -> Callable[..., Any]:
                 do="register_reference the op in PyTorch operations, or declare it without inline='reference'",
             )
         arguments = bind.arguments(*args, **kwargs)
+        before = {id(tensor): modes.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
         positional, keywords = bind.user_call(arguments)
-        with torch.no_grad():
-            result = reference(*positional, **keywords)
-        return reader.read(result, arguments, f"reference, {record.reference_location},")
+        try:
+            with torch.no_grad():
+                result = reference(*positional, **keywords)
+        except Exception as error:
+            raise KernelError(
+                record.name,
+                "the reference, which is inlined into the compiled graph, raises",
+                found=f"{type(error).__name__}: {error}",
+                rule=record.reference_location,
+                declared=record.declaration.location,
+                do="write it in operations that a compiler can trace, or declare the op without inline='reference'",
+            ) from error
+        _check_writes(record, arguments, before)
+        found = reader.read(result, arguments, f"reference, {record.reference_location},")
+        return _as_of_the_op(record, bind, arguments, found)
 
     run = enclosed(record.declaration.schema, run_reference)
 

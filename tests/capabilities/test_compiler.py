@@ -4,6 +4,7 @@ import functools
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -138,3 +139,116 @@ def test_the_fingerprint_follows_functions_without_a_module():
 
     assert declare(1, 2) == declare(2, 2)
     assert declare(3, 2) != declare(4, 3)
+
+
+class Settings:
+    factor = 2.0
+
+    @staticmethod
+    def of(x):
+        return x * Settings.factor
+
+
+class Scaling:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+    def method(self, x):
+        return self(x)
+
+
+module = types.ModuleType("module_of_a_user")
+
+
+def number_of(name: str, reference) -> int:
+    op = custom_op(f"compiler::{name}", plain, inline="reference", replace=True)
+    op.register_fake(torch.empty_like, replace=True)
+    op.register_reference(reference, replace=True)
+    return fingerprint(op._record)
+
+
+def first_helper(x):
+    return second_helper(x)
+
+
+def second_helper(x):
+    return third_helper(x)
+
+
+def third_helper(x):
+    return fourth_helper(x)
+
+
+def fourth_helper(x):
+    return fifth_helper(x)
+
+
+def fifth_helper(x):
+    return x * Settings.factor
+
+
+class TestWhatTheFingerprintReaches:
+    @pytest.mark.parametrize(
+        "reference",
+        [
+            lambda x: x * Settings.factor,
+            lambda x: Settings.of(x),
+            lambda x: first_helper(x),
+            lambda x: {"go": fifth_helper}["go"](x),
+            functools.partial(fifth_helper),
+        ],
+    )
+    def test_an_attribute_of_a_class(self, monkeypatch, reference):
+        before = number_of("attribute", reference)
+        monkeypatch.setattr(Settings, "factor", 3.0)
+
+        assert before != number_of("attribute", reference)
+
+    @pytest.mark.parametrize("reference", [lambda x: x * module.factor, lambda x: module.scale(x)])
+    def test_an_attribute_of_a_module(self, monkeypatch, reference):
+        def scale_by(factor):
+            scope = {"factor": factor}
+            exec("def scale(x): return x * factor", scope)
+            monkeypatch.setattr(module, "factor", factor, raising=False)
+            monkeypatch.setattr(module, "scale", scope["scale"], raising=False)
+
+        scale_by(2.0)
+        before = number_of("module", reference)
+        scale_by(3.0)
+
+        assert before != number_of("module", reference)
+
+    @pytest.mark.parametrize("make", [Scaling, lambda factor: Scaling(factor).method], ids=["callable", "method"])
+    def test_an_attribute_of_an_object(self, make):
+        assert number_of("object", make(2.0)) == number_of("object", make(2.0))
+        assert number_of("object", make(2.0)) != number_of("object", make(3.0))
+
+    @pytest.mark.parametrize("by_name", [False, True])
+    def test_another_op(self, by_name):
+        def number(factor):
+            inner = custom_op("compiler::inner", plain, inline="reference", replace=True)
+            inner.register_reference(lambda x: x * factor)
+            if by_name:
+                return number_of("outer", lambda x: torch.ops.compiler.inner(x))
+            return number_of("outer", lambda x: inner(x))
+
+        assert number(2.0) == number(2.0)
+        assert number(2.0) != number(3.0)
+
+    def test_two_functions_that_read_one_module(self, monkeypatch):
+        monkeypatch.setattr(module, "factor", 2.0, raising=False)
+        monkeypatch.setattr(module, "other", 2.0, raising=False)
+
+        def reading_other(x):
+            return x * module.other
+
+        def reference(x):
+            return reading_other(x) * module.factor
+
+        before = number_of("both", reference)
+        monkeypatch.setattr(module, "other", 3.0, raising=False)
+
+        assert before != number_of("both", reference)

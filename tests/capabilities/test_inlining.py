@@ -8,9 +8,10 @@ from expecttest import assert_expected_inline
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
+from torch._library.effects import EffectType
 from torch.utils.checkpoint import checkpoint
 
-from custom_autograd import DeclarationError, Sample, check, custom_op
+from custom_autograd import DeclarationError, RegistrationError, Sample, check, custom_op
 from custom_autograd.capabilities.inlining import without_inlining
 from custom_autograd.torch_private.compile_counter import GraphCounter
 
@@ -239,3 +240,92 @@ def test_check_compiles_both_ways():
     other.register_reference(lambda x: x * 2, replace=True)
     torch.compiler.reset()
     assert check(other, checks=["compile"]).ok
+
+
+def inlined(name, reference, kernel=None, fake=torch.empty_like):
+    op = custom_op(f"inlining::{name}", kernel or twice_of, inline="reference", replace=True)
+    op.register_reference(reference, replace=True)
+    if fake is not None:
+        op.register_fake(fake, replace=True)
+    return op
+
+
+def twice_of(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def both_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * 2, x * 2
+
+
+def compiled(function, *args):
+    return torch.compile(function, backend="aot_eager", fullgraph=True)(*args)
+
+
+class TestAReferenceThatIsNotTheOp:
+    """What a reference may do as a fallback, where its results are looked at, and must not do in a graph."""
+
+    @pytest.mark.parametrize(
+        "reference", [lambda x: x, lambda x: x.view(-1), lambda x: x.expand(2)], ids=["itself", "view", "expanded"]
+    )
+    def test_its_result_is_its_input(self, reference):
+        op, x = inlined("aliasing", reference), torch.ones(2)
+
+        def written(x):
+            y = op(x)
+            y.add_(1)
+            return y, x * 1
+
+        assert [[2, 2], [1, 1]] == [one.tolist() for one in compiled(written, x)]
+        compiled(op, x).add_(1)
+        assert [1, 1] == x.tolist()
+
+    def test_its_results_are_one_tensor(self):
+        def reference(x):
+            y = x * 2
+            return y, y
+
+        op = inlined("both", reference, both_of, lambda x: (torch.empty_like(x), torch.empty_like(x)))
+
+        def written(x):
+            first, second = op(x)
+            first.add_(1)
+            return second
+
+        assert [2, 2] == compiled(written, torch.ones(2)).tolist()
+
+    def test_it_writes_to_its_input(self):
+        op = inlined("writing", lambda x: x.mul_(2).clone())
+
+        with pytest.raises(Exception, match="the reference writes to argument 'x', which is not declared as mutated"):
+            compiled(op, torch.ones(2))
+
+    @pytest.mark.parametrize("reference", [lambda x: x.double(), lambda x: x[None]], ids=["dtype", "shape"])
+    def test_its_result_is_not_that_of_the_fake(self, reference):
+        op = inlined("other", reference)
+
+        with pytest.raises(Exception, match=r"output 'output' of the reference, which is inlined, is not"):
+            compiled(op, torch.ones(2))
+
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_its_result_has_other_strides(self, dynamic):
+        op = inlined("strides", lambda x: (x.T.contiguous() * 2).T, fake=lambda x: x.new_empty(x.shape))
+
+        def flat(x):
+            return op(x).view(-1)
+
+        found = torch.compile(flat, backend="aot_eager", fullgraph=True, dynamic=dynamic)(torch.ones(2, 3))
+
+        assert [2] * 6 == found.tolist()
+
+    def test_an_exception_names_it(self):
+        op = inlined("raising", lambda x: x.numpy())
+
+        with pytest.raises(Exception, match="inlining::raising: the reference, which is inlined into the"):
+            compiled(op, torch.ones(2))
+
+    def test_an_effect_is_refused(self):
+        op = inlined("effect", twice_of)
+
+        with pytest.raises(RegistrationError, match="cannot have an effect"):
+            op.register_effect(EffectType.ORDERED)

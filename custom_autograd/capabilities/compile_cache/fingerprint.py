@@ -1,48 +1,169 @@
-"""A number that changes when the schema or a rule of an op changes, or a function that a rule calls."""
+"""A number that changes when the schema or a rule of an op changes, or anything that a rule reaches.
+
+rule -> its code, constants, defaults, closure
+     -> the global names that it reads: numbers, texts, containers, functions, classes, objects, modules
+            -> of a class, an object or a module: the attributes that the code names
+            -> of another op: its schema and rules
+            -> of another package: its version
+
+It is not complete: an environment variable, say, or a file that a rule reads while it is traced is not seen.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import secrets
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from custom_autograd.core.locations import unwrap
-from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.registry import OpRecord, find_record, record_of
 
-DEEPEST = 4
+MOST = 5000
+"""Objects that are looked at; a rule that reaches more is taken for another one in each process."""
+
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
+OWN_AND_TORCHS = frozenset({"torch", "custom_autograd", "builtins"}) | sys.stdlib_module_names
+THIS_PROCESS = secrets.token_hex(8)
 
 
 def fingerprint(record: OpRecord) -> int:
     """Return 64 bits of the schema and of everything that tracing runs: fake, reference, gradient and jvp rules."""
-    digest = hashlib.blake2b(digest_size=8)
-    digest.update(record.declaration.schema.text.encode())
-    for rule in sorted(record.registrations.all(), key=lambda rule: rule.title):
-        digest.update(rule.title.encode())
-        digest.update(rule.settings.encode())
-        for function in rule.functions:
-            _update(digest, function, set(), 0)
-    reference = record.reference()
-    if reference is not None:
-        _update(digest, reference, set(), 0)
-    return int.from_bytes(digest.digest(), "big")
+    reader = Reader()
+    reader.read_op(record)
+    return int.from_bytes(reader.digest.digest(), "big")
 
 
-def _update(digest: Any, function: Callable[..., Any], seen: set[int], depth: int) -> None:  # Any: a hashlib object
-    plain = unwrap(function)
-    code = getattr(plain, "__code__", None)
-    if code is None or id(code) in seen or depth > DEEPEST:
-        return
-    seen.add(id(code))
-    for piece in _pieces(code):
-        digest.update(piece)
-    for value in (*_referenced(plain, code), *_bound(function)):
-        if is_plain(value):
-            digest.update(repr(value).encode())
-        elif isinstance(value, FunctionType) and not (value.__module__ or "").startswith("torch"):
-            _update(digest, value, seen, depth + 1)
+class Reader:
+    """Reads everything that the rules of an op reach, each object once."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.blake2b(digest_size=8)
+        self._seen: set[tuple[int, frozenset[str]]] = set()
+        self._kept: list[object] = []  # what is seen stays alive, so that no other object gets its id
+
+    def read_op(self, record: OpRecord) -> None:
+        """Read the schema and the rules of an op."""
+        if not self._is_new(record):
+            return
+        self._add(record.declaration.schema.text)
+        for rule in sorted(record.registrations.all(), key=lambda rule: rule.title):
+            self._add(rule.title)
+            self._add(rule.settings)
+            for function in rule.functions:
+                self.read(function, frozenset(), "")
+        reference = record.reference()
+        if reference is not None:
+            self.read(reference, frozenset(), "")
+
+    def read(self, value: Any, names: frozenset[str], package: str) -> None:  # Any: whatever a rule reads
+        """Read what a rule reaches.
+
+        Args:
+            value: a function, or what one reads.
+            names: the attributes that the code around it names.
+            package: the top-level package of that code.
+        """
+        record = record_of(value) or _record_of_overload(value)
+        if record is not None:
+            self.read_op(record)
+        elif is_plain(value):
+            self._add(repr(value))
+        elif not self._is_new(value, names):
+            return
+        elif isinstance(value, (list, tuple, set, frozenset, dict)):
+            items = itertools.chain.from_iterable(value.items()) if isinstance(value, dict) else value
+            for item in items if not isinstance(value, (set, frozenset)) else sorted(value, key=repr):
+                self.read(item, names, package)
+        elif isinstance(value, (partial, MethodType, staticmethod, classmethod, property, FunctionType)):
+            self._read_function(value, names, package)
+        elif isinstance(value, ModuleType):
+            self._read_module(value, names, package)
+        elif isinstance(value, type):
+            self._read_class(value, names, package)
+        else:
+            self._read_instance(value, names, package)
+
+    def _read_function(self, value: Any, names: frozenset[str], package: str) -> None:
+        for bound in _bound(value):
+            self.read(bound, names, package)
+        if isinstance(value, property):
+            self.read(value.fget, names, package)
+            return
+        if isinstance(value, (staticmethod, classmethod)):
+            value = value.__func__
+        plain: Any = unwrap(value)
+        code = getattr(plain, "__code__", None)
+        own = _package_of(plain)
+        if code is None or self._is_foreign(own, package):
+            return
+        self._read_code(plain, code, own or package)
+        if isinstance(value, MethodType):
+            self.read(value.__self__, _names_in(code), own or package)
+
+    def _read_code(self, function: Any, code: CodeType, package: str) -> None:
+        if not self._is_new(code):
+            return
+        for piece in _pieces(code):
+            self.digest.update(piece)
+        names = _names_in(code)
+        for value in _referenced(function, names):
+            self.read(value, names, package)
+
+    def _read_module(self, module: ModuleType, names: frozenset[str], package: str) -> None:
+        """Read the attributes that code names; of torch, the ops that it names."""
+        if module.__name__ == "torch":
+            self._read_attributes(vars(module), names & {"ops"}, names, package)
+        elif module.__name__.startswith("torch.ops") or not self._is_foreign(_root_of(module.__name__), package):
+            self._read_attributes(vars(module), names, names, _root_of(module.__name__))
+
+    def _read_class(self, cls: type, names: frozenset[str], package: str) -> None:
+        own = _package_of(cls)
+        if self._is_foreign(own, package):
+            return
+        for base in cls.__mro__[:-1]:
+            self._read_attributes(vars(base), names | {"__call__", "__init__", "__new__"}, names, own)
+
+    def _read_instance(self, value: Any, names: frozenset[str], package: str) -> None:
+        plain: Any = unwrap(value) if callable(value) else value
+        if isinstance(plain, FunctionType):
+            self.read(plain, names, package)
+            names |= _names_in(plain.__code__)
+        if not self._is_foreign(_package_of(type(value)), package):
+            self._read_class(type(value), names, package)
+            self._read_attributes(getattr(value, "__dict__", {}), names, names, package)
+
+    def _read_attributes(self, found: Any, wanted: frozenset[str], names: frozenset[str], package: str) -> None:
+        for name in sorted(wanted & found.keys()):
+            self._add(name)
+            self.read(found[name], names, package)
+
+    def _is_foreign(self, own: str, package: str) -> bool:
+        """Return True for what belongs to another package, whose version says it all if it has one."""
+        if own in OWN_AND_TORCHS:
+            return True
+        version = getattr(sys.modules.get(own), "__version__", None)
+        if version is None or own in ("", package) or not package:
+            return False
+        self._add(f"{own} {version}")
+        return True
+
+    def _is_new(self, value: object, names: frozenset[str] = frozenset()) -> bool:
+        """Return True if a value has not been read for these names."""
+        if (id(value), names) in self._seen:
+            return False
+        self._seen.add((id(value), names))
+        self._kept.append(value)
+        if len(self._kept) == MOST:
+            self._add(THIS_PROCESS)
+        return len(self._kept) < MOST
+
+    def _add(self, text: str) -> None:
+        self.digest.update(text.encode(errors="surrogatepass"))
 
 
 def is_plain(value: Any) -> bool:  # Any: whatever a rule reads
@@ -54,6 +175,29 @@ def is_plain(value: Any) -> bool:  # Any: whatever a rule reads
     return isinstance(value, PLAIN)
 
 
+def _record_of_overload(value: Any) -> OpRecord | None:
+    """Return the op of what `torch.ops` gives, if it is one of ours."""
+    name = getattr(value, "_qualified_op_name", None) or getattr(value, "_name", None)
+    is_of_torch = type(value).__module__ == "torch._ops"
+    return find_record(name.removesuffix(".default")) if is_of_torch and isinstance(name, str) else None
+
+
+def _package_of(value: Any) -> str:
+    return _root_of(getattr(value, "__module__", None) or "")
+
+
+def _root_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _names_in(code: CodeType | None) -> frozenset[str]:
+    """Return the names of globals and attributes that code uses, with the functions within it."""
+    if code is None:
+        return frozenset()
+    inner = (_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(code.co_names).union(*inner)
+
+
 def _pieces(code: CodeType) -> Iterator[bytes]:
     """Yield what a function does, without its location."""
     yield code.co_code
@@ -62,19 +206,19 @@ def _pieces(code: CodeType) -> Iterator[bytes]:
         if isinstance(constant, CodeType):
             yield from _pieces(constant)
         else:
-            yield repr(constant).encode()
+            yield repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant).encode()
 
 
-def _referenced(function: Any, code: CodeType) -> Iterator[Any]:
+def _referenced(function: Any, names: frozenset[str]) -> Iterator[Any]:
     """Yield the values of a function's global names, closure and defaults."""
     scope = getattr(function, "__globals__", {})
-    yield from (scope[name] for name in code.co_names if name in scope)
+    yield from (scope[name] for name in sorted(names) if name in scope)
     yield from (cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell))
     yield from getattr(function, "__defaults__", None) or ()
     yield from (getattr(function, "__kwdefaults__", None) or {}).values()
 
 
-def _bound(function: Any) -> Iterator[Any]:
+def _bound(function: Callable[..., Any]) -> Iterator[Any]:
     """Yield the arguments that functools.partial bound."""
     while isinstance(function, partial):
         yield from (*function.args, *function.keywords.values())
