@@ -11,7 +11,8 @@ from typing import Any, Literal, TypedDict
 import torch
 
 from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
-from custom_autograd.capabilities import CAPABILITIES, inlining
+from custom_autograd.capabilities import CAPABILITIES
+from custom_autograd.capabilities.inlining import capability as inlining
 from custom_autograd.core.annotations import read_function
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError

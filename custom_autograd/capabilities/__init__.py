@@ -6,7 +6,7 @@ from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache.capability import CompileCache
 from custom_autograd.capabilities.effects import Effect
 from custom_autograd.capabilities.fake import Fake
-from custom_autograd.capabilities.inlining import Inlining
+from custom_autograd.capabilities.inlining.capability import Inlining
 from custom_autograd.capabilities.kernels import Kernels
 from custom_autograd.capabilities.op_variants import VARIANTS
 from custom_autograd.capabilities.sharding import Sharding

@@ -1,14 +1,15 @@
-"""Inlining: compiled graphs hold the reference of an op in place of the op, so that its neighbours can fuse with it.
+"""The reference of an op in a graph: it returns what the op returns, or raises.
 
-The op is taken apart where AOTAutograd makes graphs functional, below autograd: gradients are those of the op's rules,
-as everywhere else. `torch.library.triton_op` is taken apart there too. An exported program keeps the op.
+reference -> writes to an argument?              raises
+          -> raises?                             the error says that it is inlined
+          -> an argument's memory, or twice one? copied
+          -> other strides than the fake's?      copied into those
+          -> another shape or dtype?             raises
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,53 +17,56 @@ from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError
-from custom_autograd.registration import rule_types
-from custom_autograd.registration.capability import Capability, add
-from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import modes
-from custom_autograd.torch_private.dispatch import register_torch_dispatch
-from custom_autograd.torch_private.modes import FunctionalTensorMode
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 
-REFERENCE = "reference"
-_is_switched_off: ContextVar[bool] = ContextVar("is_switched_off", default=False)
+
+class ReferenceInGraphs:
+    """Runs the reference of one op on tensors of the mode that makes graphs functional."""
+
+    def __init__(self, record: OpRecord) -> None:
+        self._record = record
+        self._bind = Binder(record.declaration.schema)
+        self._reader = ResultReader(record.declaration, str)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+        """Return the results of the reference, as the op returns them.
+
+        Raises:
+            KernelError: there is no reference, it cannot be traced, or it returns something else than the op.
+        """
+        record, arguments = self._record, self._bind.arguments(*args, **kwargs)
+        before = {id(tensor): modes.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
+        positional, keywords = self._bind.user_call(arguments)
+        result = _traced(record, positional, keywords)
+        _check_writes(record, arguments, before)
+        found = self._reader.read(result, arguments, f"reference, {record.reference_location},")
+        return _as_of_the_op(record, self._bind, arguments, found)
 
 
-class Inlining(Capability):
-    """The reference in place of the op, from `inline="reference"`."""
-
-    name = "inline"
-
-    def attach(self, record: OpRecord) -> None:
-        """Register the rule for the mode that makes graphs functional, once."""
-        if record.registrations.inline is None or FunctionalTensorMode in record.attached:
-            return
-        assert record.library is not None
-        register_torch_dispatch(record.library, record.dispatcher_name.qualifier, FunctionalTensorMode, _rule(record))
-        record.attached.add(FunctionalTensorMode)
-
-    def describe(self, record: OpRecord) -> str:
-        """Return what compiled graphs hold."""
-        if record.registrations.inline is None:
-            return "none: a compiled graph holds the op as one node"
-        return f"declared ({record.declaration.location}): a compiled graph holds the reference"
-
-
-def register(record: OpRecord, what: str) -> None:
-    """Take the option `inline=` of a declaration."""
-    add(record, rule_types.Inline(record.declaration.location, what), replace=True)
-
-
-@contextmanager
-def without_inlining() -> Iterator[None]:
-    """Leave every op in compiled graphs as it is, while the context is open; caches on disk do not know of it."""
-    token = _is_switched_off.set(True)
+def _traced(record: OpRecord, positional: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    reference: Callable[..., Any] | None = record.reference()
+    if reference is None:
+        raise KernelError(
+            record.name,
+            "a compiler is to inline the reference, and there is none",
+            declared=record.declaration.location,
+            do="register_reference the op in PyTorch operations, or declare it without inline='reference'",
+        )
     try:
-        yield
-    finally:
-        _is_switched_off.reset(token)
+        with torch.no_grad():
+            return reference(*positional, **keywords)
+    except Exception as error:
+        raise KernelError(
+            record.name,
+            "the reference, which is inlined into the compiled graph, raises",
+            found=f"{type(error).__name__}: {error}",
+            rule=record.reference_location,
+            declared=record.declaration.location,
+            do="write it in operations that a compiler can trace, or declare the op without inline='reference'",
+        ) from error
 
 
 def _check_writes(record: OpRecord, arguments: dict[str, Any], before: dict[int, int]) -> None:
@@ -161,48 +165,3 @@ def _differ(found: Sequence[Any], expected: Sequence[Any]) -> bool:  # Any: ints
 
 def _is_known(size: Any) -> bool:  # Any: an int or a SymInt
     return isinstance(size, int)
-
-
-def _rule(record: OpRecord) -> Callable[..., Any]:
-    bind = Binder(record.declaration.schema)
-    reader = ResultReader(record.declaration, str)
-
-    def run_reference(*args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
-        reference = record.reference()
-        if reference is None:
-            raise KernelError(
-                record.name,
-                "a compiler is to inline the reference, and there is none",
-                declared=record.declaration.location,
-                do="register_reference the op in PyTorch operations, or declare it without inline='reference'",
-            )
-        arguments = bind.arguments(*args, **kwargs)
-        before = {id(tensor): modes.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
-        positional, keywords = bind.user_call(arguments)
-        try:
-            with torch.no_grad():
-                result = reference(*positional, **keywords)
-        except Exception as error:
-            raise KernelError(
-                record.name,
-                "the reference, which is inlined into the compiled graph, raises",
-                found=f"{type(error).__name__}: {error}",
-                rule=record.reference_location,
-                declared=record.declaration.location,
-                do="write it in operations that a compiler can trace, or declare the op without inline='reference'",
-            ) from error
-        _check_writes(record, arguments, before)
-        found = reader.read(result, arguments, f"reference, {record.reference_location},")
-        return _as_of_the_op(record, bind, arguments, found)
-
-    run = enclosed(record.declaration.schema, run_reference)
-
-    def rule(
-        mode: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:  # Any: as torch passes it
-        if record.registrations.inline is None or _is_switched_off.get() or torch.compiler.is_exporting():
-            return mode.__torch_dispatch__(function, types, args, kwargs)
-        with mode:
-            return run(*args, **(kwargs or {}))
-
-    return rule

@@ -1,0 +1,1 @@
+"""Inlining: references in place of ops in compiled graphs."""
