@@ -16,8 +16,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(
 # Every torch pins its own triton, which is not listed in constraints.txt, and some a setuptools.
 PINS = $(if $(TORCH),sed -E '/^(torch|setuptools)==/d' constraints.txt && echo torch==$(TORCH),cat constraints.txt)
 # What depends on torch's internals: everything but the checks, the tools, the gallery and the docs.
-CORE = $(addprefix tests/,arguments core drop_in capabilities messages native registration runtime serialisation pytrees transforms \
-	traps variants test_custom_op_database.py test_torch_private.py)
+CORE = $(addprefix tests/,arguments autograd calls capabilities core dispatch drop_in messages native pytrees registration \
+	serialisation transforms traps values variants test_custom_op_database.py test_torch_private.py)
 
 .PHONY: demo test test-all test-core core sanitize coverage check docs versions dist
 .DELETE_ON_ERROR:
@@ -49,7 +49,7 @@ SANITIZED = CXX="c++ -fsanitize=address,undefined -fno-sanitize-recover=undefine
 	LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0
 sanitize: $(VENV)/installed
 	$(SANITIZED) $(PYTEST) $(PYTEST_ARGS) tests/native/test_native_calls.py tests/native/test_native_kernels.py \
-		tests/native/test_native_traps.py tests/runtime/test_direct_road.py
+		tests/native/test_native_traps.py tests/dispatch/test_differential_grid.py
 
 # The lines of the package that test-core runs; fails under the floor of pyproject.toml. Cheap on Python 3.12 and newer.
 coverage: $(VENV)/installed

@@ -59,6 +59,8 @@ def call_group(missing: dict[str, str], device: str = "cpu") -> Cases:
     found["triton_op"], missing["triton_op"] = peers.triton_op()
     if device == "cpu":
         found["raw Library"] = peers.raw_library(LIBRARY)
+        defined = peers.defined(LIBRARY)
+        found["define and impl"], found["define and impl, Function outside"] = defined, peers.function_outside(defined)
         rule_in_python, rule_in_cpp = "by name, C++ kernel", "by name, C++ kernel and rule"
         if "C++" in missing:
             missing[rule_in_python] = missing[rule_in_cpp] = missing["C++"]
@@ -71,7 +73,8 @@ def call_group(missing: dict[str, str], device: str = "cpu") -> Cases:
     cases: Cases = {}
     for name, call in found.items():
         if call is not None:
-            cases |= modes_of(name, call, make)
+            modes = ("no grad",) if name == "define and impl" else MODES  # it records nothing
+            cases |= modes_of(name, call, make, modes)
     return cases
 
 

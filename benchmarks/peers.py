@@ -175,6 +175,27 @@ def raw_library(library: torch.library.Library) -> Call:
     return op
 
 
+def defined(library: torch.library.Library) -> Call:
+    """What vLLM (`direct_register_custom_op`) and TensorRT-LLM (`fast_custom_op`) wrote: a kernel and no autograd."""
+    library.define("defined(Tensor x, Tensor y) -> Tensor")
+    library.impl("defined", kernel, "CPU")
+    return torch.ops.bench.defined.default
+
+
+def function_outside(op: Call) -> Call:
+    """A Function around such an op, as attention-gym has it."""
+
+    class Outside(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+            ctx.save_for_backward(x, y)
+            return op(x, y)
+
+        backward = staticmethod(backward)
+
+    return Outside.apply
+
+
 def triton_op() -> tuple[Call | None, str]:
     """torch.library's op for Triton kernels; a function of PyTorch operations here, since a CPU runs no Triton."""
     try:

@@ -10,14 +10,14 @@ norm__backward(Tensor grad, Tensor x, Tensor weight) -> (Tensor, Tensor)        
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from custom_autograd.capabilities import autograd
-from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.errors import GradientError, RegistrationError
 from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Argument
 from custom_autograd.kernels.cpp import CppKernel
@@ -94,8 +94,9 @@ def op_of(record: OpRecord, kernel: CppKernel, named: Sequence[str], declare: De
     taken = _check(record, kernel, inputs, definition)
     outputs = [f"grad_{argument.name}" for argument in inputs]
     rule = declare(str(declaration.name.suffixed(suffix)), kernel, schema=definition, outputs=outputs, replace=replace)
-    rule.register_kernel(None, layouts="contiguous", replace=True)(kernel)
-    rule.register_fake(_fake_of([taken.index(argument.name) for argument in inputs]))
+    places = {argument.name: taken.index(argument.name) for argument in inputs}
+    rule.register_kernel(None, layouts="contiguous", replace=True)(_checked(record, kernel, places))
+    rule.register_fake(_fake_of(list(places.values())))
     return rule
 
 
@@ -146,6 +147,42 @@ def _check(record: OpRecord, kernel: CppKernel, inputs: Sequence[Argument], defi
         do = f"add '{missing.type} {missing.name}' to its parameters: a graph takes the shape of the gradient from it"
         raise refuse(RegistrationError, problem, found=definition, do=do)
     return taken
+
+
+def _checked(record: OpRecord, kernel: CppKernel, places: Mapping[str, int]) -> Callable[..., Any]:
+    """Return the function; it raises if a gradient is not like its input, which graphs take for granted.
+
+    Any: tensors, lists of them and other values, as the schema says.
+    """
+
+    def run(*values: Any) -> Any:
+        found = kernel(*values)
+        for (name, place), gradient in zip(places.items(), found if len(places) > 1 else (found,), strict=True):
+            given = values[place]
+            if isinstance(given, Tensor):
+                if not _is_like(gradient, given):
+                    raise _unlike(record, kernel, name, gradient, given)
+            elif given is not None:
+                wrong = next((row for row in zip(gradient, given, strict=True) if not _is_like(*row)), None)
+                if wrong is not None:
+                    raise _unlike(record, kernel, name, *wrong)
+        return found
+
+    return run
+
+
+def _is_like(gradient: Tensor, given: Tensor) -> bool:
+    return gradient.dtype == given.dtype and gradient.shape == given.shape and gradient.device == given.device
+
+
+def _unlike(record: OpRecord, kernel: CppKernel, name: str, gradient: Tensor, given: Tensor) -> GradientError:
+    return record.declaration.origin(kernel.written_in).error(
+        GradientError,
+        f"the gradient of '{name}' is not like '{name}'",
+        expected=f"{given.dtype} {tuple(given.shape)} on {given.device}",
+        found=f"{gradient.dtype} {tuple(gradient.shape)} on {gradient.device}",
+        do=f"allocate it with allocate_like({name})",
+    )
 
 
 def _in_cpp(type_name: str) -> str:

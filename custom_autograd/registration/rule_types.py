@@ -237,16 +237,16 @@ class Inline(Registration):
     """What compiled graphs hold in place of the op, from `custom_op(..., inline=...)`.
 
     Attributes:
-        what: "reference".
+        inline: "reference".
     """
 
     kind = "inline"
-    what: str
+    inline: str
 
     @property
     def settings(self) -> str:
         """Return what it is."""
-        return self.what
+        return self.inline
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,6 +324,9 @@ class TestAReferenceThatIsNotTheOp:
         with pytest.raises(Exception, match="inlining::raising: the reference, which is inlined into the"):
             compiled(op, torch.ones(2))
 
+    def test_the_check_of_the_cache_sees_the_option(self):
+        assert check(gate, [Sample(torch.ones(2))], checks=["cache"]).ok
+
     def test_an_effect_is_refused(self):
         op = inlined("effect", twice_of)
 

@@ -9,12 +9,13 @@ import torch
 from expecttest import assert_expected_inline
 from torch import Tensor
 
-from custom_autograd import GradientUnavailable, RegistrationError, Sample, custom_op
+from custom_autograd import GradientError, GradientUnavailable, RegistrationError, Sample, custom_op
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels import KernelWarning, cpp_kernel
 from custom_autograd.kernels.definitions import find_definition
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 SOURCE = """
 #include <custom_autograd/kernel.h>
@@ -37,6 +38,9 @@ std::tuple<Tensor, Tensor> both(const Tensor& grad, const Tensor& x, const Tenso
 
 Tensor of_x(const Tensor& grad, const Tensor& x, const Tensor& y) { return product(grad, y); }
 Tensor refusing(const Tensor& grad, const Tensor& y) { throw std::runtime_error("the gradient of y is asked for"); }
+
+Tensor narrowed(const Tensor& grad, const Tensor& x) { return allocate(x, {x.numel()}, ScalarType::Float); }
+Tensor shortened(const Tensor& grad, const Tensor& x) { return allocate(x, {1}, ScalarType::Double); }
 
 std::vector<Tensor> each(const Tensor& grad, const std::vector<Tensor>& xs, double factor) {
   std::vector<Tensor> found;
@@ -63,6 +67,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
   m.def("both(Tensor grad, Tensor x, Tensor y) -> (Tensor, Tensor)");
   m.def("of_x(Tensor grad, Tensor x, Tensor y) -> Tensor");
   m.def("refusing(Tensor grad, Tensor y) -> Tensor");
+  m.def("narrowed(Tensor grad, Tensor x) -> Tensor");
+  m.def("shortened(Tensor grad, Tensor x) -> Tensor");
   m.def("each(Tensor grad, Tensor[] xs, float factor) -> Tensor[]");
   m.def("maybe(Tensor grad, Tensor x, Tensor? bias) -> (Tensor, Tensor)");
   m.def("undefined(Tensor? grad_out, Tensor? grad_rest, Tensor x) -> Tensor");
@@ -80,6 +86,8 @@ STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
   m.impl("both", TORCH_BOX(&both));
   m.impl("of_x", TORCH_BOX(&of_x));
   m.impl("refusing", TORCH_BOX(&refusing));
+  m.impl("narrowed", TORCH_BOX(&narrowed));
+  m.impl("shortened", TORCH_BOX(&shortened));
   m.impl("each", TORCH_BOX(&each));
   m.impl("maybe", TORCH_BOX(&maybe));
   m.impl("undefined", TORCH_BOX(&undefined));
@@ -202,6 +210,16 @@ class TestWhatARuleTakes:
         found = torch.autograd.grad(op(xs, 2.5).sum(), xs)
 
         assert [[2.5] * 3] * 2 == [gradient.tolist() for gradient in found]
+
+    @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+    @pytest.mark.parametrize("function", ["narrowed", "shortened"])
+    def test_a_gradient_that_is_not_like_its_input_is_refused(self, source, function, backend):
+        op = declared(f"unlike_{function}_{backend}")
+        op.register_grad("x")(cpp_kernel(source, function))
+        x, y = make(3), make(3).detach()
+
+        with pytest.raises(GradientError, match="the gradient of 'x' is not like 'x'"):
+            torch.compile(op, backend=backend)(x, y).sum().backward()
 
     @pytest.mark.parametrize("is_given", [True, False])
     def test_an_optional_input(self, source, is_given):

@@ -42,6 +42,8 @@ class Inlining(Capability):
         """Return what compiled graphs hold."""
         if record.registrations.inline is None:
             return "none: a compiled graph holds the op as one node"
+        if record.reference() is None:
+            return f"declared ({record.declaration.location}), and there is no reference: compiling raises"
         return f"declared ({record.declaration.location}): a compiled graph holds the reference"
 
 

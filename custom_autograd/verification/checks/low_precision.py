@@ -13,6 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from custom_autograd.core.errors import GradientError
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.agreement import refused, to_double, values_of
 from custom_autograd.verification.harness.base import (
@@ -21,6 +22,7 @@ from custom_autograd.verification.harness.base import (
     NothingToCheckError,
     failed,
     find_refusal,
+    first_line,
     measured,
     skipped,
 )
@@ -52,6 +54,9 @@ FLOOR = 1e-2
 
 CONDITION = 8.0
 """How often the truth's own movement is allowed on top."""
+
+
+CAUSE = "a rule that returns the dtype it computes in, and not that of the input"
 
 
 class LowPrecision(Check):
@@ -135,7 +140,9 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
         except NothingToCheckError:
             return
         except Exception as error:  # noqa: BLE001 - an op may refuse a dtype or a size in any words
-            yield refused(error, target, low, context)
+            is_ours = isinstance(error, GradientError) and find_refusal(error) is None  # what a rule returned is wrong
+            text = f"{context}: {first_line(error)}"
+            yield failed(text, cause=CAUSE) if is_ours else refused(error, target, low, context)
             return
         truths = [_truth(target, _moved(low, amount), make_cotangents, state) for amount in (0.0, 1.0, 1.0)]
         if any(truth is None for truth in truths):

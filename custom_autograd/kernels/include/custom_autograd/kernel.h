@@ -183,8 +183,8 @@ void check_elements(const Tensor& tensor) {
   constexpr ScalarType type = torch::headeronly::CppTypeToScalarType<T>::value;
   ScalarType found = tensor.scalar_type();
   STD_TORCH_CHECK(
-      found == type, "the kernel takes the elements of a tensor for ", torch::headeronly::toString(type), ", and they are ",
-      torch::headeronly::toString(found), ": give it the dtype that it is written for, or refuse others by name");
+      found == type, "the kernel reads or writes a tensor of dtype ", torch::headeronly::toString(found), " as ",
+      torch::headeronly::toString(type), ": convert it before the call, or let the kernel refuse that dtype");
 }
 
 // The elements of a tensor from its first one; the kernel must respect the strides.

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.grid_modes import MODES, tensors_of
-from runtime.grid_ops import OPS, GridOp
-from runtime.grid_tensors import KINDS, Wrapper, numbers
+from dispatch.grid_modes import MODES, tensors_of
+from dispatch.grid_ops import OPS, GridOp
+from dispatch.grid_tensors import KINDS, Wrapper, numbers
 from torch import Tensor
 
 from custom_autograd.dispatch import direct_calls as direct_calls
@@ -124,7 +124,7 @@ def test_every_cell_is_the_same_on_both_roads(mode, op):
 
 
 @pytest.mark.parametrize("op", [name for name in OPS if name != "in_place"])
-def test_plain_calls_do_take_the_direct_road(op, monkeypatch):
+def test_plain_calls_are_direct(op, monkeypatch):
     """Without this, the grid could compare the dispatcher with itself."""
     x, y = numbers(3, 2)
     for _ in range(2):
