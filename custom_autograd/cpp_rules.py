@@ -10,15 +10,19 @@ norm__backward(Tensor grad, Tensor x, Tensor weight) -> (Tensor, Tensor)        
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from custom_autograd.capabilities import autograd
+from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import GradientError, RegistrationError
 from custom_autograd.core.messages import quote
+from custom_autograd.core.native_kernels import SLOTS
 from custom_autograd.core.schema import Argument
 from custom_autograd.kernels.cpp import CppKernel
 from custom_autograd.kernels.definitions import find_definition
@@ -97,7 +101,32 @@ def op_of(record: OpRecord, kernel: CppKernel, named: Sequence[str], declare: De
     places = {argument.name: taken.index(argument.name) for argument in inputs}
     rule.register_kernel(None, layouts="contiguous", replace=True)(_checked(record, kernel, places))
     rule.register_fake(_fake_of(list(places.values())))
-    return rule
+    return CppRule(kernel, rule)
+
+
+class CppRule:
+    """Calls the op of a rule; native code calls the C++ function itself where the op would do nothing else.
+
+    The nodes of native code look at the gradients that a rule returns.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", *SLOTS)
+
+    def __init__(self, kernel: CppKernel, op: Callable[..., Any]) -> None:
+        self.kernel = self.__wrapped__ = kernel
+        self.op = op
+        self.__signature__ = inspect.signature(op)
+        self._is_offered = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+        """Return the gradients."""
+        if torch.compiler.is_compiling():
+            return self.op(*args, **kwargs)
+        found = self.op(*args, **kwargs)
+        if not self._is_offered and self.kernel.operator is not None:
+            self._is_offered = True
+            native_kernels.offer(self, replace(self.kernel.operator, is_contiguous=True))
+        return found
 
 
 def _definition_of(record: OpRecord, kernel: CppKernel) -> str:

@@ -21,12 +21,14 @@ class Operator:
         source: the name of the C++ file.
         on_cpu: the address of its boxed CPU kernel of torch's stable ABI; 0 if it is not known.
         on_cuda: the same for CUDA.
+        is_contiguous: its tensors have to be; the `__call__` of the object takes others.
     """
 
     name: str
     source: str
     on_cpu: int
     on_cuda: int
+    is_contiguous: bool = False
 
 
 Server = Callable[[object, Operator], None]

@@ -62,6 +62,9 @@ def cpp_kernel(
 class CppKernel(LazyKernel):
     """A function of a C++ source file; see `cpp_kernel`.
 
+    Attributes:
+        operator: what its library registers, once that is loaded.
+
     It is safe in threads, after a fork, and in processes that start together. It computes values only: gradients
     belong to the op that calls it.
     """
@@ -74,6 +77,7 @@ class CppKernel(LazyKernel):
         super().__init__(function, fallback)
         self.source = source
         self.function = function
+        self.operator: Operator | None = None
         self.flags = flags
 
     @property
@@ -122,7 +126,8 @@ class CppKernel(LazyKernel):
             ) from error
         if type(self).__call__ is LazyKernel.__call__:  # else a call does more than the operator
             addresses = addresses_of(loaded or path, name, self.function)
-            native_kernels.offer(self, Operator(f"{name}::{self.function}", self.source.name, *addresses))
+            self.operator = Operator(f"{name}::{self.function}", self.source.name, *addresses)
+            native_kernels.offer(self, self.operator)
         return overload
 
 

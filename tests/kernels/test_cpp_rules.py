@@ -13,6 +13,7 @@ from custom_autograd import GradientError, GradientUnavailable, RegistrationErro
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels import KernelWarning, cpp_kernel
 from custom_autograd.kernels.definitions import find_definition
+from custom_autograd.native.loading import library
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -140,6 +141,18 @@ class TestInEveryMode:
 
             assert (True, True) == (torch.equal(y, found[0]), torch.equal(x, found[1]))
 
+    @pytest.mark.skipif(library.module is None, reason=library.reason)
+    def test_native_code_calls_the_function(self, product):
+        rule = next(rule for rule in product._record.registrations.all() if rule.kind == "backward").function
+        x, y, grad = make(2, 3), make(2, 3), torch.ones(2, 3, dtype=torch.float64)
+        torch.autograd.grad(product(x, y), (x, y), grad)
+
+        for incoming in (grad, grad[0, 0].expand(2, 3), grad.T.contiguous().T):
+            found = torch.autograd.grad(product(x, y), (x, y), incoming)
+
+            assert (True, True) == (torch.equal(y, found[0]), torch.equal(x, found[1]))
+        assert type(rule._native) is library.module.Boxed
+
     def test_an_expanded_gradient_arrives_contiguous(self, product):
         x, y = make(2, 3), make(2, 3)
 
@@ -218,8 +231,9 @@ class TestWhatARuleTakes:
         op.register_grad("x")(cpp_kernel(source, function))
         x, y = make(3), make(3).detach()
 
-        with pytest.raises(GradientError, match="the gradient of 'x' is not like 'x'"):
-            torch.compile(op, backend=backend)(x, y).sum().backward()
+        for _ in range(3):  # in native code, too
+            with pytest.raises(GradientError, match=r"the gradient of 'x' (is not like 'x'|has the wrong)"):
+                torch.compile(op, backend=backend)(x, y).backward(torch.ones(3, dtype=torch.float64))
 
     @pytest.mark.parametrize("is_given", [True, False])
     def test_an_optional_input(self, source, is_given):

@@ -37,6 +37,7 @@ struct Boxed {
   c10::OperatorHandle* op;
   std::vector<Parameter>* parameters;
   size_t results;
+  bool is_contiguous;             // what its tensors have to be
   std::string* source;            // the name of the C++ file that registers it
   std::array<Served, 2>* served;  // on CPU, on CUDA
   uint64_t looked;                // the change after which the dispatcher was last asked
@@ -79,6 +80,7 @@ inline bool has_usual_modes() {
 
 // Whether arguments reach a kernel as they are, and the dispatch keys that their tensors have in common.
 struct Fit {
+  bool is_contiguous;
   uint64_t keys = 0;
 
   bool tensor(PyObject* value) {
@@ -88,7 +90,7 @@ struct Fit {
     if (has_tangent(tensor) || (keys && its_keys != keys) || (tensor.requires_grad() && at::GradMode::is_enabled()))
       return false;
     keys = its_keys;
-    return true;
+    return !is_contiguous || tensor.is_contiguous();
   }
 
   bool tensors(PyObject* value) {
@@ -240,7 +242,7 @@ inline PyObject* call_boxed(Boxed* boxed, PyObject* const* args, size_t count, P
   if (keywords || count != boxed->parameters->size() || is_watched() || !has_usual_modes()) return nullptr;
   if (boxed->looked != changes_of_kernels) look_again(boxed);
   if (boxed->is_refused) return nullptr;
-  Fit fit;
+  Fit fit{boxed->is_contiguous};
   for (size_t i = 0; i < count; ++i)
     if (!fit.argument((*boxed->parameters)[i], args[i])) return nullptr;
   auto device = fit.device();
@@ -249,13 +251,15 @@ inline PyObject* call_boxed(Boxed* boxed, PyObject* const* args, size_t count, P
   return guarded([&] { return kernel ? call_stable(boxed, kernel, args) : call_dispatched(boxed, *device, args); });
 }
 
-// Boxed(name, source, on_cpu, on_cuda): the operator of that name, in its overload without a name; the name of the C++
-// file that registers it; the addresses of its kernels, or 0.
+// Boxed(name, source, on_cpu, on_cuda, is_contiguous): the operator of that name, in its overload without a name; the name
+// of the C++ file that registers it; the addresses of its kernels, or 0; whether other tensors than contiguous ones go to
+// the `__call__` in Python.
 inline PyObject* create_boxed(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   const char *name, *source;
   unsigned long long on_cpu, on_cuda;
-  if (!PyArg_ParseTuple(args, "ssKK", &name, &source, &on_cpu, &on_cuda)) return nullptr;
+  int is_contiguous;
+  if (!PyArg_ParseTuple(args, "ssKKp", &name, &source, &on_cpu, &on_cuda, &is_contiguous)) return nullptr;
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   std::vector<Parameter> parameters;
   for (const auto& argument : op.schema().arguments()) {
@@ -274,6 +278,7 @@ inline PyObject* create_boxed(PyTypeObject* type, PyObject* args, PyObject*) {
   object->op = new c10::OperatorHandle(op);
   object->parameters = new std::vector<Parameter>(std::move(parameters));
   object->results = results;
+  object->is_contiguous = is_contiguous;
   auto noted = [&](unsigned long long address) { return is_direct ? reinterpret_cast<Stable>(address) : nullptr; };
   object->source = new std::string(source);
   object->served = new std::array<Served, 2>{
