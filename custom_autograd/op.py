@@ -232,21 +232,15 @@ class CustomOp(Handle, Generic[P, R]):
 
     @or_decorator
     def register_backward(
-        self,
-        fn: F,
-        /,
-        *,
-        once_differentiable: bool = False,
-        materialize_grads: bool = True,
-        replace: bool = False,
+        self, fn: F, /, *, once_differentiable: bool = False, materialize_grads: bool = True, replace: bool = False
     ) -> F:
         """Register the whole backward, bound by the names of its parameters.
 
         Args:
             fn: its parameters may be names of inputs and outputs (which are then saved), `grad` or `grad_<output>`,
                 `needs` and `meta`. It returns a dict by input name, a tuple in the order of the differentiable inputs,
-                or one tensor; values are tensors, None, lists for lists, or callables that run only if needed.
-                A `cpp_kernel` is bound by the names in its schema: see docs/how-to/write-a-backward.md.
+                or one tensor; values are tensors, None, lists for lists, or callables that run only if needed. A
+                `cpp_kernel` is bound by the names in its schema.
             once_differentiable: a second derivative raises.
             materialize_grads: undefined incoming gradients arrive as zeros rather than None, except for parameters
                 with a default of None.

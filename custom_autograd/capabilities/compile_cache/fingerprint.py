@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -76,8 +76,7 @@ class Reader:
         elif not self._is_new(value, names):
             return
         elif isinstance(value, (list, tuple, set, frozenset, dict)):
-            items = itertools.chain.from_iterable(value.items()) if isinstance(value, dict) else value
-            for item in items if not isinstance(value, (set, frozenset)) else sorted(value, key=repr):
+            for item in _items(value):
                 self.read(item, names, package)
         elif isinstance(value, (partial, MethodType, staticmethod, classmethod, property, FunctionType)):
             self._read_function(value, names, package)
@@ -175,6 +174,13 @@ def is_plain(value: Any) -> bool:  # Any: whatever a rule reads
     return isinstance(value, PLAIN)
 
 
+def _items(container: Any) -> Iterable[Any]:
+    """Return what a container holds, in an order that is the same in every process."""
+    if isinstance(container, dict):
+        return itertools.chain.from_iterable(container.items())
+    return sorted(container, key=repr) if isinstance(container, (set, frozenset)) else container
+
+
 def _record_of_overload(value: Any) -> OpRecord | None:
     """Return the op of what `torch.ops` gives, if it is one of ours."""
     name = getattr(value, "_qualified_op_name", None) or getattr(value, "_name", None)
@@ -206,7 +212,7 @@ def _pieces(code: CodeType) -> Iterator[bytes]:
         if isinstance(constant, CodeType):
             yield from _pieces(constant)
         else:
-            yield repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant).encode()
+            yield repr(list(_items(constant)) if isinstance(constant, frozenset) else constant).encode()
 
 
 def _referenced(function: Any, names: frozenset[str]) -> Iterator[Any]:

@@ -124,8 +124,8 @@ def _expected(record: OpRecord, bind: Binder, arguments: dict[str, Any]) -> list
 
 
 def _behind(value: Any) -> Any:  # Any: an argument
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_behind, value)) if type(value) in (list, tuple) else value
+    if type(value) in (list, tuple):
+        return type(value)(map(_behind, value))
     return modes.behind(value) if isinstance(value, Tensor) else value
 
 
