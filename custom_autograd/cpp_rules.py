@@ -79,7 +79,7 @@ def _find_op(record: OpRecord, rule: object, named: Sequence[str], declare: Decl
 
 
 def op_of(record: OpRecord, kernel: CppKernel, named: Sequence[str], declare: Declare, *, replace: bool) -> Any:
-    """Return an op that computes gradients in C++, fit for `register_backward` and `register_grad`.
+    """Return a rule that calls an op which computes gradients in C++, for `register_backward` and `register_grad`.
 
     Args:
         record: of the op whose gradients they are.
@@ -120,10 +120,8 @@ class CppRule:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
         """Return the gradients."""
-        if torch.compiler.is_compiling():
-            return self.op(*args, **kwargs)
         found = self.op(*args, **kwargs)
-        if not self._is_offered and self.kernel.operator is not None:
+        if not torch.compiler.is_compiling() and not self._is_offered and self.kernel.operator is not None:
             self._is_offered = True
             native_kernels.offer(self, replace(self.kernel.operator, is_contiguous=True))
         return found
