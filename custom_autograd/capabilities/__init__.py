@@ -4,7 +4,7 @@ from custom_autograd.capabilities.autocast.capability import Autocast
 from custom_autograd.capabilities.autograd import Backward, ForwardMode
 from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache.capability import CompileCache
-from custom_autograd.capabilities.effects import Effect
+from custom_autograd.capabilities.effects import Effects
 from custom_autograd.capabilities.fake import Fake
 from custom_autograd.capabilities.inlining.capability import Inlining
 from custom_autograd.capabilities.kernels import Kernels
@@ -24,7 +24,7 @@ CAPABILITIES: tuple[Capability, ...] = (
     Subclasses(),
     Sharding(),
     Checkpointing(),
-    Effect(),
+    Effects(),
     Inlining(),
     CompileCache(),
     *VARIANTS,

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from custom_autograd.core.errors import RegistrationError
-from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import Registration
 from custom_autograd.torch_private.definitions import register_effect
 
 
-class Effect(Capability):
+@dataclass(frozen=True, slots=True)
+class Effect(Registration):
+    """The order in which compilers keep calls of an op, from `register_effect`.
+
+    Attributes:
+        effect: a member of torch's EffectType, which has no public name, or None.
+    """
+
+    kind = "effect"
+    effect: object
+
+    @property
+    def settings(self) -> str:
+        """Return the text of the effect."""
+        return repr(self.effect)
+
+
+class Effects(Capability):
     """The effect from `register_effect`."""
 
     name = "effect"
 
     def attach(self, record: OpRecord) -> None:
         """Register the effect; a later one replaces the one before."""
-        rule = record.registrations.effect
+        rule = record.registrations.get(Effect)
         if rule is not None:
             assert record.library is not None
             register_effect(record.library, str(record.dispatcher_name), rule.effect)
 
     def describe(self, record: OpRecord) -> str:
         """Return the effect, or that compilers may reorder calls."""
-        return registered(record.registrations.effect) or "none: compilers may reorder calls"
+        return registered(record.registrations.get(Effect)) or "none: compilers may reorder calls"
 
 
 def register(record: OpRecord, effect: Any) -> None:  # Any: torch's EffectType, which has no public name, or None
@@ -40,4 +58,4 @@ def register(record: OpRecord, effect: Any) -> None:  # Any: torch's EffectType,
             "an op that is inlined into compiled graphs cannot have an effect: its reference has none",
             do="leave inline= out of the declaration: the effect then orders the calls of the op",
         )
-    add(record, rule_types.Effect(f"register_effect({effect})", effect), replace=True)
+    add(record, Effect(f"register_effect({effect})", effect), replace=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from custom_autograd.registration.registry import OpRecord
-    from custom_autograd.registration.rule_types import AnyRegistration, Registration
+    from custom_autograd.registration.rule_types import Registration
 
 Call: TypeAlias = Callable[..., Any]
 """A call of an op, or its backward (Any: takes and returns what the schema says)."""
@@ -73,7 +73,7 @@ def attach_all(record: OpRecord) -> None:
         capability.attach(record)
 
 
-def add(record: OpRecord, new: AnyRegistration, *, replace: bool) -> None:
+def add(record: OpRecord, new: Registration, *, replace: bool) -> None:
     """Register a rule or a policy, and let every subsystem see the change."""
     with record.lock:
         record.add(new, replace=replace)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from custom_autograd.registration.rule_types import (
-    AnyRegistration,
     Autocast,
     Backward,
     DropIn,
-    Effect,
     Fake,
     Gradient,
     Inline,
     Jvp,
     Reference,
+    Registration,
     Samples,
     TorchDispatch,
     Vmap,
 )
+
+R = TypeVar("R", bound=Registration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,21 @@ class Registrations:
     reference: Reference | None = None
     vmap: Vmap | None = None
     samples: Samples | None = None
-    effect: Effect | None = None
     inline: Inline | None = None
     autocast: Mapping[str, Autocast] = field(default_factory=dict[str, Autocast])
     torch_dispatch: Mapping[type, TorchDispatch] = field(default_factory=dict[type, TorchDispatch])
+    others: Mapping[type[Registration], Registration] = field(default_factory=dict[type[Registration], Registration])
 
-    def all(self) -> tuple[AnyRegistration, ...]:
+    def get(self, cls: type[R]) -> R | None:
+        """Return what is registered of a type that one capability declares, or None."""
+        return cast(R | None, self.others.get(cls))
+
+    def all(self) -> tuple[Registration, ...]:
         """Return all registrations."""
-        single = (self.jvp, self.fake, self.reference, self.vmap, self.samples, self.effect, self.inline)
+        single = (self.jvp, self.fake, self.reference, self.vmap, self.samples, self.inline)
         present = tuple(one for one in single if one is not None)
-        return (*self.gradient_rules(), *present, *self.autocast.values(), *self.torch_dispatch.values())
+        several = (*self.autocast.values(), *self.torch_dispatch.values(), *self.others.values())
+        return (*self.gradient_rules(), *present, *several)
 
     def gradient_rules(self) -> tuple[Backward | Gradient | DropIn, ...]:
         """Return the rules that return gradients: one whole backward, or one per input or group of inputs."""
@@ -54,12 +60,12 @@ class Registrations:
         """Return those that are bound by the names of their parameters."""
         return self.gradients if self.backward is None else (self.backward, *self.gradients)
 
-    def conflicts(self, new: AnyRegistration) -> tuple[AnyRegistration, ...]:
+    def conflicts(self, new: Registration) -> tuple[Registration, ...]:
         """Return what a new registration would replace: the same rule, or a gradient of the same input."""
         kept = {id(one) for one in self.with_(new).all()}
         return tuple(one for one in self.all() if id(one) not in kept)
 
-    def with_(self, new: AnyRegistration) -> Registrations:
+    def with_(self, new: Registration) -> Registrations:
         """Return these registrations with a new one, without those that it replaces."""
         match new:
             case Backward():
@@ -72,9 +78,11 @@ class Registrations:
                 return replace(self, autocast={**self.autocast, new.policy.device_type: new})
             case TorchDispatch():
                 return replace(self, torch_dispatch={**self.torch_dispatch, new.cls: new})
-            case _:
+            case Jvp() | Fake() | Reference() | Vmap() | Samples() | Inline():
                 single: dict[str, Any] = {new.kind: new}  # the field has the name of the kind (Any: its own class)
                 return replace(self, **single)
+            case _:
+                return replace(self, others={**self.others, type(new): new})
 
     def _gradients_with(self, new: Gradient) -> tuple[Gradient, ...]:
         kept = {one.named: one for one in self.gradients if one.named == new.named or not one.overlaps(new)}

@@ -25,7 +25,7 @@ from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
 from custom_autograd.registration.registrations import Registrations
-from custom_autograd.registration.rule_types import AnyRegistration, Rule
+from custom_autograd.registration.rule_types import Registration, Rule
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.definitions import OwnDefinition
 from custom_autograd.torch_private.dispatch import OpOverload
@@ -119,7 +119,7 @@ class OpRecord:
         rule = self.registrations.reference
         return self.declaration.location if rule is None else rule.location
 
-    def add(self, new: AnyRegistration, *, replace: bool) -> None:
+    def add(self, new: Registration, *, replace: bool) -> None:
         """Register a rule or a policy; what was generated before is dropped.
 
         Raises:
@@ -137,7 +137,7 @@ class OpRecord:
         self.generated = {}
         changes.note()
 
-    def _conflict(self, new: AnyRegistration, taken: AnyRegistration) -> RegistrationError:
+    def _conflict(self, new: Registration, taken: Registration) -> RegistrationError:
         return RegistrationError(
             self.name,
             f"the {taken.title} rule is already registered",
@@ -207,7 +207,7 @@ def all_records() -> tuple[OpRecord, ...]:
     return tuple(_RECORDS.values())
 
 
-def _is_again(old: AnyRegistration, new: AnyRegistration) -> bool:
+def _is_again(old: Registration, new: Registration) -> bool:
     """Return True if the author of a rule registers it again; rules that are data are the same at equal settings."""
     if old.title != new.title:
         return False

@@ -1,4 +1,7 @@
-"""The types of what is registered for an op, one frozen dataclass for each `register_...` method."""
+"""The types of what is registered for an op: frozen dataclasses, one for each `register_...` method.
+
+Those that only their capability reads are in the file of the capability, such as `Effect`.
+"""
 
 from __future__ import annotations
 
@@ -216,23 +219,6 @@ class Autocast(Registration):
 
 
 @dataclass(frozen=True, slots=True)
-class Effect(Registration):
-    """The order in which compilers keep calls of the op, from `register_effect`.
-
-    Attributes:
-        effect: a member of torch's EffectType, which has no public name, or None.
-    """
-
-    kind = "effect"
-    effect: object
-
-    @property
-    def settings(self) -> str:
-        """Return the text of the effect."""
-        return repr(self.effect)
-
-
-@dataclass(frozen=True, slots=True)
 class Inline(Registration):
     """What compiled graphs hold in place of the op, from `custom_op(..., inline=...)`.
 
@@ -265,8 +251,3 @@ class TorchDispatch(Rule):
     def title(self) -> str:
         """Return the word for it and the class."""
         return f"{self.kind} {self.class_name}"
-
-
-AnyRegistration: TypeAlias = (
-    Backward | Gradient | DropIn | Jvp | Fake | Reference | Vmap | Samples | Effect | Inline | Autocast | TorchDispatch
-)

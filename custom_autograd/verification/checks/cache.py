@@ -15,7 +15,7 @@ from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint, 
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import AnyRegistration, Autocast, Rule
+from custom_autograd.registration.rule_types import Autocast, Registration, Rule
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, skipped
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
@@ -58,21 +58,21 @@ class Cache(Check):
                 yield PASSED if is_seen else _unseen(rule, what)
 
 
-def _with(record: OpRecord, rule: AnyRegistration) -> OpRecord:
+def _with(record: OpRecord, rule: Registration) -> OpRecord:
     """Return a copy of what is known of an op with one rule replaced; nothing is registered."""
     changed = copy.copy(record)
     changed.registrations = record.registrations.with_(rule)
     return changed
 
 
-def _unseen(rule: AnyRegistration, what: str) -> Finding:
+def _unseen(rule: Registration, what: str) -> Finding:
     text = (
         f"the rule '{rule.title}' ({rule.location}) depends on {what}, whose change is not in the key of compile caches"
     )
     return failed(text, cause="a graph that was compiled before the change is served after it")
 
 
-def _changed(rule: AnyRegistration) -> Iterator[tuple[str, AnyRegistration]]:
+def _changed(rule: Registration) -> Iterator[tuple[str, Registration]]:
     """Yield what a rule depends on, in words, each with the rule in which that is another."""
     if isinstance(rule, Autocast):
         yield "its policy", replace(rule, policy=replace(rule.policy, text=CHANGE))
