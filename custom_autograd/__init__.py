@@ -1,7 +1,8 @@
 """Custom PyTorch operations that are right in every mode, fast to call, and verified."""
 
-import importlib
 from typing import TYPE_CHECKING
+
+from custom_autograd.core.lazy_names import loader_of
 
 if TYPE_CHECKING:
     from custom_autograd.core.errors import (
@@ -70,11 +71,7 @@ _HOMES = {
 }
 """Where each public name lives: loaded when it is first used, so that `custom-autograd --help` needs no torch."""
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = loader_of(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

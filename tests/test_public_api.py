@@ -138,3 +138,19 @@ def test_importing_the_package_imports_no_torch():
     program = "import sys, custom_autograd; sys.exit('torch' in sys.modules)"
 
     assert 0 == subprocess.run([sys.executable, "-c", program], check=False).returncode
+
+
+def test_importing_the_decorator_loads_what_a_declaration_needs():
+    program = """
+import sys, torch
+before = set(sys.modules)
+from custom_autograd import custom_op
+loaded = set(sys.modules) - before
+rooms = ("verification", "cli", "native.calls", "kernels.shared_library", "kernels.triton", "kernels.cuda")
+print([name for name in loaded if name.startswith(tuple(f"custom_autograd.{room}" for room in rooms))])
+theirs = ("torch._dynamo", "torch._inductor", "torch.testing", "sympy", "numpy")
+print([name for name in loaded if name.startswith(theirs)])
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert "[]\n[]\n" == finished.stdout

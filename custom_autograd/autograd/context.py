@@ -102,7 +102,7 @@ class SavedValues(NamedTuple):
 
 
 OWN = frozenset({"needs_input_grad", "custom_autograd_saved", "custom_autograd_fixed", "custom_autograd_materializes"})
-SIMPLE = frozenset({int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device})
+SIMPLE: frozenset[type] = frozenset({int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device})
 PARKED = object()
 """Replaces a tensor among the saved values."""
 

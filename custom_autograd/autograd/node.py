@@ -38,7 +38,7 @@ class NodeWriter:
         has_quick = self._write_quick()
         if has_quick:
             self.source.lines("", "")
-        if self.has_native and not self.function.has_lists:
+        if self.has_native and self.plan.drop_in is None and not self.function.has_lists:
             reading = ReadingWriter(self.function, is_checked=False, keeps_metadata=False, ctx="$running")
             QuickWriter(self.function, reading, is_native=True).write()
             self.source.lines("", "")
@@ -58,13 +58,16 @@ class NodeWriter:
             source.lines("", "")
 
     def _has_native(self) -> bool:
-        """Return True if a native node can record a call: a plain one, whose gradients rules bound by name compute."""
+        """Return True if a native node can record a call: of plain tensors and plain rules."""
         schema, plan = self.schema, self.plan
         is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
         is_simple = is_plain and not schema.mutated_arguments and not self.keeps_metadata
         has_conversions = any(a.to_dispatcher is not None or a.from_dispatcher is not None for a in schema.arguments)
-        is_by_name = plan.drop_in is None and not any(plan.saved_for_hidden.values()) and not has_conversions
-        return is_simple and is_by_name and QuickWriter(self.function, self.reading).is_possible
+        if not is_simple or has_conversions:
+            return False
+        if plan.drop_in is not None:
+            return self._uses_own_context()
+        return not any(plan.saved_for_hidden.values()) and QuickWriter(self.function, self.reading).is_possible
 
     def _write_quick(self) -> bool:
         """Write a quick backward; returns False if the op can have none."""

@@ -1,11 +1,16 @@
 """Kernels in another language than Python: built on first use, kept, and replaced where they cannot be built."""
 
+from typing import TYPE_CHECKING
+
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
-from custom_autograd.kernels.cpp import CppKernel, cpp_kernel
-from custom_autograd.kernels.cuda import CudaKernel, cuda_kernel
-from custom_autograd.kernels.numba import NumbaKernel, numba_kernel
-from custom_autograd.kernels.numpy import NumpyKernel, numpy_kernel
-from custom_autograd.kernels.triton import TritonKernel, tl, triton_kernel
+from custom_autograd.core.lazy_names import loader_of
+
+if TYPE_CHECKING:
+    from custom_autograd.kernels.cpp import CppKernel, cpp_kernel
+    from custom_autograd.kernels.cuda import CudaKernel, cuda_kernel
+    from custom_autograd.kernels.numba import NumbaKernel, numba_kernel
+    from custom_autograd.kernels.numpy import NumpyKernel, numpy_kernel
+    from custom_autograd.kernels.triton import TritonKernel, tl, triton_kernel
 
 __all__ = [
     "CppKernel",
@@ -22,3 +27,20 @@ __all__ = [
     "tl",
     "triton_kernel",
 ]
+
+_HOMES = {
+    "CppKernel": "cpp",
+    "CudaKernel": "cuda",
+    "NumbaKernel": "numba",
+    "NumpyKernel": "numpy",
+    "TritonKernel": "triton",
+    "cpp_kernel": "cpp",
+    "cuda_kernel": "cuda",
+    "numba_kernel": "numba",
+    "numpy_kernel": "numpy",
+    "tl": "triton",
+    "triton_kernel": "triton",
+}
+"""Where each language lives: loaded when it is first used."""
+
+__getattr__ = loader_of(__name__, _HOMES)

@@ -22,7 +22,6 @@ from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.native_kernels import Operator
 from custom_autograd.kernels.lazy import LazyKernel, thread_lock
-from custom_autograd.kernels.shared_library import find_or_build
 from custom_autograd.torch_private.registered_kernels import names_in
 
 
@@ -97,6 +96,8 @@ class CppKernel(LazyKernel):
         Raises:
             KernelUnavailable: there is no compiler, it refuses the source, or the cache cannot be written.
         """
+        from custom_autograd.kernels.shared_library import find_or_build  # loads the compilers
+
         return find_or_build(self.source, self.flags)
 
     def load(self) -> Callable[..., Any]:

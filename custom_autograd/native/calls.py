@@ -112,9 +112,10 @@ class NativeCalls:
         if found[2] is None or not generated.has_native_node or not generated.is_checked:
             return None
         if self._facts is None or self._facts[0] is not generated:
-            self._facts = generated, facts_of(generated)
+            self._facts = generated, facts_of(generated, self.forget)
         facts = self._facts[1]
-        return None if facts.quick is None and facts.rule is None else facts
+        has_backward = facts.quick is not None or facts.rule is not None or facts.drop_in is not None
+        return facts if has_backward else None
 
 
 def _row(argument: Argument) -> tuple[str, str, bool, bool, type, tuple[Any, ...]]:

@@ -6,7 +6,6 @@ import os
 from types import ModuleType
 
 from custom_autograd.dispatch.direct_calls import DirectCallTable, when_proven
-from custom_autograd.native.calls import NativeCalls, is_possible
 from custom_autograd.native.library import Library
 from custom_autograd.registration.registry import OpRecord, all_records
 
@@ -27,6 +26,8 @@ def _attach_all(native: ModuleType) -> None:
 
 
 def _attach(record: OpRecord, native: ModuleType) -> None:
+    from custom_autograd.native.calls import NativeCalls, is_possible  # where native calls run
+
     table = record.direct_calls
     if not isinstance(table, DirectCallTable) or not table.first or table.native is not None:
         return

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
+from custom_autograd.autograd.context import SIMPLE, Context, SavedValues, check_saved, pack
+from custom_autograd.autograd.drop_in import SAVED_VALUES
 from custom_autograd.autograd.vjp import Step
 from custom_autograd.dispatch.generated import GeneratedOp
 from custom_autograd.torch_private.compiled_backward import trace_backward
@@ -39,6 +43,7 @@ class RecipeFacts:
         context: node, saved, needs, lengths of lists, kept, is traced -> a ctx.
         trace: records a backward in compiled autograd.
         rule: the one rule of the op where it can be called without the quick backward, or None.
+        drop_in: the rules of `register_autograd`, or None.
     """
 
     id: int
@@ -55,6 +60,7 @@ class RecipeFacts:
     context: Any
     trace: Any
     rule: RuleFacts | None
+    drop_in: DropInFacts | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +91,36 @@ class RuleFacts:
     note: Any
 
 
-def facts_of(generated: GeneratedOp) -> RecipeFacts:
-    """Return facts for native code about the nodes that generated code records."""
+@dataclass(frozen=True, slots=True)
+class DropInFacts:
+    """Facts for native code about rules that see a ctx.
+
+    Attributes:
+        function: the backward: ctx, gradients -> a gradient for each input.
+        setup: ctx, inputs, output -> None; or None.
+        simple: types of attributes of ctx that cannot hold a tensor.
+        pack: attributes, saved tensors, materializes -> all tensors, the saved values of the rest.
+        check_saved: raises for what cannot be saved.
+        read: makes a tuple of one gradient per input of anything else that the backward returned, or raises.
+        note: adds a note to an error that a rule raised.
+    """
+
+    function: Any
+    setup: Any
+    simple: tuple[type, ...]
+    pack: Any
+    check_saved: Any
+    read: Any
+    note: Any
+
+
+def facts_of(generated: GeneratedOp, forget: Callable[[], None]) -> RecipeFacts:
+    """Return facts for native code about the nodes that generated code records.
+
+    Args:
+        generated: the generated code of an op.
+        forget: forgets all native calls of the op.
+    """
     writer, schema = generated.writer, generated.plan.declaration.schema
     inputs, outputs = list(schema.argument_names), list(schema.output_names)
     saved = []
@@ -112,7 +146,44 @@ def facts_of(generated: GeneratedOp) -> RecipeFacts:
         context=partial(_context, generated, tuple(writer.saved_values)),
         trace=trace_backward,
         rule=_sole_rule_of(generated),
+        drop_in=_drop_in_of(generated, forget),
     )
+
+
+def _drop_in_of(generated: GeneratedOp, forget: Callable[[], None]) -> DropInFacts | None:
+    drop_in = generated.derivatives.drop_in
+    if drop_in is None or generated.has_wrapped_backward:
+        return None
+    helpers = drop_in.helpers()
+    return DropInFacts(
+        function=helpers["rule_0"],
+        setup=helpers.get("setup"),
+        simple=tuple(SIMPLE),
+        pack=partial(_pack, generated, forget),
+        check_saved=check_saved,
+        read=drop_in.in_order,
+        note=helpers["note_0"],
+    )
+
+
+# NOTE [attributes of ctx that Python's collector must see]
+# A native node keeps attributes of ctx where the collector does not see them, and an object among them may lead back to
+# the node: the graph would never be freed. So the calls of an op whose setup_context keeps such objects, or tensors as
+# attributes, record nodes of Python from then on.
+def _pack(
+    generated: GeneratedOp,
+    forget: Callable[[], None],
+    attributes: Mapping[str, Any],
+    saved: tuple[Tensor | None, ...],
+    materializes: bool,  # native code passes it
+) -> tuple[tuple[Tensor | None, ...], SavedValues]:
+    """Return all tensors that a ctx holds, and the rest; Any: whatever the user keeps."""
+    generated.has_native_node = False
+    forget()
+    context = Context(())
+    vars(context).update(attributes)
+    context.custom_autograd_saved, context.custom_autograd_materializes = saved, materializes
+    return pack(context)
 
 
 def _sole_rule_of(generated: GeneratedOp) -> RuleFacts | None:
@@ -192,11 +263,29 @@ def _context(
         context.layout.outputs = [SINGLE] * len(schema.outputs)
         if writer.saves_lists():
             context.saved_lengths = list(map(_length, lengths[1], map(writer.is_list, writer.saved_tensors)))
-    for name, value in zip(names, kept, strict=True):
-        setattr(context, f"kept_{name}", value)
+    if generated.derivatives.drop_in is not None:
+        _set_attributes(context, *kept)
+    else:
+        for name, value in zip(names, kept, strict=True):
+            setattr(context, f"kept_{name}", value)
     if is_traced:  # Dynamo reads it, and cannot ask the graph
         context.known = generated.derivatives.known_of(context)
     return context  # type: ignore[no-any-return]  # it is one
+
+
+def _set_attributes(
+    context: Any,
+    attributes: dict[str, Any] | None,
+    packed: SavedValues | None,
+    count: int,
+    materializes: bool,  # native code passes it
+) -> None:
+    """Set what a drop-in setup_context kept (Any: of any type) on a ctx, and what `grad_fn` shows of it."""
+    values = packed or SavedValues(attributes or {}, (), None, count, materializes)
+    setattr(context, SAVED_VALUES, values)
+    for name, value in (attributes or {}).items():
+        if not hasattr(context, name):
+            setattr(context, name, value)
 
 
 def _length(count: int, is_list: bool) -> int:

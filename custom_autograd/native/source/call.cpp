@@ -295,7 +295,57 @@ void mark_view(const Tensor& tensor, int differentiable) {
   if (meta) meta->set_creation_meta(differentiable > 1 ? CreationMeta::MULTI_OUTPUT_NODE : CreationMeta::IN_CUSTOM_FUNCTION);
 }
 
+// Runs the setup_context of rules with a ctx, as `Function.forward` does: before there is a graph.
+THPObjectPtr set_up(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+  const DropIn& rules = kind.recipe->drop_in;
+  THPObjectPtr context(
+      reinterpret_cast<PyObject*>(make_context(static_cast<int>(op->arguments->size()), kind.requires_grad, nullptr)));
+  reinterpret_cast<RuleContext*>(context.get())->check_saved = rules.check_saved;
+  if (rules.setup == Py_None) return context;
+  THPObjectPtr inputs(as_tuple(op, values));
+  PyObject* args[] = {nullptr, context.get(), inputs.get(), result};
+  at::AutoGradMode off(false);
+  c10::AutoFwGradMode forward(false);
+  THPObjectPtr done(PyObject_Vectorcall(rules.setup, args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  NativeNode::noted(done.get(), rules.note);
+  return context;
+}
+
+// Takes over what a setup_context kept, when the outputs belong to the node.
+void keep(NativeNode* node, const NodePointer& owner, const DropIn& rules, RuleContext* context) {
+  node->materializes = context->materializes;
+  THPObjectPtr saved(context->saved ? Py_NewRef(context->saved) : checked(PyTuple_New(0)));
+  if (rules.are_simple(context->attributes)) {
+    node->attributes = Held(context->attributes);
+  } else {
+    THPObjectPtr packed(checked(PyObject_CallFunctionObjArgs(
+        rules.pack, context->attributes, saved.get(), context->materializes ? Py_True : Py_False, nullptr)));
+    saved = Py_NewRef(PyTuple_GET_ITEM(packed.get(), 0));
+    node->packed = Held(PyTuple_GET_ITEM(packed.get(), 1));
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(saved.get()); ++i) {
+    PyObject* one = PyTuple_GET_ITEM(saved.get(), i);
+    bool is_output = one != Py_None && THPVariable_Unpack(one).grad_fn() == owner;
+    node->is_saved_output.push_back(is_output);
+    if (one == Py_None)
+      node->saved.emplace_back();
+    else
+      node->saved.emplace_back(THPVariable_Unpack(one), is_output);
+  }
+}
+
+bool is_among(PyObject* one, PyObject* tuple) {
+  if (!tuple) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+    if (PyTuple_GET_ITEM(tuple, i) == one) return true;
+  return false;
+}
+
 void record(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+  const DropIn* rules = kind.recipe->drop_in.function ? &kind.recipe->drop_in : nullptr;
+  THPObjectPtr its_context(rules ? set_up(op, kind, result, values) : THPObjectPtr());
+  auto* context = reinterpret_cast<RuleContext*>(its_context.get());
+  PyObject* fixed = context ? context->fixed : nullptr;
   auto node = make_node<NativeNode>(kind.recipe);
   const auto& arguments = *op->arguments;
   torch::autograd::edge_list edges;
@@ -319,8 +369,11 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
   }
   auto output = [&](int64_t i) { return op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result; };
   auto is_differentiable = [&](int i, const Tensor& tensor) {
-    return kind.recipe->is_differentiable_output[i] && torch::autograd::isDifferentiableType(tensor.scalar_type());
+    return kind.recipe->is_differentiable_output[i] && torch::autograd::isDifferentiableType(tensor.scalar_type()) &&
+        !is_among(output(i), fixed);
   };
+  if (fixed)
+    for (int i = 0; i < op->outputs; ++i) node->infos.emplace_back(THPVariable_Unpack(output(i)));
   int differentiable = 0;
   for (int i = 0; i < op->outputs; ++i) differentiable += is_differentiable(i, THPVariable_Unpack(output(i)));
   for (int i = 0; i < op->outputs; ++i) {
@@ -333,6 +386,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
       if (tensor.requires_grad()) tensor.detach_();
     }
   }
+  if (context) keep(node.get(), node, *rules, context);
   for (size_t row = 0; row < kind.recipe->saved.size(); ++row) {
     const Saved& one = kind.recipe->saved[row];
     PyObject* value = one.is_output ? output(one.index) : values[one.index];
@@ -793,7 +847,7 @@ PyMODINIT_FUNC PyInit_call() {
   BoxedType.tp_new = create_boxed;
   BoxedType.tp_methods = boxed_methods;
   BoxedType.tp_dealloc = destroy_boxed;
-  if (PyType_Ready(&BoxedType) < 0) return nullptr;
+  if (PyType_Ready(&BoxedType) < 0 || rule_context::make_type() < 0) return nullptr;
   NodeType.tp_getattro = node_getattr;
   torch::autograd::_initFunctionPyTypeObject(NodeType, "custom_autograd.native.CppFunction", node_properties, node_methods);
   torch::autograd::registerCppFunction(typeid(NativeNode), &NodeType);

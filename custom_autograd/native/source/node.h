@@ -4,6 +4,7 @@
 // needed, what was saved and what was kept. Where it returns NotImplemented, the backward of the op's Function runs on a
 // `context` with the attributes of a ctx, made for it; also under compiled autograd, and for attributes of `grad_fn`.
 #pragma once
+#include "context.h"
 #include "python.h"
 #include "versions.h"
 
@@ -11,6 +12,7 @@
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/autograd/variable_info.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
@@ -49,6 +51,30 @@ struct Rule {
   bool is_once_differentiable = false;
 };
 
+// The rules of `register_autograd`, which see a ctx. All held by the recipe's facts.
+struct DropIn {
+  PyObject *function = nullptr, *setup = nullptr, *read = nullptr, *note = nullptr, *pack = nullptr, *check_saved = nullptr;
+  std::vector<PyObject*> simple;  // types of attributes that can hold no tensor
+
+  // Whether an attribute of ctx can hold no tensor, and can be kept where Python's collector does not see it.
+  bool is_simple(PyObject* value, int depth = 0) const {
+    for (PyObject* type : simple)
+      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == type) return true;
+    if (!PyTuple_CheckExact(value) || depth == 4) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
+      if (!is_simple(PyTuple_GET_ITEM(value, i), depth + 1)) return false;
+    return true;
+  }
+
+  bool are_simple(PyObject* attributes) const {
+    PyObject *name, *value;
+    Py_ssize_t position = 0;
+    while (attributes && PyDict_Next(attributes, &position, &name, &value))
+      if (!is_simple(value)) return false;
+    return true;
+  }
+};
+
 // What all nodes of an op have in common, until a rule of it changes.
 struct Recipe {
   std::string name;
@@ -61,6 +87,7 @@ struct Recipe {
   std::vector<Saved> saved;
   std::vector<int64_t> kept;  // inputs that are no tensors
   Rule rule;
+  DropIn drop_in;
   Held facts;  // what Python gave; the others are attributes of it, held by it
   PyObject *quick, *general, *fit, *context, *trace;
 
@@ -92,6 +119,19 @@ struct Recipe {
     facts = Held(given);
     Held its_rule = attribute(given, "rule");
     if (its_rule.object != Py_None) read_rule(its_rule.object);
+    Held its_drop_in = attribute(given, "drop_in");
+    if (its_drop_in.object != Py_None) read_drop_in(its_drop_in.object);
+  }
+
+  void read_drop_in(PyObject* given) {
+    drop_in.function = attribute(given, "function").object;
+    drop_in.setup = attribute(given, "setup").object;
+    drop_in.read = attribute(given, "read").object;
+    drop_in.note = attribute(given, "note").object;
+    drop_in.pack = attribute(given, "pack").object;
+    drop_in.check_saved = attribute(given, "check_saved").object;
+    Held types = attribute(given, "simple");
+    drop_in.simple = items(types);
   }
 
   void read_rule(PyObject* given) {
@@ -130,6 +170,10 @@ struct NativeNode final : Node {
   std::array<int16_t, MOST> width_of;  // by saved value: how many tensors it holds; -1 for None in place of a list
   c10::SmallVector<SavedVariable, 4> saved;
   Held kept;  // a tuple, or nothing
+  Held attributes, packed;  // of ctx: a dict of simple ones, or what Python made of those and of the tensors among them
+  bool materializes = true;
+  std::vector<bool> is_saved_output;  // of a rule with a ctx, by saved tensor
+  std::vector<torch::autograd::VariableInfo> infos;  // by output, if the rule marked one as not differentiable
 
   explicit NativeNode(std::shared_ptr<const Recipe> its) : recipe(std::move(its)) {
     edge_of.fill(-1);
@@ -138,6 +182,10 @@ struct NativeNode final : Node {
   }
 
   PyObject* kept_tuple() const {  // a new reference
+    if (recipe->drop_in.function)
+      return checked(Py_BuildValue(
+          "OOnO", attributes.object ? attributes.object : Py_None, packed.object ? packed.object : Py_None,
+          static_cast<Py_ssize_t>(saved.size()), materializes ? Py_True : Py_False));
     return kept.object ? Py_NewRef(kept.object) : checked(PyTuple_New(0));
   }
 
@@ -188,6 +236,10 @@ struct NativeNode final : Node {
 
   variable_list apply(variable_list&& grads) override {
     pybind11::gil_scoped_acquire gil;
+    if (recipe->drop_in.function) {
+      if (materializes) fill(grads);
+      if (!packed.object && !are_lazy(grads)) return by_context(grads);
+    }
     std::vector<Tensor> values = unpacked();
     Running running(this, &values);
     if (recipe->rule.function && is_plain(grads, values)) return by_rule(grads, values);
@@ -198,10 +250,23 @@ struct NativeNode final : Node {
     return gradients(result.get(), is_quick);
   }
 
+  static bool are_lazy(const variable_list& grads) {
+    auto is_lazy = [](const Tensor& grad) { return grad.defined() && (grad.is_neg() || grad.is_conj()); };
+    return std::any_of(grads.begin(), grads.end(), is_lazy);
+  }
+
+  // Zeros for gradients that do not arrive.
+  void fill(variable_list& grads) const {
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (grads[i].defined()) continue;
+      at::OptionalDeviceGuard guard;
+      grads[i] = infos.empty() ? input_metadata(i).zeros_like() : infos[i].zeros(guard);
+    }
+  }
+
   // Whether a tensor is to be resolved first: incoming gradients, and saved outputs.
   bool is_lazy(const variable_list& grads, const std::vector<Tensor>& values) const {
-    for (const Tensor& grad : grads)
-      if (grad.defined() && (grad.is_neg() || grad.is_conj())) return true;
+    if (are_lazy(grads)) return true;
     size_t start = 0;
     for (size_t i = 0; i < recipe->saved.size(); start += std::max<int>(width_of[i++], 0))
       if (recipe->saved[i].is_output && values[start].defined() && (values[start].is_neg() || values[start].is_conj()))
@@ -263,6 +328,45 @@ struct NativeNode final : Node {
     return found;
   }
 
+  static PyObject* unpack_for(Node& node) {
+    auto values = static_cast<NativeNode&>(node).unpacked();
+    return wrapped_tuple(values, values.size());
+  }
+
+  // A rule that sees a ctx: one for each backward, with the attributes of the call's.
+  variable_list by_context(const variable_list& grads) {
+    uint64_t needed = 0;
+    for (int i = 0; i < inputs; ++i) needed |= uint64_t(is_needed(i)) << i;
+    if (!attributes.object) attributes = Held(THPObjectPtr(checked(PyDict_New())).get());
+    THPObjectPtr its_context(reinterpret_cast<PyObject*>(make_context(inputs, needed, attributes.object)));
+    auto* ctx = reinterpret_cast<RuleContext*>(its_context.get());
+    ctx->node = getptr();
+    ctx->unpack = unpack_for;
+    ctx->check_saved = recipe->drop_in.check_saved;
+    PyObject* args[MOST + 2] = {nullptr, its_context.get()};
+    int count = 2;
+    for (const Tensor& grad : grads) args[count++] = wrapped(grad);
+    THPObjectPtr result(PyObject_Vectorcall(
+        recipe->drop_in.function, args + 1, (count - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+    for (int i = 2; i < count; ++i) Py_DECREF(args[i]);
+    noted(result.get(), recipe->drop_in.note);
+    if (!is_one_each(result.get())) {
+      THPObjectPtr its_needs(needs());
+      result = checked(PyObject_CallFunctionObjArgs(recipe->drop_in.read, result.get(), its_needs.get(), nullptr));
+    }
+    return gradients(result.get(), false);
+  }
+
+  // Whether there is a tensor or None for each input, and None for what is not differentiable.
+  bool is_one_each(PyObject* result) const {
+    if (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != inputs) return false;
+    for (int i = 0; i < inputs; ++i) {
+      PyObject* one = PyTuple_GET_ITEM(result, i);
+      if (one != Py_None && !(recipe->is_differentiable_input[i] && is_plain_tensor(one))) return false;
+    }
+    return true;
+  }
+
   // A saved tensor, or a list of those.
   PyObject* saved_value(int64_t row, const std::vector<Tensor>& values) const {
     size_t start = 0;
@@ -302,11 +406,13 @@ struct NativeNode final : Node {
   }
 
   // An error of the rule says that it is.
-  PyObject* noted(PyObject* result) const {
+  PyObject* noted(PyObject* result) const { return noted(result, recipe->rule.note); }
+
+  static PyObject* noted(PyObject* result, PyObject* note) {
     if (result) return result;
     Raised raised;
     if (PyErr_GivenExceptionMatches(raised.error.get(), PyExc_Exception))
-      THPObjectPtr done(PyObject_CallOneArg(recipe->rule.note, raised.error.get()));
+      THPObjectPtr done(PyObject_CallOneArg(note, raised.error.get()));
     if (PyErr_Occurred()) PyErr_Clear();
     raised.restore();
     throw_python_error();
@@ -457,6 +563,7 @@ struct NativeNode final : Node {
     size_t position = 0;
     for (size_t i = 0; i < recipe->saved.size(); ++i)
       for (int element = 0; element < width_of[i]; ++element) args.collect(saved[position++], recipe->saved[i].is_output);
+    for (size_t i = 0; i < is_saved_output.size(); ++i) args.collect(saved[i], bool(is_saved_output[i]));
     pybind11::gil_scoped_acquire gil;
     PyObject* its_context = self->context({}, true);
     args.collect_pynode_objs(this, c10::SafePyObject(its_context, getPyInterpreter()), std::nullopt, {});

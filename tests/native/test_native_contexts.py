@@ -1,0 +1,468 @@
+"""Native nodes of `register_autograd`: what a ctx holds, saves and shows is as with the nodes of generated Python."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from custom_autograd import custom_op, through_dispatcher
+from custom_autograd.native.loading import library
+
+pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
+
+
+def declare(name, setup_context=None, backward=None, kernel=None):
+    """An op of two tensors and a number, whose calls are native from the second on."""
+
+    def product(x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        return x * y * scale
+
+    op = custom_op(f"native_contexts::{name}", kernel or product)
+    op.register_autograd(backward or gradients, setup_context=setup_context or save)
+    return op
+
+
+def save(ctx, inputs, output):
+    x, y, ctx.scale = inputs
+    ctx.save_for_backward(x, y)
+
+
+def gradients(ctx, grad):
+    x, y = ctx.saved_tensors
+    return grad * y * ctx.scale, grad * x * ctx.scale, None
+
+
+def drawn(*shape, dtype=torch.float64):
+    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+
+def is_native(tensor):
+    return isinstance(tensor.grad_fn, library.module.Node)
+
+
+def called(op, *args):
+    """The result of the third call: the first makes a proof, and a node of Python may take its place meanwhile."""
+    for _ in range(3):
+        result = op(*args)
+    return result
+
+
+product = declare("product")
+
+
+def test_a_node_is_native_and_shows_what_ctx_shows():
+    x, y = drawn(3), drawn(3)
+
+    node = called(product, x, y, 2.0).grad_fn
+
+    assert isinstance(node, library.module.Node)
+    assert "productBackward" == node.name()
+    assert (True, True, False) == node.needs_input_grad
+    assert 2.0 == node.scale
+    assert [x.data_ptr(), y.data_ptr()] == [tensor.data_ptr() for tensor in node.saved_tensors]
+    with pytest.raises(AttributeError, match="missing"):
+        _ = node.missing
+
+
+def test_first_and_second_derivatives():
+    x, y = drawn(3), drawn(3)
+    called(product, x, y, 2.0)
+
+    assert torch.autograd.gradcheck(lambda x, y: product(x, y, 2.0), (x, y))
+    assert torch.autograd.gradgradcheck(lambda x, y: product(x, y, 2.0), (x, y))
+
+
+def test_values_of_each_call_are_its_own():
+    x, y = drawn(3), drawn(3)
+    first, second = called(product, x, y, 2.0), called(product, x, y, 3.0)
+
+    first.sum().backward()
+    grad, x.grad = x.grad, None
+    second.sum().backward()
+
+    torch.testing.assert_close(grad, 2 * y)
+    torch.testing.assert_close(x.grad, 3 * y)
+
+
+def test_a_second_backward_raises_if_it_needs_what_was_saved():
+    out = called(product, drawn(3), drawn(3))
+    out.sum().backward()
+
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        out.sum().backward()
+
+
+def test_a_second_backward_is_right_if_the_rule_reads_nothing():
+    op = declare("reads_nothing", backward=lambda ctx, grad: (grad, grad, None))
+    x = drawn(3)
+    out = called(op, x, drawn(3))
+
+    out.sum().backward()
+    out.sum().backward()
+
+    torch.testing.assert_close(x.grad, torch.full_like(x, 2))
+
+
+def test_an_input_that_is_written_to_after_the_call_raises_in_the_backward():
+    x, y = drawn(3), drawn(3)
+    out = called(product, x, y)
+    with torch.no_grad():
+        x.add_(1)
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_an_output_is_saved_without_a_cycle():
+    def setup(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    op = declare("saves_output", setup, lambda ctx, grad: (grad * ctx.saved_tensors[0], None, None))
+    x = drawn(3)
+    out = called(op, x, drawn(3))
+    gc.collect()
+    seen = weakref.ref(out)
+
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(grad, out.detach())
+    gc.disable()
+    try:
+        del out
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_undefined_gradients_are_zeros_unless_the_rule_asks_for_none():
+    found = []
+
+    def two(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 1, torch.stack([x, x])
+
+    def backward(ctx, *grads):
+        found.append(grads)
+        return grads[0]
+
+    def ask(ctx, inputs, output):
+        ctx.set_materialize_grads(False)
+
+    zeros, nones = declare("zeros", lambda *_: None, backward, two), declare("nones", ask, backward, two)
+    x = drawn(3)
+    called(zeros, x)[0].sum().backward()
+    called(nones, x)[0].sum().backward()
+
+    torch.testing.assert_close(found[0][1], torch.zeros(2, 3, dtype=torch.float64))
+    assert found[1][1] is None
+
+
+@pytest.mark.parametrize("materializes", [True, False])
+def test_an_output_that_is_marked_has_no_graph(materializes):
+    found = []
+
+    def two(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 1, torch.stack([x, x])
+
+    def setup(ctx, inputs, output):
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(materializes)
+
+    def backward(ctx, *grads):
+        found.append(grads)
+        return grads[0]
+
+    op = declare(f"marked_{materializes}", setup, backward, two)
+    x = drawn(3)
+    one, other = called(op, x)
+    one.sum().backward()
+
+    assert is_native(one)
+    assert other.grad_fn is None
+    assert not other.requires_grad
+    if materializes:
+        torch.testing.assert_close(found[0][1], torch.zeros(2, 3, dtype=torch.float64))
+    else:
+        assert found[0][1] is None
+
+
+def test_no_graph_is_recorded_while_the_context_is_set_up():
+    def setup(ctx, inputs, output):
+        assert not torch.is_grad_enabled()
+        assert not output.requires_grad
+        ctx.save_for_backward(inputs[0] * 2)
+
+    op = declare("quiet", setup, lambda ctx, grad: (grad * ctx.saved_tensors[0], None, None))
+    x = drawn(3)
+    called(op, x, drawn(3)).sum().backward()
+
+    torch.testing.assert_close(x.grad, 2 * x)
+
+
+def test_a_rule_may_take_setup_context_by_keyword_and_leave_out_gradients():
+    def setup(ctx, output, inputs):
+        ctx.save_for_backward(inputs[1])
+
+    op = declare("by_keyword", setup, lambda ctx, grad: (grad * ctx.saved_tensors[0], None))
+    x, y = drawn(3), drawn(3)
+    called(op, x, y).sum().backward()
+
+    torch.testing.assert_close(x.grad, y)
+
+
+@pytest.mark.parametrize(
+    "kept", [lambda x: x * 2, lambda x: [x * 2], lambda x: {"it": (x * 2,)}], ids=["tensor", "list", "dict"]
+)
+def test_tensors_that_are_attributes_are_saved_and_later_calls_keep_nodes_of_python(kept, request):
+    def setup(ctx, inputs, output):
+        ctx.kept = kept(inputs[0].detach())
+
+    def backward(ctx, grad):
+        return grad * torch.utils._pytree.tree_leaves(ctx.kept)[0], None, None
+
+    op = declare(f"attributes_{request.node.callspec.id}", setup, backward)
+    x = drawn(3)
+    results = [op(x, drawn(3)) for _ in range(6)]
+
+    assert [False] * 3 == [is_native(out) for out in results[3:]]
+    for out in results:
+        x.grad = None
+        out.sum().backward()
+        torch.testing.assert_close(x.grad, 2 * x)
+
+
+def test_an_attribute_that_leads_to_the_result_is_collected():
+    class Anything:
+        pass
+
+    def setup(ctx, inputs, output):
+        ctx.anything = Anything()
+
+    op = declare("cycles", setup, lambda ctx, grad: (grad, None, None))
+    x = drawn(3)
+    called(op, x, drawn(3))
+    out = op(x, drawn(3))
+    anything = out.grad_fn.custom_autograd_parcel.leaves[0]
+    anything.out, seen = out, weakref.ref(anything)
+    del anything, out
+    gc.collect()
+
+    assert seen() is None
+
+
+def test_tuples_of_numbers_are_kept_natively():
+    def setup(ctx, inputs, output):
+        ctx.shape, ctx.sizes, ctx.name = inputs[0].shape, (1, (2.0, None)), "a"
+
+    def backward(ctx, grad):
+        assert ((3,), (1, (2.0, None)), "a") == (ctx.shape, ctx.sizes, ctx.name)
+        return grad, None, None
+
+    out = called(declare("tuples", setup, backward), drawn(3), drawn(3))
+    out.sum().backward()
+
+    assert is_native(out)
+
+
+def test_an_attribute_that_a_backward_sets_is_there_in_the_next():
+    def backward(ctx, grad):
+        ctx.count = getattr(ctx, "count", 0) + 1
+        return grad * ctx.count, None, None
+
+    x = drawn(3)
+    out = called(declare("counts", lambda *_: None, backward), x, drawn(3))
+    out.sum().backward(retain_graph=True)
+    out.sum().backward()
+
+    torch.testing.assert_close(x.grad, torch.full_like(x, 3))
+    assert 2 == out.grad_fn.count
+
+
+def test_what_cannot_be_saved_raises():
+    def setup(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0], inputs[2])
+
+    op = declare("unsavable", setup)
+    for _ in range(3):
+        with pytest.raises(TypeError, match="argument 1 is of type float"):
+            op(drawn(3), drawn(3))
+
+
+@pytest.mark.parametrize("stage", ["setup_context", "backward"])
+def test_an_error_of_a_rule_has_a_note_and_leaves_nothing_behind(stage):
+    is_failing = []
+
+    def setup(ctx, inputs, output):
+        if is_failing and stage == "setup_context":
+            raise ValueError("on purpose")
+        save(ctx, inputs, output)
+
+    def backward(ctx, grad):
+        if is_failing and stage == "backward":
+            raise ValueError("on purpose")
+        return gradients(ctx, grad)
+
+    op = declare(f"raises_{stage}", setup, backward)
+    x, y = drawn(3), drawn(3)
+    called(op, x, y)
+    is_failing.append(True)
+    with pytest.raises(ValueError, match="on purpose") as caught:
+        op(x, y).sum().backward()
+    is_failing.clear()
+    op(x, y).sum().backward()
+
+    assert any(f"native_contexts::raises_{stage}" in note for note in caught.value.__notes__)
+    torch.testing.assert_close(x.grad, y)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [lambda x: (x,), lambda x: (x, x, x), lambda x: (x, 1, None), lambda x: (x, x, None, x), lambda x: "text"],
+    ids=["too few", "for a number", "a number", "too many", "a text"],
+)
+def test_a_wrong_result_of_a_backward_raises_as_through_the_dispatcher(returned, request):
+    def backward(ctx, grad):
+        return returned(grad)
+
+    op = declare("wrong_" + request.node.callspec.id.replace(" ", "_"), save, backward)
+    x, y = drawn(3), drawn(3)
+    out = called(op, x, y)
+    errors = []
+    for result in (out, torch.ops.native_contexts.__getattr__(op.name.split("::")[1])(x, y)):
+        with pytest.raises(Exception) as caught:  # noqa: PT011  # the two are compared
+            result.sum().backward()
+        errors.append((type(caught.value), str(caught.value)))
+
+    assert is_native(out)
+    assert errors[0] == errors[1]
+
+
+def test_a_gradient_of_another_shape_or_dtype_is_what_the_engine_makes_of_it():
+    op = declare("engine", save, lambda ctx, grad: (grad.float().expand(2, 3), grad.float(), None))
+    x, y = drawn(3), drawn(3)
+    called(op, x, y).sum().backward()
+
+    torch.testing.assert_close(x.grad, torch.full_like(x, 2))
+    assert torch.float64 == y.grad.dtype
+
+
+def test_saved_tensor_hooks_see_each_tensor_once_and_when_it_is_read():
+    events = []
+    x, y = drawn(3), drawn(3)
+    called(product, x, y)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: events.append("pack") or tensor, lambda tensor: events.append("unpack") or tensor
+    ):
+        out = product(x, y)
+    assert ["pack"] * 2 == events
+    out.sum().backward()
+
+    assert ["pack"] * 2 + ["unpack"] * 2 == events
+
+
+def test_checkpoint_recomputes_what_was_saved():
+    x, y = drawn(3), drawn(3)
+    called(product, x, y)
+    checkpoint(lambda x, y: product(product(x, y), y), x, y, use_reentrant=False).sum().backward()
+
+    torch.testing.assert_close(x.grad, y * y)
+
+
+def test_lazy_gradients_are_resolved():
+    op = declare("lazy", save, lambda ctx, grad: (torch.view_as_real(grad).sum() * ctx.saved_tensors[0], None, None))
+    x, y = drawn(3, dtype=torch.complex128), drawn(3, dtype=torch.complex128)
+    out = called(op, x, y)
+    out.backward(torch.ones(3, dtype=torch.complex128).conj())
+
+    torch.testing.assert_close(x.grad, 3 * x)
+
+
+def test_a_ctx_that_is_kept_reads_what_its_node_saved():
+    kept = []
+
+    def backward(ctx, grad):
+        kept.append(ctx)
+        return gradients(ctx, grad)
+
+    x, y = drawn(3), drawn(3)
+    out = called(declare("stashed", save, backward), x, y)
+    out.sum().backward()
+    del out
+
+    assert 1.0 == kept[0].scale
+    with pytest.raises(RuntimeError, match="a second time"):
+        _ = kept[0].saved_tensors
+
+
+def test_nothing_leaks():
+    op = declare("leaks")
+    x, y = drawn(3), drawn(3)
+    called(op, x, y).sum().backward()
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(1000):
+        op(x, y).sum().backward()
+    gc.collect()
+
+    assert len(gc.get_objects()) - before < 50
+
+
+def test_threads_have_contexts_of_their_own():
+    op = declare("threads")
+    errors = []
+
+    def work(scale):
+        for _ in range(200):
+            x, y = drawn(4), drawn(4)
+            op(x, y, scale).sum().backward()
+            if not torch.allclose(x.grad, y * scale):
+                errors.append(scale)
+
+    threads = [threading.Thread(target=work, args=(float(scale),)) for scale in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [] == errors
+
+
+@pytest.mark.parametrize("is_none", [False, True])
+def test_compiled_autograd_compiles_as_often_as_without_native_nodes(is_none, fresh_compiler):
+    compiles = []
+
+    def two(x: Tensor, y: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        return x * y * scale, x * 2
+
+    def backward(ctx, grad, other):
+        x, y = ctx.saved_tensors
+        return grad * y * ctx.scale + other, grad * x * ctx.scale, None
+
+    op = declare(f"compiled_{is_none}", save, backward, two)
+
+    def backend(graph, inputs):
+        compiles.append(graph)
+        return graph.forward
+
+    def run():
+        compiles.clear()
+        gradients = []
+        for scale in (2.0, 3.0, 4.0):
+            torch.manual_seed(0)
+            x, y = drawn(3), drawn(3)
+            out, other = called(op, x, y, scale)
+            with torch._dynamo.compiled_autograd._enable(
+                lambda graph: torch.compile(graph, backend=backend, fullgraph=True)
+            ):
+                (out.sum() if is_none else (out + other).sum()).backward()
+            gradients.append((x.grad, y.grad))
+        return gradients, len(compiles)
+
+    native, count = run()
+    with through_dispatcher():
+        expected, expected_count = run()
+
+    torch.testing.assert_close(native, expected)
+    assert expected_count == count
