@@ -25,7 +25,7 @@ from custom_autograd.core.messages import quote
 from custom_autograd.core.native_kernels import SLOTS
 from custom_autograd.core.schema import Argument
 from custom_autograd.kernels.cpp import CppKernel
-from custom_autograd.kernels.definitions import find_definition
+from custom_autograd.kernels.cpp_definitions import find_definition
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_names import META, NEEDS
 from custom_autograd.torch_private.schemas import parse_schema

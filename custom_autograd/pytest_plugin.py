@@ -58,7 +58,7 @@ def _items(session: pytest.Session, targets: list[str], checks: str | None) -> I
     from custom_autograd.testing import cases_of  # imports torch
     from custom_autograd.verification.check import accepted_failures  # imports torch
     from custom_autograd.verification.harness import acceptance  # imports torch
-    from custom_autograd.verification.harness.loading import is_whole, load, names_of_all  # imports torch
+    from custom_autograd.verification.harness.op_files import is_whole, load, names_of_all  # imports torch
     from custom_autograd.verification.harness.targets import target_of  # imports torch
 
     loaded = [row for text in targets for row in load(text)]

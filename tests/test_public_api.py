@@ -146,7 +146,7 @@ import sys, torch
 before = set(sys.modules)
 from custom_autograd import custom_op
 loaded = set(sys.modules) - before
-rooms = ("verification", "cli", "native.calls", "kernels.shared_library", "kernels.triton", "kernels.cuda")
+rooms = ("verification", "cli", "native.native_calls", "kernels.shared_library", "kernels.triton", "kernels.cuda")
 print([name for name in loaded if name.startswith(tuple(f"custom_autograd.{room}" for room in rooms))])
 theirs = ("torch._dynamo", "torch._inductor", "torch.testing", "sympy", "numpy")
 print([name for name in loaded if name.startswith(theirs)])

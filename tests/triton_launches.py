@@ -27,7 +27,7 @@ from custom_autograd.kernels.triton import TritonKernel
 from custom_autograd.registration import registry
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.verification.harness.loading import load
+from custom_autograd.verification.harness.op_files import load
 from custom_autograd.verification.harness.targets import target_of
 
 DTYPES = (torch.float32, torch.bfloat16)

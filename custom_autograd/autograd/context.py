@@ -74,7 +74,8 @@ def unpack(tensors: Sequence[Tensor | None], saved: SavedValues, needs_input_gra
         parked = iter(tensors[saved.saved_count :])
         filled = [plain(next(parked)) if leaf is PARKED else leaf for leaf in saved.leaves]
         attributes = unflatten_tree(filled, saved.structure)
-    vars(context).update(attributes)
+    for name, value in attributes.items():  # not `update`, which compiled autograd of torch 2.11 cannot trace
+        setattr(context, name, value)
     return context
 
 

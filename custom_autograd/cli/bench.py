@@ -68,7 +68,7 @@ def _compared(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     from custom_autograd.core.errors import CheckError  # imports torch
-    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.harness.op_files import load  # imports torch
 
     value = load(text)[0].value if ":" in text else None
     if not callable(value):

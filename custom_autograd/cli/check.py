@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from custom_autograd.cli.terminal import progress  # imports torch
     from custom_autograd.verification.check import accepted_failures, select_checks  # imports torch
     from custom_autograd.verification.harness import acceptance  # imports torch
-    from custom_autograd.verification.harness.loading import is_whole, names_of_all  # imports torch
+    from custom_autograd.verification.harness.op_files import is_whole, names_of_all  # imports torch
     from custom_autograd.verification.report import Report  # imports torch
 
     checks = select_checks(None if arguments.checks is None else names_of(arguments.checks))
@@ -74,7 +74,7 @@ def cases_of(arguments: argparse.Namespace, *, done: str = "checked") -> "tuple[
     """
     from custom_autograd.core.errors import CheckError  # imports torch
     from custom_autograd.verification.check import case_of  # imports torch
-    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.harness.op_files import load  # imports torch
     from custom_autograd.verification.harness.targets import target_of  # imports torch
     from custom_autograd.verification.report import Result  # imports torch
 
@@ -129,7 +129,7 @@ def _verify_in_processes(
 ) -> "tuple[Report, bool]":
     """Return the same, by several processes."""
     from custom_autograd.cli.workers import Task, Workers  # imports torch
-    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.harness.op_files import load  # imports torch
     from custom_autograd.verification.harness.targets import target_of  # imports torch
 
     del cases  # tensors and rules do not travel: each process makes its own

@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CheckError: a target is unknown or declares no ops.
     """
-    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.harness.op_files import load  # imports torch
     from custom_autograd.verification.harness.targets import target_of  # imports torch
     from custom_autograd.verification.report.text import align  # imports torch
 

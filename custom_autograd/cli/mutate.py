@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
             are.
     """
     from custom_autograd.cli.terminal import print_table  # imports torch
-    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.harness.op_files import load  # imports torch
     from custom_autograd.verification.mutation import outcomes as found  # imports torch
     from custom_autograd.verification.mutation.engine import mutate  # imports torch
 

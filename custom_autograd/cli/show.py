@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CheckError: a target is unknown or declares no ops, or its samples cannot be made.
     """
-    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.harness.op_files import load  # imports torch
 
     sections = ["\n".join(_lines(loaded.value)) for text in arguments.targets for loaded in load(text)]
     print("\n\n".join(sections))

@@ -218,7 +218,7 @@ def _perform(task: Task, pipe: Connection) -> Told:
     from custom_autograd.cli.options import dtype_of  # imports torch
     from custom_autograd.core.errors import CheckError  # imports torch
     from custom_autograd.verification.check import case_of, select_checks  # imports torch
-    from custom_autograd.verification.harness.loading import load  # imports torch
+    from custom_autograd.verification.harness.op_files import load  # imports torch
     from custom_autograd.verification.isolation.running import perform  # imports torch
 
     lock = threading.Lock()

@@ -46,7 +46,7 @@ _lock = threading.RLock()  # a finalizer may call an op while it is held
 
 
 class NativeCalls(Protocol):
-    """The direct calls of an op as native code recognises them; see native/calls.py."""
+    """The direct calls of an op as native code recognises them; see native/native_calls.py."""
 
     def forget(self) -> None:
         """Forget them all."""

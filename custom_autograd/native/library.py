@@ -125,7 +125,7 @@ def build_library() -> Path:
     """
     _refuse_foreign_python()
     from custom_autograd.kernels.shared_library import find_or_build  # loads the compilers
-    from custom_autograd.native.compiler import ExtensionCompiler
+    from custom_autograd.native.extension_compiler import ExtensionCompiler
 
     return find_or_build(SOURCE, (), ExtensionCompiler())[1]
 
@@ -138,7 +138,7 @@ def find_built() -> Path | None:
     """
     _refuse_foreign_python()
     from custom_autograd.kernels.shared_library import Build, cache_folder  # loads the compilers
-    from custom_autograd.native.compiler import ExtensionCompiler
+    from custom_autograd.native.extension_compiler import ExtensionCompiler
 
     build = Build(SOURCE, (), ExtensionCompiler(), cache_folder())
     name = build.recorded()

@@ -26,7 +26,7 @@ def _attach_all(native: ModuleType) -> None:
 
 
 def _attach(record: OpRecord, native: ModuleType) -> None:
-    from custom_autograd.native.calls import NativeCalls, is_possible  # where native calls run
+    from custom_autograd.native.native_calls import NativeCalls, is_possible  # where native calls run
 
     table = record.direct_calls
     if not isinstance(table, DirectCallTable) or not table.first or table.native is not None:

@@ -102,7 +102,8 @@ class ContainerAdapter(OpAdapter):
 
     def __init__(self, declaration: Declaration) -> None:
         super().__init__(declaration)
-        self.tree: ArgumentTree = declaration.tree
+        assert isinstance(declaration.tree, ArgumentTree)
+        self.tree = declaration.tree
         self.nodes = tuple(all_nodes(self.tree.inputs))
 
     def around(self, flat: T, wrap: Callable[[ArgumentTree, T], T]) -> T:

@@ -39,7 +39,7 @@ class Declaration:
     tags: tuple[torch.Tag, ...]
     is_reference: bool
     signature: inspect.Signature | None = None
-    tree: Any = None  # Any: structures' Form, a layer above
+    tree: object = None  # an ArgumentTree, of a layer above, which pytrees/op_adapter.py reads
     composition: Callable[..., Any] | None = None  # Any: as above
 
     def origin(self, rule: str | None = None) -> Origin:

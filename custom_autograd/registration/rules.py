@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.errors import Origin, RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.schema import Schema
@@ -81,11 +81,9 @@ def check_call(declaration: Declaration, title: str, function: Callable[..., Any
     expected = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
     parameters = [] if signature is None else list(signature.parameters)[: len(expected)]
     if parameters != expected and sorted(parameters) == sorted(expected):
-        raise _refusal(
-            declaration,
-            title,
-            function,
-            "takes the op's arguments in another order",
+        raise _origin_of(declaration, function).error(
+            RegistrationError,
+            f"the {title} takes the op's arguments in another order",
             expected=f"({', '.join(expected)})",
             found=f"({', '.join(parameters)})",
             do="put the parameters in the order of the schema",
@@ -115,7 +113,9 @@ def check_signature(
         RegistrationError: it is not a function, or it does not.
     """
     if not callable(function):
-        raise _refusal(declaration, title, function, "is not callable", expected="a function", found=repr(function))
+        raise _origin_of(declaration, function).error(
+            RegistrationError, f"the {title} is not callable", expected="a function", found=repr(function)
+        )
     signature = find_signature(function)
     if signature is None:
         return  # a builtin without a signature shows its mistakes when it is called
@@ -126,11 +126,9 @@ def check_signature(
             signature.bind(*given, **dict.fromkeys(keywords))
     except TypeError as error:
         star = ["*"] if keywords and not any(name.startswith("*") for name in positional) else []
-        raise _refusal(
-            declaration,
-            title,
-            function,
-            f"does not fit the schema: {error}",
+        raise _origin_of(declaration, function).error(
+            RegistrationError,
+            f"the {title} does not fit the schema: {error}",
             expected=f"({', '.join([*positional, *star, *keywords])})",
             found=str(signature),
             do="give it these parameters",
@@ -158,11 +156,15 @@ def bind_names(
     """
     valid = tuple(dict.fromkeys([*values, *special]))
     if not callable(function):
-        raise _refusal(declaration, title, function, "is not callable", expected="a function", found=repr(function))
+        raise _origin_of(declaration, function).error(
+            RegistrationError, f"the {title} is not callable", expected="a function", found=repr(function)
+        )
     signature, names = find_signature(function), list[str]()
     if signature is None:
         do = "wrap it in a function whose parameters are the names it needs"
-        raise _refusal(declaration, title, function, "has no signature to bind by", expected=quote(valid), do=do)
+        raise _origin_of(declaration, function).error(
+            RegistrationError, f"the {title} has no signature to bind by", expected=quote(valid), do=do
+        )
     for parameter in signature.parameters.values():
         if parameter.name in valid and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             _check_nameable_kind(declaration, title, function, parameter)
@@ -170,11 +172,9 @@ def bind_names(
                 raise _ambiguous(declaration, title, function, values[parameter.name], special[parameter.name])
             names.append(parameter.name)
         elif parameter.default is parameter.empty:
-            raise _refusal(
-                declaration,
-                title,
-                function,
-                f"has a parameter '{parameter}' that names nothing",
+            raise _origin_of(declaration, function).error(
+                RegistrationError,
+                f"the {title} has a parameter '{parameter}' that names nothing",
                 expected=quote(valid),
                 found=repr(str(parameter)),
                 do=_advise(declaration, parameter.name, valid),
@@ -191,18 +191,18 @@ def _check_attributes(
     taking = [name for name in (NEEDS, META) if name in names]
     if hidden and taking:
         problem = f"takes '{taking[0]}', whose attribute '{hidden[0]}' is Python's own"
-        raise _refusal(declaration, title, function, problem, do=f"rename '{hidden[0]}' in the op")
+        raise _origin_of(declaration, function).error(
+            RegistrationError, f"the {title} {problem}", do=f"rename '{hidden[0]}' in the op"
+        )
 
 
 def _ambiguous(
     declaration: Declaration, title: str, function: Callable[..., Any], value: str, other: str
 ) -> RegistrationError:
     kind, _, name = value.partition(" ")
-    return _refusal(
-        declaration,
-        title,
-        function,
-        f"has a parameter {name} that names two things",
+    return _origin_of(declaration, function).error(
+        RegistrationError,
+        f"the {title} has a parameter {name} that names two things",
         expected="a parameter with one meaning",
         found=f"the {kind} {name}, and {other}",
         do=f"rename the {kind} or, for a gradient, the output (outputs=); register_autograd binds no names",
@@ -222,23 +222,13 @@ def _check_nameable_kind(
     declaration: Declaration, title: str, function: Callable[..., Any], parameter: inspect.Parameter
 ) -> None:
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise _refusal(
-            declaration,
-            title,
-            function,
-            f"has a positional-only parameter '{parameter.name}'",
+        raise _origin_of(declaration, function).error(
+            RegistrationError,
+            f"the {title} has a positional-only parameter '{parameter.name}'",
             expected="parameters that can be given by name",
             do="remove the '/'",
         )
 
 
-def _refusal(
-    declaration: Declaration, title: str, function: Callable[..., Any], problem: str, **facts: str | None
-) -> RegistrationError:
-    return RegistrationError(
-        str(declaration.name),
-        f"the {title} {problem}",
-        declared=declaration.location,
-        rule=location_of(function) if callable(function) else None,
-        **facts,
-    )
+def _origin_of(declaration: Declaration, function: object) -> Origin:
+    return declaration.origin(location_of(function) if callable(function) else None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from custom_autograd import CustomOp, Report
-from custom_autograd.verification.harness.loading import load
+from custom_autograd.verification.harness.op_files import load
 from generate import measurements, verification
 from generate.markup import block, cell, escape, folded, paragraphs, prose, table, without_links
 

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from verdicts import verdict
 
-from custom_autograd import CheckError, Sample, check
+from custom_autograd import CheckError, Sample
 from custom_autograd.cli import main
 from custom_autograd.verification.harness.acceptance import accept, find_accepted, require_known
 from custom_autograd.verification.report import Report, Result
@@ -66,7 +67,7 @@ def test_failure_of_another_op_stays():
 
 def test_check_reads_the_nearest_file(project):
     (project / "pyproject.toml").write_text(TABLE.format(op="silent", check="gradcheck"))
-    (found,) = check(silent, [Sample(torch.ones(2))], checks=["gradcheck"]).results
+    found = verdict("gradcheck", [Sample(torch.ones(2))])(silent)
 
     assert ("skipped", "a known kink") == (found.status, found.accepted)
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.autograd.function import once_differentiable
+from verdicts import verdict
 
 from custom_autograd import GradientError, Sample, check, custom_op
 from custom_autograd.core.errors import GradientUnavailable
@@ -156,14 +157,14 @@ def test_a_backward_that_always_raises_fails_whatever_it_says(error):
 def test_a_jvp_that_always_raises_fails(error):
     op = declare(f"jvp_{error}", ERRORS[error], "jvp")
 
-    (result,) = check(op, [Sample(torch.randn(3, 2))], checks=["forward_mode"]).results
+    result = verdict("forward_mode", [Sample(torch.randn(3, 2))])(op)
 
     assert "failed" == result.status
     assert f"forward mode raises {type(ERRORS[error]).__name__}" in result.message
 
 
 def test_an_op_without_a_backward_is_honest():
-    (result,) = check(BARE, [Sample(torch.randn(3, 2))], checks=["contract"]).results
+    result = verdict("contract", [Sample(torch.randn(3, 2))])(BARE)
 
     assert "skipped" == result.status
     assert "no backward is registered" in result.message

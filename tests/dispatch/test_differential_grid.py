@@ -15,7 +15,7 @@ from torch import Tensor
 
 from custom_autograd.dispatch import direct_calls as direct_calls
 from custom_autograd.dispatch.direct_calls import through_dispatcher
-from custom_autograd.native.calls import NativeCalls
+from custom_autograd.native.native_calls import NativeCalls
 from custom_autograd.torch_private.registered_kernels import changes
 
 SLOW = ("compile", "export", "linearize")  # these trace the call, which takes no direct call: a third of the kinds

@@ -1,14 +1,11 @@
 """The check `adjoint` fails a jvp and a backward that are not each other's transpose."""
 
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
-
-def result_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4))], checks=["adjoint"]).results
-    return result
+result_of = verdict("adjoint", lambda make: [Sample(make(4))])
 
 
 class Squared(Function):

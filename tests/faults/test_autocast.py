@@ -5,17 +5,14 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.capabilities.autocast.policies import parse_policy
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.rule_types import Autocast
-from custom_autograd.verification.check import check
 
-
-def result_of(op, seed=0):
-    (result,) = check(op, lambda make: [Sample(make(4, 3), make(3, 4))], checks=["autocast"], seed=seed).results
-    return result
+result_of = verdict("autocast", lambda make: [Sample(make(4, 3), make(3, 4))])
 
 
 @custom_op("faults_autocast::product", reference=True)
@@ -185,20 +182,20 @@ def _from_containers(make):
     ],
 )
 def test_policy_of_an_op_with_containers_passes(op, samples):
-    (result,) = check(op, samples, checks=["autocast"], raise_on_failure=False).results
+    result = verdict("autocast", samples)(op)
 
     assert "passed" == result.status
 
 
 def test_policy_of_arguments_behind_a_star_passes():
     sample = Sample(torch.rand(4), torch.rand(4), torch.rand(4), scale=2.0)
-    (result,) = check(behind_a_star, [sample], checks=["autocast"], raise_on_failure=False).results
+    result = verdict("autocast", [sample])(behind_a_star)
 
     assert "passed" == result.status
 
 
 def test_policy_that_is_not_followed_in_a_container_fails():
-    (result,) = check(ignored_in_containers, _containers, checks=["autocast"], raise_on_failure=False).results
+    result = verdict("autocast", _containers)(ignored_in_containers)
 
     assert ("failed", "the policy is not applied") == (result.status, result.cause)
 

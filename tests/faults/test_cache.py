@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 SETTINGS = SimpleNamespace(factor=2.0)
 FACTORS = [2.0, 3.0]
@@ -38,9 +38,7 @@ HONEST = {
 SETTING = declare("setting", lambda grad: grad * SETTINGS.factor)
 
 
-def result_of(op):
-    (result,) = check(op, [Sample(torch.ones(3))], checks=["cache"]).results
-    return result
+result_of = verdict("cache", [Sample(torch.ones(3))])
 
 
 @pytest.mark.parametrize("name", HONEST)

@@ -2,15 +2,12 @@
 
 import torch
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
-
-def result_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4))], checks=["compiled_autograd"]).results
-    return result
+result_of = verdict("compiled_autograd", lambda make: [Sample(make(4))])
 
 
 @torch.library.custom_op("faults_compiled_autograd::honest", mutates_args=())

@@ -3,16 +3,13 @@
 import pytest
 import torch
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.compiler import COMPILES_RULES_OF_FUNCTIONS
-from custom_autograd.verification.check import check
 
-
-def result_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4))], checks=["compiled_transforms"]).results
-    return result
+result_of = verdict("compiled_transforms", lambda make: [Sample(make(4))])
 
 
 def differs_everywhere(x):
@@ -91,7 +88,7 @@ def test_random_numbers_are_the_same_compiled():
 
 
 def test_integers_are_skipped_with_the_reason():
-    (result,) = check(torch.bitwise_not, [Sample(torch.arange(3))], checks=["compiled_transforms"]).results
+    result = verdict("compiled_transforms", [Sample(torch.arange(3))])(torch.bitwise_not)
 
     assert ("skipped", "no tensor of the sample can have a gradient") == (result.status, result.message)
 

@@ -4,14 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
-
-def result_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4, 3), make(3))], checks=["contract"]).results
-    return result
+result_of = verdict("contract", lambda make: [Sample(make(4, 3), make(3))])
 
 
 class Scaled(Function):

@@ -5,18 +5,16 @@ import random
 
 import torch
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 COUNTER = itertools.count()
 BUFFER = torch.zeros(4)
 LAST = []
 
 
-def result_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4))], checks=["determinism"]).results
-    return result
+result_of = verdict("determinism", lambda make: [Sample(make(4))])
 
 
 @torch.library.custom_op("faults_determinism::drawing", mutates_args=())

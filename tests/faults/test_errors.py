@@ -2,15 +2,14 @@
 
 import pytest
 import torch
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 
 def result_of(op, error=ValueError, match="2 dimensions"):
     samples = [Sample(torch.ones(4, 3)), Sample(torch.ones(4)).raises(error, match=match)]
-    (result,) = check(op, samples, checks=["errors"]).results
-    return result
+    return verdict("errors", samples)(op)
 
 
 def refuses(x):
@@ -73,6 +72,6 @@ def test_error_about_values_that_fake_tensors_do_not_show_is_no_failure():
 
 
 def test_good_samples_are_left_to_the_other_checks():
-    (result,) = check(refuses, [Sample(torch.ones(4, 3))], checks=["errors"]).results
+    result = verdict("errors", [Sample(torch.ones(4, 3))])(refuses)
 
     assert ("skipped", "no sample is declared to raise (Sample.raises)") == (result.status, result.message)

@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 from custom_autograd.verification.harness.targets import target_of
 
 
 def result_of(op, sample=None):
-    (result,) = check(op, [sample or Sample(torch.ones(4))], checks=["export"]).results
-    return result
+    return verdict("export", [sample or Sample(torch.ones(4))])(op)
 
 
 def doubled(x: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 
 def declare(name, fake):
@@ -21,7 +21,7 @@ def declare(name, fake):
 
 
 def message_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
+    result = verdict("fake", lambda make: [Sample(make(4, 3))])(op)
     return result.message if result.status == "failed" else result.status
 
 
@@ -55,14 +55,14 @@ def test_untrue_fake_fails(name):
 
 
 def test_missing_fake_is_skipped_with_its_reason():
-    (result,) = check(MISSING, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
+    result = verdict("fake", lambda make: [Sample(make(4, 3))])(MISSING)
 
     assert "skipped" == result.status
     assert "no fake impl" in result.message
 
 
 def test_size_that_depends_on_data_is_compared_by_dimensions():
-    (result,) = check(torch.nonzero, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
+    result = verdict("fake", lambda make: [Sample(make(4, 3))])(torch.nonzero)
 
     assert "passed" == result.status
 
@@ -72,7 +72,7 @@ def derived_cause(name, kernel, *, reference=None, fake=None):
     op.register_kernel("cpu", kernel)
     if fake is not None:
         op.register_fake(fake)
-    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["fake"]).results
+    result = verdict("fake", lambda make: [Sample(make(4, 3))])(op)
     return result.status, result.cause
 
 

@@ -3,15 +3,14 @@
 import pytest
 import torch
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 
 def result_of(op, shape=(4,)):
-    (result,) = check(op, lambda make: [Sample(make(*shape))], checks=["forward_mode"]).results
-    return result
+    return verdict("forward_mode", lambda make: [Sample(make(*shape))])(op)
 
 
 class Squared(Function):
@@ -157,7 +156,7 @@ def test_a_rule_that_misreads_the_layout_of_a_tangent_fails(op, text):
 
 def test_a_rule_of_two_inputs_that_doubles_expanded_tangents_fails():
     samples = [Sample(torch.rand(4, 3), torch.rand(4, 3))]
-    (result,) = check(doubles_expanded, samples, checks=["forward_mode"]).results
+    result = verdict("forward_mode", samples)(doubles_expanded)
 
     assert "failed" == result.status
     assert "wrong for a tangent expanded along dimension 0: " in result.message

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 
 def samples(make):
@@ -13,8 +13,7 @@ def samples(make):
 
 
 def result_of(op, samples=samples, **options):
-    (result,) = check(op, samples, checks=["gradcheck"], **options).results
-    return result
+    return verdict("gradcheck", samples)(op, **options)
 
 
 class Scaled(Function):

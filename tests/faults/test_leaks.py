@@ -6,14 +6,11 @@ from typing import ClassVar
 import pytest
 import torch
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
-
-def result_of(op, seed=0):
-    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["leaks"], seed=seed).results
-    return result
+result_of = verdict("leaks", lambda make: [Sample(make(4, 3))])
 
 
 class Squared(Function):

@@ -3,16 +3,15 @@
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 
 def result_of(op, *samples):
     samples = samples or (Sample(torch.tensor([0.5, 1.5, 2.0], dtype=torch.float64)),)
-    (result,) = check(op, samples, checks=["nesting"]).results
-    return result
+    return verdict("nesting", samples)(op)
 
 
 class Cube(Function):
@@ -170,7 +169,7 @@ class WrongTwice(torch.autograd.Function):
 
 
 def test_what_the_reference_has_wrong_by_itself_is_not_blamed_on_the_op():
-    (result,) = check(wrong_inside, [Sample(torch.ones(3, dtype=torch.float64))], checks=["nesting"]).results
+    result = verdict("nesting", [Sample(torch.ones(3, dtype=torch.float64))])(wrong_inside)
 
     assert "failed" == result.status
     assert "the reference, called by itself, is wrong there too: an operation of PyTorch in it is, and not the op" == (

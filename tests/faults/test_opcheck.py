@@ -2,9 +2,9 @@
 
 import torch
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 
 @torch.library.custom_op("faults_opcheck::honest", mutates_args=())
@@ -25,8 +25,7 @@ wrong_fake.register_fake(lambda x: x.new_empty(x.shape[0] + 1))
 
 
 def result_of(op, samples=lambda make: [Sample(make(4))]):
-    (result,) = check(op, samples, checks=["opcheck"]).results
-    return result
+    return verdict("opcheck", samples)(op)
 
 
 def test_honest_op_passes():

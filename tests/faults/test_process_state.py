@@ -7,15 +7,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification.check import check
 from custom_autograd.verification.harness import settings
 
-
-def result_of(op):
-    (result,) = check(op, [Sample(torch.randn(3, requires_grad=True))], checks=["process_state"]).results
-    return result
+result_of = verdict("process_state", [Sample(torch.randn(3, requires_grad=True))])
 
 
 def leaving(change):

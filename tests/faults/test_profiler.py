@@ -5,17 +5,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.dispatch import has_python_dispatch
-from custom_autograd.verification.check import check
 from custom_autograd.verification.harness.targets import target_of
 
-
-def result_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["profiler"]).results
-    return result
+result_of = verdict("profiler", lambda make: [Sample(make(4, 3))])
 
 
 @custom_op("faults_profiler::squared")

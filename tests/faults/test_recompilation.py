@@ -2,18 +2,17 @@
 
 import torch
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 state = {"calls": 0}
 
 
 def result_of(op, sample=None):
     sample = sample or Sample(torch.ones(4, 3, requires_grad=True))
-    (result,) = check(op, [sample], checks=["recompilation"]).results
-    return result
+    return verdict("recompilation", [sample])(op)
 
 
 def doubled(x: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 
@@ -60,8 +60,7 @@ def target(call, kernels=None, is_reference=True):
 
 
 def result_of(call, name, **options):
-    (result,) = check(target(call, **options), lambda make: [Sample(make(4, 3))], checks=[name]).results
-    return result
+    return verdict(name, lambda make: [Sample(make(4, 3))])(target(call, **options))
 
 
 def test_equal_values_pass():
@@ -89,7 +88,7 @@ def test_forgotten_factor_that_is_1_in_the_sample_fails():
     made = dataclasses.replace(
         made, arguments=(TargetArgument("x"), TargetArgument("alpha", default=1.0)), kernels={"": made.call}
     )
-    (result,) = check(made, lambda make: [Sample(make(4, 3))], checks=["reference"]).results
+    result = verdict("reference", lambda make: [Sample(make(4, 3))])(made)
 
     assert "alpha=0.7: output 0[" in result.message
     assert "a factor that differs: 1.42857, -1, 0.5, 0.004, ..." == result.cause
@@ -105,7 +104,7 @@ def logarithm(x):
 
 def test_constant_offset_is_not_taken_for_precision():
     made = Target("faults::offset", offset, offset, (TargetArgument("x"),), reference=logarithm, kernels={"": offset})
-    (result,) = check(made, lambda make: [Sample(make(4, 3))], checks=["reference"]).results
+    result = verdict("reference", lambda make: [Sample(make(4, 3))])(made)
 
     assert ("failed", "a constant offset of 0.001") == (result.status, result.cause)
 
@@ -114,7 +113,7 @@ def test_rounding_of_the_reference_itself_is_allowed():
     made = Target(
         "faults::mean", two_pass, two_pass, (TargetArgument("x"),), reference=one_pass, kernels={"": two_pass}
     )
-    (result,) = check(made, lambda make: [Sample(make(64, low=100, high=101))], checks=["reference"]).results
+    result = verdict("reference", lambda make: [Sample(make(64, low=100, high=101))])(made)
 
     assert "passed" == result.status, result.message
 
@@ -135,7 +134,7 @@ def power_with_right_fast_path(x, p=3.0):
 def test_fast_path_of_a_power_of_two_is_looked_at(op, status):
     names = (TargetArgument("x"), TargetArgument("p", default=3.0))
     made = Target(name="faults::power", call=op, full=op, arguments=names, reference=power, kernels={"": op})
-    (result,) = check(made, lambda make: [Sample(make(4), 3.0)], checks=["reference"]).results
+    result = verdict("reference", lambda make: [Sample(make(4), 3.0)])(made)
 
     assert status == result.status, result.message
     assert status == "passed" or "p=2.0: output 0[0] = " in result.message

@@ -3,14 +3,11 @@
 import pytest
 import torch
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
-
-def result_of(op, seed=0):
-    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["saved_hooks"], seed=seed).results
-    return result
+result_of = verdict("saved_hooks", lambda make: [Sample(make(4, 3))])
 
 
 class Squared(Function):

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
 from custom_autograd.op import custom_op
@@ -47,7 +48,7 @@ NEVER_WRITTEN = define("never_written(Tensor(a!) x) -> ()", lambda x: None)
 
 
 def message_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["schema"]).results
+    result = verdict("schema", lambda make: [Sample(make(4, 3))])(op)
     return result.message if result.status == "failed" else result.status
 
 
@@ -88,7 +89,7 @@ def test_declared_write_that_never_happens_fails():
 
 
 def test_views_of_plain_functions_are_no_fault():
-    (result,) = check(lambda x: x.t(), lambda make: [Sample(make(4, 3))], checks=["schema"]).results
+    result = verdict("schema", lambda make: [Sample(make(4, 3))])(lambda x: x.t())
 
     assert "passed" == result.status
 
@@ -104,7 +105,7 @@ def scaled(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def test_op_that_is_tagged_pointwise_and_mixes_rows_fails():
-    (result,) = check(centred, lambda make: [Sample(make(3, 2))], checks=["schema"]).results
+    result = verdict("schema", lambda make: [Sample(make(3, 2))])(centred)
 
     assert "failed" == result.status
     assert result.message.startswith("tagged pointwise, called with the first row alone: output 0[0, 0] = 0, expected ")

@@ -6,14 +6,11 @@ import pytest
 import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
-
-def result_of(op):
-    (result,) = check(op, lambda make: [Sample(make(4))], checks=["second_order"]).results
-    return result
+result_of = verdict("second_order", lambda make: [Sample(make(4))])
 
 
 class Cubed(Function):
@@ -136,7 +133,7 @@ def test_detached_incoming_gradient_is_named():
 
 
 def test_input_that_a_saved_tensor_is_detached_from_is_named():
-    (result,) = check(OneOfTwo, lambda make: [Sample(make(3), make(3))], checks=["second_order"]).results
+    result = verdict("second_order", lambda make: [Sample(make(3), make(3))])(OneOfTwo)
 
     assert "the second derivative by 'a', 'b' is wrong: d grad of b[" in result.message
     assert "depends on 'a', but is disconnected" in result.cause
@@ -144,8 +141,8 @@ def test_input_that_a_saved_tensor_is_detached_from_is_named():
 
 @pytest.mark.parametrize("op", [Detached, HalfDetached, DetachedGradient])
 def test_numbers_and_cause_of_a_large_input_are_those_of_a_direction(op):
-    (small,) = check(op, lambda make: [Sample(make(4))], checks=["second_order"]).results
-    (large,) = check(op, lambda make: [Sample(make(300))], checks=["second_order"]).results
+    small = verdict("second_order", lambda make: [Sample(make(4))])(op)
+    large = verdict("second_order", lambda make: [Sample(make(300))])(op)
 
     assert "'x' is wrong: the derivative of the gradients by " in large.message
     assert " along a direction = " in large.message

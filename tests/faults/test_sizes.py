@@ -5,18 +5,17 @@ import torch
 from expecttest import assert_expected_inline
 from torch import Tensor
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 
 def result_of(call):
     arguments = (TargetArgument("x"), TargetArgument("w"))
     target = Target("faults::scale", call, call, arguments, reference=torch.mul, kernels={"": call})
-    (result,) = check(target, lambda make: [Sample(make(4, 8), make(8))], checks=["sizes"]).results
-    return result
+    return verdict("sizes", lambda make: [Sample(make(4, 8), make(8))])(target)
 
 
 class Scaled(Function):
@@ -79,7 +78,7 @@ def test_sizes_that_the_reference_refuses_are_left_out():
         return x.view(-1, 2).sum(-1)
 
     target = Target("faults::pairs", reference, reference, (TargetArgument("x"),), reference=reference)
-    (result,) = check(target, lambda make: [Sample(make(6))], checks=["sizes"]).results
+    result = verdict("sizes", lambda make: [Sample(make(6))])(target)
 
     assert ("passed", "") == (result.status, result.message)
 
@@ -87,8 +86,7 @@ def test_sizes_that_the_reference_refuses_are_left_out():
 def picky_result(name, reference):
     op = custom_op(f"faults_sizes::{name}", reference=True)(reference)
     op.register_kernel("cpu", raise_for_one_row)
-    (result,) = check(op, [Sample(torch.ones(4, 3))], checks=["sizes"]).results
-    return result
+    return verdict("sizes", [Sample(torch.ones(4, 3))])(op)
 
 
 def raise_for_one_row(x: Tensor) -> Tensor:

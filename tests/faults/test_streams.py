@@ -3,16 +3,14 @@
 import pytest
 import torch
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
 
-def result_of(op):
-    (result,) = check(op, lambda make: [Sample(make(64, 64))], checks=["streams"]).results
-    return result
+result_of = verdict("streams", lambda make: [Sample(make(64, 64))])
 
 
 class Waits(Function):

@@ -6,16 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 from custom_autograd.verification.harness.targets import target_of
 
-
-def result_of(op, seed=0):
-    (result,) = check(op, lambda make: [Sample(make(4, 3))], checks=["subclasses"], seed=seed).results
-    return result
+result_of = verdict("subclasses", lambda make: [Sample(make(4, 3))])
 
 
 @custom_op("faults_subclasses::squared")

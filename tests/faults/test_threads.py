@@ -6,16 +6,12 @@ import time
 import pytest
 import torch
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 from custom_autograd.verification.checks import threads
 
-
-def result_of(op, seed=0, *, isolated=True):
-    report = check(op, lambda make: [Sample(make(4, 3))], checks=["threads"], seed=seed, isolated=isolated)
-    (result,) = report.results
-    return result
+result_of = verdict("threads", lambda make: [Sample(make(4, 3))])
 
 
 class Squared(Function):

@@ -3,15 +3,14 @@
 import pytest
 import torch
 from torch.autograd import Function
+from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.check import check
 
 
 def result_of(op, samples=lambda make: [Sample(make(4), make(4))]):
-    (result,) = check(op, samples, checks=["vmap"]).results
-    return result
+    return verdict("vmap", samples)(op)
 
 
 class Product(Function):

@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 from torch import Tensor
+from verdicts import verdict
 
 from custom_autograd import Sample, check, custom_op
 from custom_autograd.verification.isolation import running
@@ -57,7 +58,7 @@ def test_a_crash_is_an_error_of_its_sample_and_results_before_it_are_kept():
 
 
 def test_the_call_of_a_size_that_no_sample_has_is_named():
-    (crash,) = check(crashes_when_grown, [Sample(torch.ones(2, 3))], checks=["symbolic"]).results
+    crash = verdict("symbolic", [Sample(torch.ones(2, 3))])(crashes_when_grown)
 
     assert "error" == crash.status
     assert "last call: Sample(float32[6, 9])" in crash.message

@@ -10,6 +10,7 @@ from custom_autograd.verification.harness.base import PASSED, Check, Finding, No
 from custom_autograd.verification.harness.differentiable import function_of, reference_of, vector_jacobian
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import scalars, small_values
+from custom_autograd.verification.report.headline import NO_REFERENCE
 
 
 class ReferenceGradients(Check):
@@ -24,7 +25,7 @@ class ReferenceGradients(Check):
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless there is a reference."""
         if target.reference is None:
-            return "no reference is registered (register_reference)"
+            return NO_REFERENCE
         return None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:

@@ -28,6 +28,7 @@ from custom_autograd.verification.harness.differentiable import (
 )
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.report.headline import NO_REFERENCE
 
 
 class Sizes(Check):
@@ -42,7 +43,7 @@ class Sizes(Check):
 
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless there is a reference: it shows which sizes are allowed."""
-        return "no reference is registered (register_reference)" if target.reference is None else None
+        return NO_REFERENCE if target.reference is None else None
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return two findings per variant; those that are refused are left out, but for advice."""

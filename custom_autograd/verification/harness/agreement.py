@@ -21,6 +21,7 @@ from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import is_index
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 from custom_autograd.verification.harness.variants import long_sizes, sizes, tile_sizes, without_dimensions
+from custom_autograd.verification.report.headline import NO_REFERENCE
 
 ROUNDING = 8.0
 """How often the other function's own rounding the op's may be: another order of summation costs a few times as much."""
@@ -37,7 +38,7 @@ TO_SAY = (
 def why_no_reference(target: Target) -> str | None:
     """Return why a target has no reference to be compared with, or None if it has one that is not its only kernel."""
     if target.reference is None:
-        return "no reference is registered (register_reference)"
+        return NO_REFERENCE
     if set(target.kernels.values()) <= {target.reference}:
         return "the reference is the only kernel"
     return None

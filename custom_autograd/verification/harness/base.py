@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from custom_autograd.capabilities.fake import NO_FAKE
-from custom_autograd.core.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.core.errors import (
     FakeUnavailable,
     GradientError,
@@ -158,8 +156,6 @@ REFUSALS = (
     "do not support batching",
     "don't support vmap",
     "we do not yet support",
-    GENERATOR_IN_GRAPH,
-    NO_FAKE,
     "called random operation while in randomness error mode",
     "override the setup_context staticmethod",
     "does not support forward AD",
@@ -170,5 +166,4 @@ REFUSALS = (
     "is not differentiable",
     "Cannot access data pointer of Tensor that doesn't have storage",
 )
-"""What torch says when an op cannot do something, and what is left of our own words behind Dynamo; in an exception that
-the author raises it says nothing."""
+"""What torch says when an op cannot do something; in an exception that the author raises it says nothing."""

@@ -74,7 +74,7 @@ def _loading_of(module: ModuleType, attribute: str) -> list[str]:
         return [line, *([f"op = {root}.{rest}" if rest else f"op = {root}"] if attribute else [])]
     path = Path(str(file)).resolve().as_posix()  # the script may be run from anywhere
     call = f'load("{path}:{attribute}")[0].value' if attribute else f'load("{path}")'
-    return ["from custom_autograd.verification.harness.loading import load", f"op = {call}" if attribute else call]
+    return ["from custom_autograd.verification.harness.op_files import load", f"op = {call}" if attribute else call]
 
 
 def _module_of(value: object) -> ModuleType | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from custom_autograd.core.errors import CheckError
-from custom_autograd.verification.harness.loading import load
+from custom_autograd.verification.harness.op_files import load
 
 OP = """
 import torch
