@@ -154,7 +154,7 @@ OWN = [product, lowered, precise, refuses_mixed]
 
 @pytest.mark.parametrize("op", OWN, ids=lambda op: getattr(op, "__name__", str(op)))
 def test_op_whose_fake_knows_passes(op):
-    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+    assert ["passed"] * 5 == [result_of(op, seed=seed).status for seed in range(5)]
 
 
 @pytest.mark.parametrize(("op", "policy"), [(not_followed, "'lower'"), (output_not_followed, "'keep', output 'lower'")])

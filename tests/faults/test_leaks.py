@@ -61,7 +61,7 @@ def is_positive_kept(x, kept=[]):  # noqa: B006 - the fault: a list that outlive
 
 @pytest.mark.parametrize("op", [Squared, Caches, torch.sin, torch.isnan], ids=lambda op: op.__name__)
 def test_op_that_keeps_nothing_passes(op):
-    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+    assert ["passed"] * 5 == [result_of(op, seed=seed).status for seed in range(5)]
 
 
 def test_list_that_grows_fails():

@@ -107,7 +107,7 @@ def name_of(op):
 
 @pytest.mark.parametrize("op", [asks, fused, per_input, Product, torch.mul], ids=name_of)
 def test_backward_that_does_what_it_promises_passes(op):
-    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+    assert ["passed"] * 5 == [result_of(op, seed=seed).status for seed in range(5)]
 
 
 def test_work_that_nobody_promised_to_leave_out_is_a_number():

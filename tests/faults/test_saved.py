@@ -120,7 +120,7 @@ library.register_autograd(_backward_from_ctx, setup_context=_keep_on_ctx)
 
 @pytest.mark.parametrize("op", [Product, ReadsSign, by_name], ids=lambda op: getattr(op, "__name__", str(op)))
 def test_what_is_saved_and_read_passes(op):
-    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+    assert ["passed"] * 5 == [result_of(op, seed=seed).status for seed in range(5)]
 
 
 def test_the_bytes_saved_are_kept():

@@ -78,7 +78,7 @@ class WaitsForAnother(Squared):
 
 @pytest.mark.parametrize("op", [Squared, torch.sin, torch.nn.functional.gelu], ids=lambda op: op.__name__)
 def test_op_that_shares_nothing_passes(op):
-    assert ["passed"] * 5 == [result_of(op, seed).status for seed in range(5)]
+    assert ["passed"] * 5 == [result_of(op, seed=seed).status for seed in range(5)]
 
 
 def test_shared_workspace_fails():

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from custom_autograd.capabilities.fake import NO_FAKE
 from custom_autograd.core.errors import (
     FakeUnavailable,
     GradientError,
@@ -156,6 +157,7 @@ REFUSALS = (
     "do not support batching",
     "don't support vmap",
     "we do not yet support",
+    NO_FAKE,  # our own: Dynamo keeps only the text of what a fake raises
     "called random operation while in randomness error mode",
     "override the setup_context staticmethod",
     "does not support forward AD",
