@@ -163,6 +163,7 @@ class CustomOp(Handle, Generic[P, R]):
         when: Callable[..., bool] | None = None,
         priority: int = 0,
         layouts: Layouts = None,
+        inline: bool = False,
         replace: bool = False,
     ) -> F:
         """Register a kernel for one or several device types; kernels of different names coexist.
@@ -181,6 +182,7 @@ class CustomOp(Handle, Generic[P, R]):
             layouts: what the kernel relies on, by argument or for all tensors: "contiguous", "contiguous_rows" (the
                 last dimension has stride 1), "channels_last", "channels_last_3d". Other tensors reach it as copies;
                 what it writes to a copy is written back.
+            inline: under `torch.compile` its PyTorch operations and launches of Triton kernels take the op's place.
             replace: the device type may have a kernel of that name.
 
         Returns:
@@ -190,7 +192,7 @@ class CustomOp(Handle, Generic[P, R]):
             RegistrationError: the parameters do not fit the schema, the device type is unknown, the name is taken, or
                 a term cannot be kept.
         """
-        kernel_options = KernelOptions(name, when, priority, layouts)
+        kernel_options = KernelOptions(name, when, priority, layouts, inline)
         return kernels.register(self._record, device_types, fn, kernel_options, replace=replace)
 
     def use_kernel(self, name: str) -> AbstractContextManager[None]:

@@ -51,7 +51,8 @@ def test_a_star_import_brings_the_exported_names():
 
 SIGNATURES = {
     "register_kernel": (
-        "(self, device_types, fn=None, /, *, name=None, when=None, priority=0, layouts=None, replace=False)"
+        "(self, device_types, fn=None, /, *, name=None, when=None, priority=0, layouts=None, "
+        "inline=False, replace=False)"
     ),
     "register_fake": "(self, fn=None, /, *, replace=False)",
     "register_reference": "(self, fn=None, /, *, replace=False)",

@@ -31,12 +31,14 @@ class KernelOptions:
         when: a function of some of the arguments that says whether it takes them.
         priority: a higher one has its turn earlier.
         layouts: the layouts that it relies on, by argument, or one for all.
+        inline: compiled graphs hold what it does in place of the op.
     """
 
     name: Any = None
     when: Any = None
     priority: Any = 0
     layouts: Any = None
+    inline: bool = False
 
 
 def make_kernel(
@@ -65,7 +67,7 @@ def make_kernel(
         )
     when = None if options.when is None else _condition(declaration, options.when, location)
     own = wrap(flat_kernel(declaration, function))
-    return Kernel(device_type, own, location, name, options.priority, when, function, wrap)
+    return Kernel(device_type, own, location, name, options.priority, when, function, wrap, bool(options.inline))
 
 
 def _condition(declaration: Declaration, when: Any, location: str) -> Condition:

@@ -50,12 +50,12 @@ def register(record: OpRecord, effect: Any) -> None:  # Any: torch's EffectType,
     """Register an effect, which replaces the one before.
 
     Raises:
-        RegistrationError: the op is declared with `inline=`.
+        RegistrationError: the op is inlined into compiled graphs.
     """
-    if effect is not None and record.registrations.inline is not None:
+    if effect is not None and record.is_inlined:
         raise record.declaration.origin().error(
             RegistrationError,
-            "an op that is inlined into compiled graphs cannot have an effect: its reference has none",
-            do="leave inline= out of the declaration: the effect then orders the calls of the op",
+            "an op that is inlined into compiled graphs cannot have an effect: what takes its place has none",
+            do="leave inline= out: the effect then orders the calls of the op",
         )
     add(record, Effect(f"register_effect({effect})", effect), replace=True)

@@ -14,7 +14,7 @@ from custom_autograd.core.names import names_of
 from custom_autograd.dispatch import attaching
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rules
-from custom_autograd.registration.capability import Capability
+from custom_autograd.registration.capability import Capability, attach_all
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import key_of_device
 
@@ -43,6 +43,12 @@ def register(
 ) -> F:
     """Register a kernel for each device type."""
     declaration = record.declaration
+    if options.inline and any(one.kind == "effect" and one.settings != "None" for one in record.registrations.all()):
+        raise declaration.origin(location_of(function)).error(
+            RegistrationError,
+            "an op with an effect cannot be inlined into compiled graphs: its kernel has none",
+            do="leave inline= out: the effect then orders the calls of the op",
+        )
     registered = adapter_of(declaration).kernel(function)
     for device_type in (None,) if device_types is None else names_of(device_types):
         rules.check_call(declaration, f"{device_type or 'default'} kernel", registered)
@@ -54,6 +60,8 @@ def register(
         with record.lock:
             record.kernels.add(kernel, replace=replace)
             attaching.attach_device(record, device_type)
+    if options.inline:
+        attach_all(record)
     return function
 
 

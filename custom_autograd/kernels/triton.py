@@ -7,7 +7,10 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from torch.library import wrap_triton
+
 from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.core.launches import are_recorded
 
 
 def triton_kernel(function: Callable[..., Any]) -> TritonKernel:
@@ -41,13 +44,19 @@ class TritonKernel:
         self._compiled: Any = None  # Any: triton has no types here
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:  # Any: Triton's grids are tuples or callables
-        """Return the kernel on a grid, as Triton spells it.
+        """Return the kernel on a grid, as Triton spells it; its launch is recorded where a graph inlines the op.
 
         Raises:
             KernelUnavailable: Triton is not installed.
         """
-        launch: Callable[..., Any] = self.compiled()[grid]
+        kernel = wrap_triton(self.compiled()) if are_recorded() else self.compiled()
+        launch: Callable[..., Any] = kernel[grid]
         return launch
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """Return the function, by which compile caches notice that it changed."""
+        return self.function
 
     def compiled(self) -> Any:  # Any: triton has no types here
         """Return the function under `triton.jit`, once.

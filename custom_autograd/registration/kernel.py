@@ -26,6 +26,7 @@ class Kernel:
         when: its condition, if it has one.
         given: the function as its author wrote it.
         wrap: what makes `function` of `given`.
+        is_inlined: compiled graphs hold what it does in place of the op.
     """
 
     device_type: str | None
@@ -36,6 +37,7 @@ class Kernel:
     when: Condition | None
     given: Function
     wrap: Callable[[Function], Function]
+    is_inlined: bool = False
 
     @property
     def title(self) -> str:

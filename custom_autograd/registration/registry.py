@@ -119,6 +119,11 @@ class OpRecord:
         rule = self.registrations.reference
         return self.declaration.location if rule is None else rule.location
 
+    @property
+    def is_inlined(self) -> bool:
+        """Return True if compiled graphs may hold something else in place of the op."""
+        return self.registrations.inline is not None or any(kernel.is_inlined for kernel in self.kernels.all())
+
     def add(self, new: Registration, *, replace: bool) -> None:
         """Register a rule or a policy; what was generated before is dropped.
 

@@ -56,9 +56,10 @@ class Reader:
             self._add(rule.settings)
             for function in rule.functions:
                 self.read(function, frozenset(), "")
-        reference = record.reference()
-        if reference is not None:
-            self.read(reference, frozenset(), "")
+        inlined = [kernel.given for kernel in record.kernels.all() if kernel.is_inlined]
+        for traced in (record.reference(), *inlined):
+            if traced is not None:
+                self.read(traced, frozenset(), "")
 
     def read(self, value: Any, names: frozenset[str], package: str) -> None:  # Any: whatever a rule reads
         """Read what a rule reaches.
@@ -128,7 +129,7 @@ class Reader:
             self._read_attributes(vars(base), names | {"__call__", "__init__", "__new__"}, names, own)
 
     def _read_instance(self, value: Any, names: frozenset[str], package: str) -> None:
-        plain: Any = unwrap(value) if callable(value) else value
+        plain: Any = unwrap(value) if callable(value) or hasattr(type(value), "__wrapped__") else value
         if isinstance(plain, FunctionType):
             self.read(plain, names, package)
             names |= _names_in(plain.__code__)

@@ -1,4 +1,7 @@
-"""Inlining: compiled graphs hold the reference of an op in place of the op, so that its neighbours can fuse with it.
+"""Inlining: compiled graphs hold what an op does in place of the op, so that its neighbours can fuse with it.
+
+register_kernel(..., inline=True)    the operations and launches of that kernel, where it would run
+custom_op(..., inline="reference")   else the operations of the reference
 
 The op is taken apart where AOTAutograd makes graphs functional, below autograd: gradients are those of the op's rules,
 as everywhere else. `torch.library.triton_op` is taken apart there too. An exported program keeps the op.
@@ -9,30 +12,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
 
-from custom_autograd.capabilities.inlining.results import ReferenceInGraphs
+from custom_autograd.capabilities.inlining.traced import BodyInGraphs, Traced
+from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.core.launches import is_interpreted
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Capability, add
+from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
 from custom_autograd.torch_private.modes import FunctionalTensorMode
+from custom_autograd.values.tensors import first_tensor, tensors_in
 
 REFERENCE = "reference"
 _is_switched_off: ContextVar[bool] = ContextVar("is_switched_off", default=False)
 
 
 class Inlining(Capability):
-    """The reference in place of the op, from `inline="reference"`."""
+    """A kernel or the reference in place of the op."""
 
     name = "inline"
 
     def attach(self, record: OpRecord) -> None:
         """Register the rule for the mode that makes graphs functional, once."""
-        if record.registrations.inline is None or FunctionalTensorMode in record.attached:
+        if not record.is_inlined or FunctionalTensorMode in record.attached:
             return
         assert record.library is not None
         register_torch_dispatch(record.library, record.dispatcher_name.qualifier, FunctionalTensorMode, _rule(record))
@@ -40,6 +48,10 @@ class Inlining(Capability):
 
     def describe(self, record: OpRecord) -> str:
         """Return what compiled graphs hold."""
+        kernels = [kernel for kernel in record.kernels.all() if kernel.is_inlined]
+        if kernels:
+            titles = " and the ".join(f"{kernel.label} ({kernel.location})" for kernel in kernels)
+            return f"registered: compiled graphs hold the {titles}"
         if record.registrations.inline is None:
             return "none: a compiled graph holds the op as one node"
         if record.reference() is None:
@@ -63,14 +75,44 @@ def without_inlining() -> Iterator[None]:
 
 
 def _rule(record: OpRecord) -> Callable[..., Any]:
-    run = enclosed(record.declaration.schema, ReferenceInGraphs(record))
+    run = BodyInGraphs(record)
 
     def rule(
         mode: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # Any: as torch passes it
-        if record.registrations.inline is None or _is_switched_off.get() or torch.compiler.is_exporting():
+        if _is_switched_off.get() or torch.compiler.is_exporting():
             return mode.__torch_dispatch__(function, types, args, kwargs)
-        with mode:
-            return run(*args, **(kwargs or {}))
+        traced = _find_traced(record, args, kwargs or {})
+        if traced is None:
+            return mode.__torch_dispatch__(function, types, args, kwargs)
+        try:
+            with mode:
+                return enclosed(record.declaration.schema, partial(run, traced))(*args, **(kwargs or {}))
+        except KernelUnavailable as error:
+            if traced.kernel is None:
+                raise
+            record.kernels.pass_over(traced.kernel, error)
+        return rule(mode, function, types, args, kwargs)
 
     return rule
+
+
+def _find_traced(record: OpRecord, args: Any, kwargs: Any) -> Traced | None:  # Any: what the schema says
+    """Return what takes the place of a call in a graph, or None if the op stays."""
+    kernel = _find_kernel(record, args, kwargs)
+    if kernel is not None:
+        return Traced(f"{kernel.label}", kernel.location, kernel.function, kernel)
+    if record.registrations.inline is not None:
+        return Traced("reference", record.reference_location, record.reference(), None)
+    return None
+
+
+def _find_kernel(record: OpRecord, args: Any, kwargs: Any) -> Kernel | None:  # Any: as above
+    """Return the kernel that would run, if it is to be inlined."""
+    if is_interpreted() or not any(kernel.is_inlined for kernel in record.kernels.all()):
+        return None
+    like = first_tensor(tensors_in([*args, *kwargs.values()]))
+    for kernel in record.kernels.candidates(None if like is None else like.device.type):
+        if kernel.when is None or kernel.when.refusal(args, kwargs) is None:
+            return kernel if kernel.is_inlined else None
+    return None

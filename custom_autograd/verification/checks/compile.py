@@ -34,7 +34,7 @@ from custom_autograd.verification.harness.targets import Target
 def _ways(target: Target) -> Iterator[tuple[str, bool, bool]]:
     """Yield what a report calls a way to compile, whether shapes are dynamic, and whether the op stays one node."""
     record = record_of(target)
-    is_inlined = record is not None and record.registrations.inline is not None
+    is_inlined = record is not None and record.is_inlined
     for label, is_dynamic in (("static shapes", False), ("dynamic shapes", True)):
         yield label + is_inlined * ", inlined", is_dynamic, False
         if is_inlined:

@@ -1,6 +1,6 @@
-"""The reference of an op in a graph: it returns what the op returns, or raises.
+"""The reference or a kernel of an op in a graph: it returns what the op returns, or raises.
 
-reference -> writes to an argument?              raises
+body      -> writes to an argument?              raises
           -> raises?                             the error says that it is inlined
           -> an argument's memory, or twice one? copied
           -> other strides than the fake's?      copied into those
@@ -9,46 +9,70 @@ reference -> writes to an argument?              raises
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
-from custom_autograd.core.errors import KernelError
+from custom_autograd.core.errors import KernelError, KernelUnavailable
+from custom_autograd.core.launches import recorded
+from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import modes
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 
 
-class ReferenceInGraphs:
-    """Runs the reference of one op on tensors of the mode that makes graphs functional."""
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A function that takes the place of an op in a graph.
+
+    Attributes:
+        label: the words for it in messages: "reference", "cuda kernel".
+        location: file:line of it.
+        function: it; None if there is none.
+        kernel: the kernel that it belongs to, which takes what the schema says; None for the reference.
+    """
+
+    label: str
+    location: str
+    function: Callable[..., Any] | None
+    kernel: Kernel | None
+
+
+class BodyInGraphs:
+    """Runs the reference or a kernel of one op on tensors of the mode that makes graphs functional."""
 
     def __init__(self, record: OpRecord) -> None:
         self._record = record
         self._bind = Binder(record.declaration.schema)
         self._reader = ResultReader(record.declaration, str)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
-        """Return the results of the reference, as the op returns them.
+    def __call__(self, traced: Traced, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+        """Return the results of a function, as the op returns them.
 
         Raises:
-            KernelError: there is no reference, it cannot be traced, or it returns something else than the op.
+            KernelError: there is none, it cannot be traced, or it returns something else than the op.
+            KernelUnavailable: it is a kernel that cannot run in this process.
         """
         record, arguments = self._record, self._bind.arguments(*args, **kwargs)
         before = {id(tensor): modes.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
-        positional, keywords = self._bind.user_call(arguments)
-        result = _traced(record, positional, keywords)
-        _check_writes(record, arguments, before)
-        found = self._reader.read(result, arguments, f"reference, {record.reference_location},")
-        return _as_of_the_op(record, self._bind, arguments, found)
+        if traced.kernel is None:
+            positional, keywords = self._bind.user_call(arguments)
+            result = _run(record, traced, positional, keywords)
+        else:
+            result = _run(record, traced, args, kwargs)
+        if traced.kernel is None:  # of launches, PyTorch often knows no better than that they write to every tensor
+            _check_writes(record, traced, arguments, before)
+        found = self._reader.read(result, arguments, f"{traced.label}, {traced.location},")
+        return _as_of_the_op(record, traced, self._bind, arguments, found)
 
 
-def _traced(record: OpRecord, positional: Sequence[Any], keywords: dict[str, Any]) -> Any:
-    reference: Callable[..., Any] | None = record.reference()
-    if reference is None:
+def _run(record: OpRecord, traced: Traced, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if traced.function is None:
         raise KernelError(
             record.name,
             "a compiler is to inline the reference, and there is none",
@@ -56,35 +80,38 @@ def _traced(record: OpRecord, positional: Sequence[Any], keywords: dict[str, Any
             do="register_reference the op in PyTorch operations, or declare it without inline='reference'",
         )
     try:
-        with torch.no_grad():
-            return reference(*positional, **keywords)
+        with torch.no_grad(), recorded():
+            return traced.function(*args, **kwargs)
+    except KernelUnavailable:
+        raise
     except Exception as error:
+        remedy = "declare the op without inline='reference'" if traced.kernel is None else "register it without inline="
         raise KernelError(
             record.name,
-            "the reference, which is inlined into the compiled graph, raises",
+            f"the {traced.label}, which is inlined into the compiled graph, raises",
             found=f"{type(error).__name__}: {error}",
-            rule=record.reference_location,
+            rule=traced.location,
             declared=record.declaration.location,
-            do="write it in operations that a compiler can trace, or declare the op without inline='reference'",
+            do=f"write it in operations that a compiler can trace, or {remedy}",
         ) from error
 
 
-def _check_writes(record: OpRecord, arguments: dict[str, Any], before: dict[int, int]) -> None:
-    """Raise if a reference wrote to an argument that is not declared as mutated."""
+def _check_writes(record: OpRecord, traced: Traced, arguments: dict[str, Any], before: dict[int, int]) -> None:
+    """Raise if a function wrote to an argument that is not declared as mutated."""
     for argument in record.declaration.schema.tensor_arguments:
         written = (modes.writes_to(one) != before[id(one)] for one in tensors_in([arguments[argument.name]]))
         if not argument.is_mutated and any(written):
             raise KernelError(
                 record.name,
-                f"the reference writes to argument '{argument.name}', which is not declared as mutated",
-                rule=record.reference_location,
+                f"the {traced.label} writes to argument '{argument.name}', which is not declared as mutated",
+                rule=traced.location,
                 declared=record.declaration.location,
                 do=f"compute without writing to it, or declare mutates_args={argument.name!r}",
             )
 
 
-def _as_of_the_op(record: OpRecord, bind: Binder, arguments: dict[str, Any], found: Any) -> Any:
-    """Return the results of a reference as the op returns them: new memory, with the metadata of the fake.
+def _as_of_the_op(record: OpRecord, traced: Traced, bind: Binder, arguments: dict[str, Any], found: Any) -> Any:
+    """Return the results of a function as the op returns them: new memory, with the metadata of the fake.
 
     Raises:
         KernelError: a result has another shape or dtype than that of the fake.
@@ -92,12 +119,12 @@ def _as_of_the_op(record: OpRecord, bind: Binder, arguments: dict[str, Any], fou
     outputs = record.declaration.schema.outputs
     results = list(found) if len(outputs) > 1 else [found]
     taken = {modes.memory_of(tensor) for tensor in tensors_in(list(arguments.values()))} | {None}
-    expected = _expected(record, bind, arguments)
+    expected = _expected(record, traced, bind, arguments)
     for position, output in enumerate(outputs):
         if output.alias_of is None and isinstance(results[position], Tensor):
             results[position] = _own(results[position], taken)
             if expected is not None:
-                results[position] = _laid_out(record, output.name, results[position], expected[position])
+                results[position] = _laid_out(record, traced, output.name, results[position], expected[position])
         elif output.alias_of is None and isinstance(results[position], (list, tuple)):
             results[position] = [_own(one, taken) for one in results[position]]
     return tuple(results) if len(outputs) > 1 else results[0]
@@ -112,14 +139,15 @@ def _own(tensor: Any, taken: set[int | None]) -> Any:  # Any: a tensor, or None 
     return own
 
 
-def _expected(record: OpRecord, bind: Binder, arguments: dict[str, Any]) -> list[Any] | None:
-    """Return what the registered fake returns, one for each output; None if there is none."""
+def _expected(record: OpRecord, traced: Traced, bind: Binder, arguments: dict[str, Any]) -> list[Any] | None:
+    """Return what the fake returns, one for each output; None if the reference is the fake, or there is none."""
     rule = record.registrations.fake
-    if rule is None:
+    fake = rule.function if rule is not None else record.reference() if traced.kernel is not None else None
+    if fake is None:
         return None
     with modes.unrecorded(), torch.no_grad():
         positional, keywords = bind.user_call({name: _behind(value) for name, value in arguments.items()})
-        found = rule.function(*positional, **keywords)
+        found = fake(*positional, **keywords)
     return list(found) if len(record.declaration.schema.outputs) > 1 else [found]
 
 
@@ -129,17 +157,17 @@ def _behind(value: Any) -> Any:  # Any: an argument
     return modes.behind(value) if isinstance(value, Tensor) else value
 
 
-def _laid_out(record: OpRecord, output: str, result: Tensor, expected: Any) -> Tensor:
+def _laid_out(record: OpRecord, traced: Traced, output: str, result: Tensor, expected: Any) -> Tensor:
     """Return a result with the strides that the fake promises."""
     if not isinstance(expected, Tensor):
         return result
     if result.dtype != expected.dtype or _differ(result.shape, expected.shape):
         raise KernelError(
             record.name,
-            f"output '{output}' of the reference, which is inlined, is not what the fake returns",
+            f"output '{output}' of the {traced.label}, which is inlined, is not what the fake returns",
             expected=f"{expected.dtype} {tuple(expected.shape)}",
             found=f"{result.dtype} {tuple(result.shape)}",
-            rule=record.reference_location,
+            rule=traced.location,
             declared=record.declaration.location,
             do="return the same from both: the rest of the graph was made for what the fake returns",
         )
