@@ -272,10 +272,14 @@ def compiled_group(missing: dict[str, str]) -> Cases:
     def ones(grad: bool) -> tuple[Any, ...]:  # powers of other numbers would leave the range of float32
         return tuple(torch.ones(8, requires_grad=grad) for _ in range(2))
 
+    torch._dynamo.config.recompile_limit = 64  # one code object is compiled for each op, backend and mode
+    ops = {"compiled": peers.by_name(), "torch.library compiled": peers.torch_library()}
+    if "C++" not in missing:
+        in_cpp, reason = peers.cpp()
+        ops |= {} if in_cpp is None else {"C++ compiled": in_cpp}
+        missing |= {"C++ compiled": reason} if reason else {}
     cases: Cases = {}
-    for backend, (name, op) in itertools.product(
-        backends, (("compiled", peers.by_name()), ("torch.library compiled", peers.torch_library()))
-    ):
+    for backend, (name, op) in itertools.product(backends, ops.items()):
 
         def chain(x: Tensor, y: Tensor, op: Any = op) -> Tensor:
             for _ in range(CALLS_PER_GRAPH):

@@ -26,6 +26,7 @@ from custom_autograd.torch_private import (
     modes,
     nested,
     observers,
+    overloads,
     preloading,
     schemas,
     storages,
@@ -849,6 +850,31 @@ def test_python_dispatch_hides_an_op_from_profilers(library):
         seen.append("private::p" in {event.key for event in profile.key_averages()})
 
     assert [True, False] == seen
+
+
+def test_an_overload_calls_its_function(library):
+    library.define("function(Tensor x) -> Tensor")
+    library.impl("function", lambda x: x * 2, "CPU")
+    overload, seen = torch.ops.private.function.default, []
+    original = overloads.function_of(overload)
+
+    class Function:
+        def __call__(self, *args, **kwargs):
+            seen.append((args, kwargs))
+            return original(*args, **kwargs)
+
+        def __hash__(self):
+            return hash(original)
+
+    before = hash(overload)
+    overloads.set_function(overload, Function())
+    result = overload(torch.ones(2))
+    overload(x=torch.ones(2))
+
+    assert [2.0, 2.0] == result.tolist()
+    assert [1, 0] == [len(args) for args, _ in seen]
+    assert before == hash(overload)
+    overloads.set_function(overload, original)
 
 
 # ----------------------------------------------------------------------------------------------------------- classes

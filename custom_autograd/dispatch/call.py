@@ -112,6 +112,8 @@ def publish(record: OpRecord) -> None:
     for handle in list(record.uncalled):
         type(handle).__call__ = make_public_call(record)  # type: ignore[method-assign]  # each handle has its own class
         record.uncalled.discard(handle)
+    if record.direct_calls is not None:
+        record.direct_calls.take_over()
 
 
 def make_ready(record: OpRecord) -> None:

@@ -51,6 +51,9 @@ class NativeCalls(Protocol):
     def forget(self) -> None:
         """Forget them all."""
 
+    def take_over(self) -> None:
+        """Take over the calls of the op's handle, once its class has its `__call__`."""
+
 
 when_proven: list[Callable[[OpRecord], None]] = []
 """Called with an op each time that a direct call of it was proven."""
@@ -127,6 +130,11 @@ class DirectCallTable:
         self.last = self.other = NO_DIRECT_CALL
         if self.native is not None:
             self.native.forget()
+
+    def take_over(self) -> None:
+        """Note that the op's handle has its `__call__`."""
+        if self.native is not None:
+            self.native.take_over()
 
     def _remember(self, pattern: Hashable, direct_call: DirectCall, known: tuple[DirectCall, ...], epoch: int) -> None:
         """Note a direct call as the first, unless something was registered since it was proven."""

@@ -31,13 +31,13 @@ def _attach(record: OpRecord, native: ModuleType) -> None:
     table = record.direct_calls
     if not isinstance(table, DirectCallTable) or not table.first or table.native is not None:
         return
-    if "__call__" not in vars(type(record.handle)) or not is_possible(record):
+    if not is_possible(record):
         return
     with record.lock:
         if table.native is None:
             calls = NativeCalls(record, native)
             table.native = calls
-            native.take_over(record.handle, calls.call)
+            calls.take_over()
 
 
 def watch() -> None:

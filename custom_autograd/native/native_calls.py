@@ -23,6 +23,7 @@ from custom_autograd.native.recipes import RecipeFacts, facts_of
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiler import compiling_callback
+from custom_autograd.torch_private.overloads import function_of, set_function
 from custom_autograd.torch_private.registered_kernels import changes
 from custom_autograd.values.results import ResultReader
 
@@ -52,6 +53,8 @@ class NativeCalls:
     def __init__(self, record: OpRecord, native: ModuleType) -> None:
         schema = record.declaration.schema
         self._record = record
+        self._native = native
+        self._has_handle = False
         self._facts: tuple[GeneratedOp, RecipeFacts] | None = None
         self._reader = ResultReader(record.declaration, record.kernels.describe)
         rows = tuple(map(_row, schema.arguments))
@@ -63,10 +66,29 @@ class NativeCalls:
             keywords or None,
         )  # fmt: skip
         self.call = native.Call(rows, len(schema.outputs), visible, written, objects)
+        assert record.overload is not None  # a direct call of it was proven
+        self._overload = record.overload
+        self._function = native.Overload(self.call, function_of(record.overload))
+        set_function(record.overload, self._function)
 
     def forget(self) -> None:
         """Forget all kinds of calls."""
         self.call.forget()
+        self._release_if_moved()
+
+    def take_over(self) -> None:
+        """Take over the calls of the op's handle, once its class has its `__call__`."""
+        handle = self._record.handle
+        if not self._has_handle and "__call__" in vars(type(handle)):
+            self._has_handle = True
+            self._native.take_over(handle, self.call)
+
+    def _release_if_moved(self) -> None:
+        """Leave an overload to the dispatcher that is no longer the op's: it is found by its name."""
+        if self._record.overload is not self._overload:
+            original = self._function.release()
+            if function_of(self._overload) is self._function:
+                set_function(self._overload, original)
 
     def learn(self, call: Any, values: tuple[Any, ...]) -> None:
         """Pass the kind of a call to native code if it has been proven.
@@ -75,6 +97,7 @@ class NativeCalls:
             call: the native object.
             values: the arguments, one for each of the schema.
         """
+        self._release_if_moved()
         if not NativeCalls.are_learnt:
             return
         record, table, epoch = self._record, self._record.direct_calls, changes.count

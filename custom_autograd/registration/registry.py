@@ -41,6 +41,9 @@ class DirectCalls(Protocol):
     def forget(self) -> None:
         """Forget them all: something was registered since they were proven."""
 
+    def take_over(self) -> None:
+        """Note that the op's handle has its `__call__`."""
+
 
 class GeneratedCode(Protocol):
     """The code that is generated from the schema and the rules of one op; see dispatch/generated.py."""

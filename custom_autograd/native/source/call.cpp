@@ -79,6 +79,7 @@ constexpr Py_ssize_t MOST_TENSORS = 64;  // of one call
 PyObject* call_name = nullptr;  // "__call__"
 PyTypeObject CallType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject BoxedType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyTypeObject OverloadType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 // ------------------------------------------------------------------------------------------------- recognising a call
 
@@ -429,7 +430,7 @@ void note_writes(const Call* op, const Values& values) {
   });
 }
 
-PyObject* run(const Call* op, const Kind& kind, const Values& values) {
+PyObject* run(const Call* op, const Kind& kind, const Values& values, bool is_whole) {
   bool is_recording = at::GradMode::is_enabled();
   bool is_recorded = is_recording && kind.recipe;
   THPObjectPtr result;
@@ -443,7 +444,7 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values) {
   if (!is_as_it_should_be(op, kind, result.get(), values)) result = read(op, kind, result, values);
   if (op->written) note_writes(op, values);
   if (is_recorded) record(op, kind, result.get(), values);
-  return returned(op, result);
+  return is_whole ? result.release() : returned(op, result);
 }
 
 // The `__call__` of an object's class.
@@ -473,22 +474,14 @@ PyObject* native_of(PyObject* self) {  // the slot before that of the vectorcall
   return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(self) + Py_TYPE(self)->tp_vectorcall_offset - sizeof(PyObject*));
 }
 
-PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
-  PyObject* native = native_of(self);
-  if (!native) return in_python(self, args, flags, keywords);
-  THPObjectPtr owner(Py_NewRef(native));
-  if (Py_TYPE(native) == &BoxedType) {
-    PyObject* result = call_boxed(reinterpret_cast<Boxed*>(native), args, PyVectorcall_NARGS(flags), keywords);
-    return result ? result : in_python(self, args, flags, keywords);
-  }
-  if (Py_TYPE(native) != &CallType) return in_python(self, args, flags, keywords);
-  auto* op = reinterpret_cast<Call*>(native);
+// The result of a call of a known kind, or null, without an error, for any other call. A whole result has all outputs.
+PyObject* call_known(Call* op, PyObject* const* args, size_t flags, PyObject* keywords, bool is_whole) {
   Values values;
   if (!bind_arguments(op, args, PyVectorcall_NARGS(flags), keywords, values) || !is_plain(op, values) || !is_quiet(op))
-    return in_python(self, args, flags, keywords);
+    return nullptr;
   const Kind* found = find(op, values);
   if (!found) found = look_up(op, values);
-  if (!found) return in_python(self, args, flags, keywords);
+  if (!found) return nullptr;
   KindPointer held(found);
   Lists lists;
   if (op->has_lists) {
@@ -498,9 +491,22 @@ PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyOb
   }
   if (found->record.object != Py_None && !found->recipe && at::GradMode::is_enabled()) {
     THPObjectPtr result(checked(PyObject_Vectorcall(found->record.object, values.data(), op->arguments->size(), nullptr)));
-    return returned(op, result);
+    return is_whole ? result.release() : returned(op, result);
   }
-  return run(op, *found, values);
+  return run(op, *found, values, is_whole);
+}
+
+PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+  PyObject* native = native_of(self);
+  if (!native) return in_python(self, args, flags, keywords);
+  THPObjectPtr owner(Py_NewRef(native));
+  if (Py_TYPE(native) == &BoxedType) {
+    PyObject* result = call_boxed(reinterpret_cast<Boxed*>(native), args, PyVectorcall_NARGS(flags), keywords);
+    return result ? result : in_python(self, args, flags, keywords);
+  }
+  if (Py_TYPE(native) != &CallType) return in_python(self, args, flags, keywords);
+  PyObject* result = call_known(reinterpret_cast<Call*>(native), args, flags, keywords, false);
+  return result ? result : in_python(self, args, flags, keywords);
 }
 
 // The vectorcall of an op or a kernel. Not HANDLE_TH_ERRORS: what warns in here is Python code, which has a handler of its own.
@@ -514,6 +520,87 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* ke
   }
   return nullptr;
 }
+
+// What stands in an overload for the function that calls the dispatcher: that function, but for known kinds of calls.
+struct Overload {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject *call, *original;  // a Call, or null when it is not to be asked any more
+};
+
+Overload* as_overload(PyObject* object) { return reinterpret_cast<Overload*>(object); }
+
+PyObject* call_overload(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+  try {
+    if (as_overload(self)->call) {
+      THPObjectPtr owner(Py_NewRef(as_overload(self)->call));
+      PyObject* result = call_known(reinterpret_cast<Call*>(owner.get()), args, flags, keywords, true);
+      if (result) return result;
+    }
+    THPObjectPtr original(Py_NewRef(as_overload(self)->original));
+    return PyObject_Vectorcall(original.get(), args, flags, keywords);
+  } catch (python_error& error) {
+    error.restore();
+  } catch (...) {
+    set_python_error(std::current_exception());
+  }
+  return nullptr;
+}
+
+// Overload(call, original)
+PyObject* create_overload(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *its_call, *original;
+  if (!PyArg_ParseTuple(args, "O!O", &CallType, &its_call, &original)) return nullptr;
+  PyObject* object = type->tp_alloc(type, 0);
+  if (!object) return nullptr;
+  as_overload(object)->vectorcall = call_overload;
+  as_overload(object)->call = Py_NewRef(its_call);
+  as_overload(object)->original = Py_NewRef(original);
+  return object;
+}
+
+// What this object does not have, the function has; so has its hash, which is that of the overload up to torch 2.13.
+PyObject* overload_getattr(PyObject* self, PyObject* name) {
+  PyObject* found = PyObject_GenericGetAttr(self, name);
+  if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+  PyErr_Clear();
+  return PyObject_GetAttr(as_overload(self)->original, name);
+}
+
+int overload_setattr(PyObject* self, PyObject* name, PyObject* value) {
+  return PyObject_SetAttr(as_overload(self)->original, name, value);
+}
+
+Py_hash_t overload_hash(PyObject* self) { return PyObject_Hash(as_overload(self)->original); }
+
+PyObject* overload_equals(PyObject* self, PyObject* other, int operation) {
+  if (Py_TYPE(self) != &OverloadType) Py_RETURN_NOTIMPLEMENTED;
+  if (Py_TYPE(other) == &OverloadType) other = as_overload(other)->original;
+  return PyObject_RichCompare(as_overload(self)->original, other, operation);
+}
+
+// release(): the function that calls the dispatcher, which is called alone from now on
+PyObject* release_overload(PyObject* self, PyObject*) {
+  PyObject* its_call = std::exchange(as_overload(self)->call, nullptr);
+  Py_XDECREF(its_call);
+  return Py_NewRef(as_overload(self)->original);
+}
+
+int traverse_overload(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(as_overload(self)->call);
+  Py_VISIT(as_overload(self)->original);
+  return 0;
+}
+
+void destroy_overload(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  Py_XDECREF(as_overload(self)->call);
+  Py_XDECREF(as_overload(self)->original);
+  Py_TYPE(self)->tp_free(self);
+}
+
+PyMethodDef overload_methods[] = {
+    {"release", release_overload, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 // tp_call: by way of the vectorcall, but for an object whose slot nobody has filled.
 PyObject* call_with_tuple(PyObject* self, PyObject* args, PyObject* keywords) {
@@ -847,6 +934,20 @@ PyMODINIT_FUNC PyInit_call() {
   BoxedType.tp_new = create_boxed;
   BoxedType.tp_methods = boxed_methods;
   BoxedType.tp_dealloc = destroy_boxed;
+  OverloadType.tp_name = "custom_autograd.native.Overload";
+  OverloadType.tp_basicsize = sizeof(Overload);
+  OverloadType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  OverloadType.tp_vectorcall_offset = offsetof(Overload, vectorcall);
+  OverloadType.tp_call = PyVectorcall_Call;
+  OverloadType.tp_new = create_overload;
+  OverloadType.tp_dealloc = destroy_overload;
+  OverloadType.tp_traverse = traverse_overload;
+  OverloadType.tp_getattro = overload_getattr;
+  OverloadType.tp_setattro = overload_setattr;
+  OverloadType.tp_hash = overload_hash;
+  OverloadType.tp_richcompare = overload_equals;
+  OverloadType.tp_methods = overload_methods;
+  if (PyType_Ready(&OverloadType) < 0) return nullptr;
   if (PyType_Ready(&BoxedType) < 0 || rule_context::make_type() < 0) return nullptr;
   NodeType.tp_getattro = node_getattr;
   torch::autograd::_initFunctionPyTypeObject(NodeType, "custom_autograd.native.CppFunction", node_properties, node_methods);
@@ -856,6 +957,8 @@ PyMODINIT_FUNC PyInit_call() {
   if (PyModule_AddObject(found.get(), "Call", reinterpret_cast<PyObject*>(&CallType)) < 0) return nullptr;
   Py_INCREF(&BoxedType);
   if (PyModule_AddObject(found.get(), "Boxed", reinterpret_cast<PyObject*>(&BoxedType)) < 0) return nullptr;
+  Py_INCREF(&OverloadType);
+  if (PyModule_AddObject(found.get(), "Overload", reinterpret_cast<PyObject*>(&OverloadType)) < 0) return nullptr;
   Py_INCREF(&NodeType);
   if (PyModule_AddObject(found.get(), "Node", reinterpret_cast<PyObject*>(&NodeType)) < 0) return nullptr;
   return found.release();
