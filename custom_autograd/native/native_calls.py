@@ -27,7 +27,7 @@ from custom_autograd.torch_private.overloads import function_of, set_function
 from custom_autograd.torch_private.registered_kernels import changes
 from custom_autograd.values.results import ResultReader
 
-MOST = 16  # arguments and outputs of an op, together: MOST in source/node.h
+MOST = 63  # arguments and outputs of an op, together: MOST in source/node.h
 RULES: dict[str, tuple[str, type]] = {
     "Tensor": ("T", torch.Tensor),
     "Tensor[]": ("L", list),

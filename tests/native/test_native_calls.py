@@ -550,3 +550,53 @@ def test_compiled_autograd_of_lists(fresh_compiler):
     with through_dispatcher():
         expected = gradients()
     assert all(torch.equal(one, other) for one, other in zip(native, expected, strict=True))
+
+
+@pytest.mark.parametrize("count", [20, 60])
+def test_an_op_of_many_arguments(count):
+    """TensorRT-LLM has ops of 51."""
+    numbers = ", ".join(f"float s{index} = {index}.0" for index in range(count - 2))
+
+    def weigh(x, y, *scales):
+        return x * y * sum(scales)
+
+    op = custom_op(f"native::many_{count}", weigh, schema=f"(Tensor x, Tensor y, {numbers}) -> Tensor")
+    names = ", ".join(f"s{index}" for index in range(count - 2))
+    namespace: dict[str, object] = {}
+    exec(
+        f"def rule(grad, x, y, {names}):\n    s = {names.replace(', ', ' + ')}\n    return grad * y * s, grad * x * s",
+        namespace,
+    )
+    op.register_backward(namespace["rule"])
+    x, y = drawn(3, grad=True), drawn(3, grad=True)
+    for _ in range(3):
+        out = op(x, y, 7.0)
+    found = torch.autograd.grad(out.sum(), (x, y))
+
+    total = sum(range(count - 2)) + 7.0
+    assert isinstance(out.grad_fn, library.module.Node)
+    torch.testing.assert_close(found, (y * total, x * total))
+
+
+def test_an_op_of_too_many_arguments_keeps_python():
+    numbers = ", ".join(f"float s{index} = 1.0" for index in range(63))
+    op = custom_op("native::too_many", lambda x, *scales: x * sum(scales), schema=f"(Tensor x, {numbers}) -> Tensor")
+    for _ in range(3):
+        assert torch.equal(torch.full((3,), 63.0), op(torch.ones(3)))
+
+    assert op._record.direct_calls.native is None
+
+
+def test_a_list_among_many_arguments():
+    numbers = ", ".join(f"int s{index} = 1" for index in range(30))
+    op = custom_op(
+        "native::many_list", lambda xs, *scales: sum(xs) * sum(scales), schema=f"(Tensor[] xs, {numbers}) -> Tensor"
+    )
+    op.register_backward(lambda grad, xs: [grad * 30 for _ in xs])
+    xs = [drawn(3, grad=True) for _ in range(20)]
+    for _ in range(3):
+        out = op(xs)
+    found = torch.autograd.grad(out.sum(), xs)
+
+    assert isinstance(out.grad_fn, library.module.Node)
+    torch.testing.assert_close(found, tuple(torch.full((3,), 30.0) for _ in xs))

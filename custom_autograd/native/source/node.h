@@ -25,7 +25,7 @@ using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-constexpr int MOST = 16;  // arguments and outputs of an op, together; Python keeps larger ones to itself
+constexpr int MOST = 63;  // arguments and outputs of an op, together: they are bits of a word
 
 // What is saved: an input or an output, always or for the gradients of some inputs.
 struct Saved {
@@ -165,9 +165,9 @@ struct NativeNode final : Node {
   std::shared_ptr<const Recipe> recipe;
   int inputs = 0;
   bool is_complete = false, is_released = false;
-  std::array<int16_t, MOST> edge_of;   // by input: its edge, or the first of a list; -1 for none
-  std::array<int16_t, MOST> count_of;  // by input: how many tensors it holds; -1 for None in place of a list
-  std::array<int16_t, MOST> width_of;  // by saved value: how many tensors it holds; -1 for None in place of a list
+  c10::SmallVector<int16_t, 8> edge_of;   // by input: its edge, or the first of a list; -1 for none
+  c10::SmallVector<int16_t, 8> count_of;  // by input: how many tensors it holds; -1 for None in place of a list
+  c10::SmallVector<int16_t, 8> width_of;  // by saved value: how many tensors it holds; -1 for None in place of a list
   c10::SmallVector<SavedVariable, 4> saved;
   Held kept;  // a tuple, or nothing
   Held attributes, packed;  // of ctx: a dict of simple ones, or what Python made of those and of the tensors among them
@@ -176,9 +176,9 @@ struct NativeNode final : Node {
   std::vector<torch::autograd::VariableInfo> infos;  // by output, if the rule marked one as not differentiable
 
   explicit NativeNode(std::shared_ptr<const Recipe> its) : recipe(std::move(its)) {
-    edge_of.fill(-1);
-    count_of.fill(0);
-    width_of.fill(1);
+    edge_of.assign(recipe->is_list_input.size(), -1);
+    count_of.assign(recipe->is_list_input.size(), 0);
+    width_of.assign(recipe->saved.size(), 1);
   }
 
   PyObject* kept_tuple() const {  // a new reference
@@ -290,7 +290,8 @@ struct NativeNode final : Node {
 
   variable_list by_rule(const variable_list& grads, const std::vector<Tensor>& values) {
     const Rule& rule = recipe->rule;
-    PyObject* args[2 * MOST + 1] = {nullptr};
+    PyObject* args[2 * MOST + 1];
+    args[0] = args[1] = nullptr;
     int count = 1;
     for (const RuleArgument& one : rule.arguments) {
       if (one.source == RuleArgument::kept)
@@ -305,7 +306,8 @@ struct NativeNode final : Node {
         PyObject_Vectorcall(rule.function, args + 1, positional | PY_VECTORCALL_ARGUMENTS_OFFSET, rule.keywords));
     for (int i = 1; i < count; ++i) Py_DECREF(args[i]);
     noted(result.get());
-    std::array<THPObjectPtr, MOST> taken;
+    c10::SmallVector<THPObjectPtr, 8> taken;
+    taken.resize(rule.inputs.size());
     if (!take_apart(result.get(), taken)) {
       result = checked(PyObject_CallOneArg(rule.read, result.get()));  // a tuple, or an error that says what is wrong
       for (size_t i = 0; i < rule.inputs.size(); ++i) taken[i] = Py_NewRef(PyTuple_GET_ITEM(result.get(), i));
@@ -343,7 +345,9 @@ struct NativeNode final : Node {
     ctx->node = getptr();
     ctx->unpack = unpack_for;
     ctx->check_saved = recipe->drop_in.check_saved;
-    PyObject* args[MOST + 2] = {nullptr, its_context.get()};
+    PyObject* args[MOST + 2];
+    args[0] = nullptr;
+    args[1] = its_context.get();
     int count = 2;
     for (const Tensor& grad : grads) args[count++] = wrapped(grad);
     THPObjectPtr result(PyObject_Vectorcall(
@@ -381,7 +385,7 @@ struct NativeNode final : Node {
 
   // The gradients in what a rule returned, if they are all there: one, a tuple of them, or a dict by name.
   // Owned: a callable among them may change the dict.
-  bool take_apart(PyObject* result, std::array<THPObjectPtr, MOST>& taken) const {
+  bool take_apart(PyObject* result, c10::SmallVectorImpl<THPObjectPtr>& taken) const {
     const auto& inputs = recipe->rule.inputs;
     if (inputs.size() == 1 && is_plain_tensor(result)) {
       taken[0] = Py_NewRef(result);
@@ -435,7 +439,8 @@ struct NativeNode final : Node {
   };
 
   PyObject* quick(const variable_list& grads, const std::vector<Tensor>& values) {
-    PyObject* args[4 * MOST + 1] = {nullptr};
+    PyObject* args[4 * MOST + 1];
+    args[0] = nullptr;
     int count = 1, owned = 1;
     for (const Tensor& grad : grads) args[count++] = wrapped(grad);
     for (const Tensor& value : values) args[count++] = wrapped(value);
@@ -451,7 +456,8 @@ struct NativeNode final : Node {
 
   PyObject* general(const variable_list& grads, const std::vector<Tensor>& values) {
     THPObjectPtr its_context(context(values));
-    PyObject* args[MOST + 1] = {its_context.get()};
+    PyObject* args[MOST + 1];
+    args[0] = its_context.get();
     int count = 1;
     for (const Tensor& grad : grads) args[count++] = wrapped(grad);
     PyObject* result = PyObject_Vectorcall(recipe->general, args, count, nullptr);
