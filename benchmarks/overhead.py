@@ -10,9 +10,13 @@ import argparse
 import datetime
 import json
 import operator
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,7 @@ from custom_autograd.benchmarking.interleaved import Timing, measure
 from custom_autograd.benchmarking.machine import describe_machine
 from custom_autograd.native.loading import library
 
-NAMES = ["call", *GROUPS, "compiled"]
+NAMES = ["call", *GROUPS, "compiled", "import"]
 TARGETS = (  # ours, the peer, how their ratio has to compare, with what in which mode
     ("by name", "torch.library", "<=", {"no grad": 0.22, "forward": 0.32, "forward + backward": 0.62}),
     ("drop-in", "torch.library", "<=", {"no grad": 0.22, "forward": 0.37, "forward + backward": 0.67}),
@@ -80,6 +84,26 @@ def measure_group(group: str, missing: dict[str, str], seconds: float) -> dict[s
     return measure(GROUPS[group](), seconds=seconds)
 
 
+IMPORT = """
+import gc, time, torch
+gc.disable()
+start = time.process_time()
+from custom_autograd import custom_op
+print(time.process_time() - start)
+"""
+
+
+def import_time() -> dict[str, float]:
+    """The shortest of ten imports in processes of their own, where torch is imported and the collector is off."""
+    command = [sys.executable, "-c", IMPORT]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    with tempfile.TemporaryDirectory() as cache:
+        environment["PYTHONPYCACHEPREFIX"] = cache
+        run = partial(subprocess.run, command, capture_output=True, text=True, check=True, env=environment)
+        found = [run().stdout for _ in range(10)]
+    return {"milliseconds": round(1000 * min(map(float, found)), 1)}
+
+
 def run(groups: list[str], seconds: float, *, left_out: dict[str, str]) -> dict[str, Any]:
     """Measures the groups, except the peers left out for a reason, and describes the machine."""
     torch.set_num_threads(1)
@@ -87,7 +111,7 @@ def run(groups: list[str], seconds: float, *, left_out: dict[str, str]) -> dict[
     if "native calls" not in missing:
         library.load()
     timings: dict[str, Timing] = {}
-    for group in groups:
+    for group in [one for one in groups if one != "import"]:
         timings |= measure_group(group, missing, seconds)
     if torch.cuda.is_available() and "call" in groups:
         cuda = {f"cuda {name}": work for name, work in call_group(missing, "cuda").items()}
@@ -100,6 +124,7 @@ def run(groups: list[str], seconds: float, *, left_out: dict[str, str]) -> dict[
         "native calls": "native calls" not in missing,
         "timings": {name: asdict(timing) for name, timing in timings.items()},
         "ratios": ratios(timings),
+        "import": import_time() if "import" in groups else {},
         "not measured": missing,
     }
 
@@ -129,6 +154,8 @@ def main() -> None:
     for row in found["ratios"]:
         target = f"{row['comparison']:>2} {row['target']}  {'holds' if row['holds'] else 'MISSED'}"
         print(f"{row['ours']:12} / {row['peer']:26} {row['mode']:20} {row['ratio']:.3f}  {target}")
+    for name, milliseconds in found["import"].items():
+        print(f"import: {milliseconds} {name}")
     for name, reason in found["not measured"].items():
         print(f"not measured: {name}: {reason}")
     text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"

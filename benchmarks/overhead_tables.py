@@ -11,6 +11,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # the module beside this file
 
+import overhead_plot
 from recorded_runs import put_between, read_recorded, table, version_of
 
 ROOT = Path(__file__).parents[1]
@@ -20,11 +21,15 @@ MODES = ("no grad", "forward", "forward + backward")
 PEERS = {
     "torch.mul": "`torch.mul` itself",
     "by name": "op with a backward bound by name",
+    "by name, C++ kernel": "the same with a kernel in C++",
+    "by name, C++ kernel and rule": "the same with kernel and rule in C++",
     "drop-in": "op with `register_autograd`",
     "overload": "its overload, as compiled graphs call it",
     "torch.library": "`torch.library.custom_op`",
     "torch.library overload": "its overload",
     "triton_op": "`torch.library.triton_op`",
+    "define and impl": "`define` and `impl`",
+    "define and impl, Function outside": "the same in an `autograd.Function`",
     "raw Library": "raw `Library` op with an `autograd.Function`",
     "Function, forward(ctx)": "`autograd.Function`, `forward(ctx, ...)`",
     "Function, setup_context": "`autograd.Function`, `setup_context`",
@@ -35,6 +40,12 @@ KINDS = {
     "optional and list": "an optional tensor, a list of two tensors",
     "two kinds in turns": "two calls in turns, of vectors and of matrices",
 }
+GRAPHS = {
+    "compiled": "op with a backward bound by name",
+    "torch.library compiled": "`torch.library.custom_op`",
+    "C++ compiled": "C++ op with C++ autograd",
+}
+BACKENDS = ("aot_eager", "inductor")
 LEVELS = {"validation full": "`full`", "validation cheap": "`cheap`", "validation off": "`off`"}
 
 
@@ -53,6 +64,25 @@ def calls(recorded: list[dict[str, Any]]) -> str:
     where = f"{machine['cpu']}, threads: {machine['threads']}, Python {machine['python']}"
     tables.append(f"Measured on {recorded[0]['date']}: {where}, no GPU.")
     return "\n\n".join(tables)
+
+
+def graphs(recorded: list[dict[str, Any]]) -> str:
+    """Return the times of one of many calls in a compiled graph."""
+    tables = []
+    for one in recorded:
+        rows = [
+            [name, *(_times(one, f"{key}, {backend}")[mode] for backend in BACKENDS for mode in (0, 1))]
+            for key, name in GRAPHS.items()
+        ]
+        heads = [f"{backend}, {mode}" for backend in BACKENDS for mode in MODES[:2]]
+        tables.append(table([f"PyTorch {torch_of(one)}, µs per call in a graph", *heads], rows))
+    return "\n\n".join(tables)
+
+
+def imports(recorded: list[dict[str, Any]]) -> str:
+    """Return how long the import takes."""
+    found = [f"{one['import']['milliseconds']:.0f} ms with PyTorch {torch_of(one)}" for one in recorded]
+    return f"Importing `custom_op` after `torch` takes {' and '.join(found)}, without Python's garbage collector."
 
 
 def levels(recorded: list[dict[str, Any]]) -> str:
@@ -81,7 +111,7 @@ def ratios(recorded: list[dict[str, Any]]) -> str:
     return table(heads, rows)
 
 
-TABLES = {"calls": calls, "ratios": ratios, "levels": levels, "kinds": kinds}
+TABLES = {"calls": calls, "ratios": ratios, "levels": levels, "kinds": kinds, "graphs": graphs, "imports": imports}
 
 
 def page() -> str:
@@ -94,8 +124,10 @@ def page() -> str:
 
 
 def write_page() -> None:
-    """Write the tables into the page."""
+    """Write the tables into the page, and the plot beside it."""
     DOCUMENT.write_text(page(), encoding="utf-8")
+    recorded = read_recorded(RESULTS)
+    overhead_plot.draw(recorded, PEERS, MODES, [torch_of(one) for one in recorded])
 
 
 def _times(recorded: dict[str, Any], name: str) -> list[str]:

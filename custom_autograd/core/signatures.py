@@ -14,7 +14,7 @@ def find_signature(function: Callable[..., Any]) -> inspect.Signature | None:  #
     Returns:
         None for what does not say: some builtins, and functions of another language.
     """
-    if hasattr(function, "written_in"):
+    if hasattr(function, "written_in") and not hasattr(function, "__signature__"):
         return None
     try:
         signature = inspect.signature(function)

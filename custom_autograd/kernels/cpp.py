@@ -10,6 +10,7 @@ first call -> library in the cache? -> load -> kernel(...) from now on
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,8 +22,10 @@ from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.native_kernels import Operator
+from custom_autograd.kernels.cpp_definitions import find_definition
 from custom_autograd.kernels.lazy import LazyKernel, thread_lock
 from custom_autograd.torch_private.registered_kernels import names_in
+from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
 
 
 def cpp_kernel(
@@ -83,6 +86,22 @@ class CppKernel(LazyKernel):
     def written_in(self) -> str:
         """Return the source and the function, for messages."""
         return f"{self.source.name}, '{self.function}'"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """Return the parameters in the source's `m.def`, by which a registration is checked; nothing is built.
+
+        Raises:
+            AttributeError: the text of the source does not show them.
+        """
+        try:
+            definition = find_definition(self.source, self.function)
+            arguments = parse_schema(f"{self.function}{definition}")[0] if definition else None
+        except (OSError, RuntimeError) as error:  # they are shown when the source is built
+            raise AttributeError(str(error)) from error
+        if arguments is None:
+            raise AttributeError(f"{self.source.name} does not show the parameters of {self.function!r}")
+        return inspect.Signature([_parameter(argument) for argument in arguments])
 
     def __repr__(self) -> str:
         return f"cpp_kernel({str(self.source)!r}, {self.function!r})"
@@ -168,3 +187,10 @@ def load_library(path: Path) -> None:
         raise KernelUnavailable(
             path.name, "the library cannot be loaded", found=found, rule=str(path), do=advice
         ) from error
+
+
+def _parameter(argument: ParsedValue) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY if argument.is_keyword_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(
+        argument.name, kind, default=argument.default if argument.has_default else inspect.Parameter.empty
+    )

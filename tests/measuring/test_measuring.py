@@ -62,7 +62,7 @@ def test_a_quick_run_has_every_peer_in_every_mode_or_says_why_not(quick_run):
     timings = quick_run["timings"]
     measured = {name.split(" | ")[0] for name in timings}
 
-    assert {"date", "machine", "native calls", "timings", "ratios", "not measured"} == set(quick_run)
+    assert {"date", "machine", "native calls", "timings", "ratios", "import", "not measured"} == set(quick_run)
     assert "--quick builds nothing" == quick_run["not measured"]["C++"]
     assert {"torch.mul", "by name", "drop-in", "torch.library", "overload", "raw Library"} <= measured
     recording = measured - {"define and impl"}  # that op has no autograd

@@ -21,6 +21,14 @@ def test_the_tables_of_the_page_are_those_of_the_recorded_runs(overhead_tables):
     assert overhead_tables.page() == overhead_tables.DOCUMENT.read_text(encoding="utf-8")
 
 
+def test_the_plot_of_the_page_is_of_the_recorded_runs(overhead_tables):
+    plot = overhead_tables.overhead_plot
+    recorded = overhead_tables.read_recorded(overhead_tables.RESULTS)
+
+    assert f"../_static/{plot.FILE.name}" in overhead_tables.DOCUMENT.read_text(encoding="utf-8")
+    assert plot.digest_of(recorded) in plot.FILE.read_text(encoding="utf-8")
+
+
 def test_the_pinned_and_the_newest_torch_are_recorded(overhead_tables):
     recorded = overhead_tables.read_recorded(overhead_tables.RESULTS)
     versions = [overhead_tables.torch_of(one) for one in recorded]
