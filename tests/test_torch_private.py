@@ -21,6 +21,7 @@ from custom_autograd.torch_private import (
     definitions,
     dispatch,
     edges,
+    fakes,
     functions,
     guards,
     modes,
@@ -850,6 +851,15 @@ def test_python_dispatch_hides_an_op_from_profilers(library):
         seen.append("private::p" in {event.key for event in profile.key_averages()})
 
     assert [True, False] == seen
+
+
+def test_a_fake_without_symbols():
+    def fake(x):
+        return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+    assert (2,) == fakes.call_without_symbols(torch.empty_like, torch.ones(2)).shape
+    with pytest.raises(fakes.SizeDependsOnDataError):
+        fakes.call_without_symbols(fake, torch.ones(2))
 
 
 def test_an_overload_calls_its_function(library):

@@ -108,7 +108,8 @@ class DropIn:
         vars(context).update(attributes)
         context.custom_autograd_saved = ctx.to_save or ()
         context.custom_autograd_materializes = False  # torch does so itself
-        attributes.clear()
+        for name in [name for name, value in attributes.items() if type(value) not in SIMPLE]:
+            del attributes[name]  # a function that is kept may read the others on ctx
         ctx.to_save, saved = pack(context)
         setattr(ctx, SAVED_VALUES, saved)
 

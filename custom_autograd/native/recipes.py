@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from custom_autograd.autograd.context import SIMPLE, Context, SavedValues, check_saved, pack
@@ -101,6 +102,7 @@ class DropInFacts:
         simple: types of attributes of ctx that cannot hold a tensor.
         pack: attributes, saved tensors, materializes -> all tensors, the saved values of the rest.
         check_saved: raises for what cannot be saved.
+        metadata: shapes, dtypes and devices of the outputs of a kernel.
         read: makes a tuple of one gradient per input of anything else that the backward returned, or raises.
         note: adds a note to an error that a rule raised.
     """
@@ -110,6 +112,7 @@ class DropInFacts:
     simple: tuple[type, ...]
     pack: Any
     check_saved: Any
+    metadata: Any
     read: Any
     note: Any
 
@@ -161,6 +164,7 @@ def _drop_in_of(generated: GeneratedOp, forget: Callable[[], None]) -> DropInFac
         simple=tuple(SIMPLE),
         pack=partial(_pack, generated, forget),
         check_saved=check_saved,
+        metadata=_metadata_of,
         read=drop_in.in_order,
         note=helpers["note_0"],
     )
@@ -273,16 +277,32 @@ def _context(
     return context  # type: ignore[no-any-return]  # it is one
 
 
+class Metadata(NamedTuple):
+    """Metadata of an output, as the graph gives it."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+
+def _metadata_of(result: Tensor | tuple[Tensor, ...]) -> tuple[Metadata, ...]:
+    outputs = result if isinstance(result, tuple) else (result,)
+    return tuple([Metadata(one.shape, one.dtype, one.device) for one in outputs])
+
+
 def _set_attributes(
     context: Any,
     attributes: dict[str, Any] | None,
     packed: SavedValues | None,
     count: int,
     materializes: bool,  # native code passes it
+    metadata: tuple[Metadata, ...] | None,
 ) -> None:
     """Set what a drop-in setup_context kept (Any: of any type) on a ctx, and what `grad_fn` shows of it."""
     values = packed or SavedValues(attributes or {}, (), None, count, materializes)
     setattr(context, SAVED_VALUES, values)
+    if metadata is not None:
+        context.set_outputs(metadata)
     for name, value in (attributes or {}).items():
         if not hasattr(context, name):
             setattr(context, name, value)

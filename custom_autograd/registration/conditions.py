@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import show
 
@@ -40,6 +42,8 @@ class Condition:
             answer = self.function(**{name: values[name] for name in self.names})
         except KernelUnavailable as error:
             return first_line(error)
+        if isinstance(answer, torch.SymBool):
+            answer = bool(answer)  # a graph is guarded by it
         if type(answer) is not bool:
             problem = "the function given as when= returns no bool"
             raise KernelError(self.op, problem, expected="a bool", found=show(answer), rule=self.location)

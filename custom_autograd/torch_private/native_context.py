@@ -34,6 +34,10 @@ class NativeContext:
         self.next_functions = node.next_functions
         self._input_metadata = node._input_metadata
 
+    def set_outputs(self, metadata: Sequence[Any]) -> None:  # Any: with shape, dtype and device
+        """Replace the metadata of the outputs: the graph has none of those that carry no gradient."""
+        self._input_metadata = metadata
+
     def name(self) -> str:
         """Return the name of the node."""
         name: str = self._node.name()

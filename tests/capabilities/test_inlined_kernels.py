@@ -1,6 +1,7 @@
 """`register_kernel(..., inline=True)`: compiled graphs hold what a kernel does in place of the op."""
 
 import contextlib
+import functools
 import json
 import subprocess
 import sys
@@ -87,6 +88,39 @@ def test_the_kernel_that_would_run_is_inlined_if_it_is_to_be():
 
     assert "inlined_kernels.conditional.default" not in graphs_of(op, torch.ones(4))[0]
     assert "inlined_kernels.conditional.default" in graphs_of(op, torch.ones(3))[0]
+
+
+def test_arguments_that_equal_their_defaults_reach_kernel_and_condition():
+    schema = "(Tensor x, float k=3.0, *, int n=1) -> Tensor"
+    op = custom_op("inlined_kernels::scaled", lambda x, k, *, n: x * k * n, schema=schema)
+    op.register_fake(lambda x, k, *, n: torch.empty_like(x))
+    op.register_kernel("cpu", lambda x, k=7.0, *, n=9: x * k * n, inline=True, when=lambda k, n: k == 3.0 and n == 1)
+
+    def run(x):
+        return op(x) + op(x, 3.0) + op(x, n=1)
+
+    assert not any(name.startswith("inlined_kernels") for name in graphs_of(run, torch.ones(3))[0])
+    assert [9.0] * 3 == torch.compile(run, backend="aot_eager", fullgraph=True)(torch.ones(3)).tolist()
+
+
+@pytest.mark.parametrize("is_dynamic", [None, True])
+def test_a_condition_on_a_symbolic_size_is_a_guard(is_dynamic):
+    op = declare("symbolic", lambda x: x * 100, name="even", when=lambda x: x.shape[0] % 2 == 0)
+    run = torch.compile(lambda x: op(x), backend="aot_eager", fullgraph=True, dynamic=is_dynamic)
+
+    assert [100.0, 3.0, 100.0, 3.0] == [run(torch.ones(size))[0].item() for size in (4, 5, 6, 7)]
+
+
+def test_a_fake_that_asks_for_a_symbol():
+    op = custom_op("inlined_kernels::chosen", lambda x: x[x > 0], schema="(Tensor x) -> Tensor")
+    op.register_fake(lambda x: x.new_empty(torch.library.get_ctx().new_dynamic_size()))
+    op.register_kernel("cpu", lambda x: x[x > 0], inline=True)
+    x = torch.tensor([1.0, -1.0, 2.0])
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        found = torch.compile(lambda x: op(x) * 2, backend="aot_eager", fullgraph=True)(x)
+
+    assert [2.0, 4.0] == found.tolist()
 
 
 def test_a_kernel_goes_before_the_reference():
@@ -236,6 +270,36 @@ def test_a_kernel_is_part_of_the_key_of_compile_caches():
     other.register_kernel("cpu", triple, replace=True)
 
     assert fingerprint(other._record) != before  # it is not inlined
+
+
+def test_what_wraps_a_kernel_and_what_it_imports_is_part_of_the_key(imports_of, monkeypatch):
+    monkeypatch.syspath_prepend(str(imports_of))
+    (imports_of / "a_constant.py").write_text("VALUE = 1")
+
+    def scaled(factor):
+        @functools.wraps(triple)
+        def kernel(x):
+            return triple(x) * factor
+
+        return kernel
+
+    def importing(x):
+        import a_constant
+
+        return x * a_constant.VALUE
+
+    def key(kernel):
+        return fingerprint(declare("wrapped", kernel)._record)
+
+    assert key(scaled(1)) == key(scaled(1)) != key(scaled(2))
+    before = key(importing)
+    (imports_of / "a_constant.py").write_text("VALUE = 2")
+    assert before != key(importing)  # its file
+    import a_constant
+
+    imported = key(importing)
+    a_constant.VALUE = 3
+    assert imported != key(importing)
 
 
 def test_check_compiles_both_ways():

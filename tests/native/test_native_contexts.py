@@ -188,6 +188,111 @@ def test_an_output_that_is_marked_has_no_graph(materializes):
         assert found[0][1] is None
 
 
+@pytest.mark.parametrize("keeps", [None, [1]], ids=["simple", "packed"])
+def test_an_output_of_integers_is_zeros_of_its_own_shape(keeps):
+    found = []
+
+    def two(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 1, x.argsort()[None].expand(2, -1).clone()
+
+    def setup(ctx, inputs, output):
+        ctx.keeps = keeps
+
+    def backward(ctx, *grads):
+        found.append((grads[1].shape, grads[1].dtype))
+        return grads[0]
+
+    op = declare("integers_" + ("packed" if keeps else "simple"), setup, backward, two)
+    x = drawn(3)
+    for _ in range(4):
+        op(x)[0].sum().backward()
+
+    assert [((2, 3), torch.int64)] * 4 == found
+
+
+def test_a_ctx_is_one_object_from_the_call_to_the_backward():
+    seen = {}
+
+    def setup(ctx, inputs, output):
+        seen[ctx] = inputs[2]
+        assert () == ctx.saved_tensors
+
+    def backward(ctx, grad):
+        assert ("oneBackward", True) == (ctx.name(), ctx.needs_input_grad[0])
+        ctx.needs_input_grad = (False,)
+        assert (False,) == ctx.needs_input_grad
+        return grad * seen[ctx] * ctx.later, None, None
+
+    op = declare("one", setup, backward)
+    x = drawn(3)
+    out = called(op, x, drawn(3), 2.0)
+    list(seen)[-1].later = 5.0
+    out.sum().backward()
+
+    torch.testing.assert_close(x.grad, torch.full_like(x, 10))
+    contexts = [weakref.ref(ctx) for ctx in seen]
+    seen.clear()
+    del out
+    gc.collect()
+    assert [None] * 3 == [ctx() for ctx in contexts]
+
+
+def test_what_a_backward_sets_on_ctx_is_collected():
+    def backward(ctx, grad):
+        ctx.me, ctx.read = ctx, lambda: ctx.saved_tensors
+        return gradients(ctx, grad)
+
+    op = declare("sets", save, backward)
+
+    def run():
+        x = drawn(3)
+        called(op, x, drawn(3)).sum().backward(retain_graph=True)
+        return weakref.ref(x)
+
+    seen = run()
+    gc.collect()
+    assert seen() is None
+
+
+def test_a_backward_sets_how_undefined_gradients_arrive_next():
+    found = []
+
+    def two(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 1, x * 2
+
+    def backward(ctx, *grads):
+        found.append(grads[1] is None)
+        ctx.set_materialize_grads(value=False)
+        return grads[0]
+
+    out, _ = called(declare("sets_materialize", lambda *_: None, backward, two), drawn(3))
+    out.sum().backward(retain_graph=True)
+    out.sum().backward()
+
+    assert [False, True] == found
+
+
+def test_a_function_that_is_kept_reads_numbers_on_ctx():
+    def setup(ctx, inputs, output):
+        ctx.factor = 5.0
+        ctx.apply = lambda tensor: tensor * ctx.factor
+
+    op = declare("closure", setup, lambda ctx, grad: (ctx.apply(grad), None, None))
+    for _ in range(4):
+        x = drawn(3)
+        op(x, drawn(3)).sum().backward()
+        torch.testing.assert_close(x.grad, torch.full_like(x, 5))
+
+
+def test_a_second_backward_that_reads_what_was_not_saved_raises():
+    op = declare("unsaved", lambda *_: None, lambda ctx, grad: (grad, None, None) if ctx.saved_tensors == () else None)
+    out = called(op, drawn(3), drawn(3))
+    out.sum().backward()
+
+    with pytest.raises(RuntimeError, match="a second time"):
+        out.sum().backward()
+
+
 def test_no_graph_is_recorded_while_the_context_is_set_up():
     def setup(ctx, inputs, output):
         assert not torch.is_grad_enabled()

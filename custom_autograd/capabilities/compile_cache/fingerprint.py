@@ -11,12 +11,15 @@ It is not complete: an environment variable, say, or a file that a rule reads wh
 
 from __future__ import annotations
 
+import dis
 import hashlib
+import importlib.util
 import itertools
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -96,14 +99,14 @@ class Reader:
             return
         if isinstance(value, (staticmethod, classmethod)):
             value = value.__func__
-        plain: Any = unwrap(value)
-        code = getattr(plain, "__code__", None)
-        own = _package_of(plain)
-        if code is None or self._is_foreign(own, package):
-            return
-        self._read_code(plain, code, own or package)
-        if isinstance(value, MethodType):
-            self.read(value.__self__, _names_in(code), own or package)
+        for plain in _wrappers_of(value):  # a decorator's function, and what it wraps
+            code = getattr(plain, "__code__", None)
+            own = _package_of(plain)
+            if code is None or self._is_foreign(own, package):
+                continue
+            self._read_code(plain, code, own or package)
+            if isinstance(value, MethodType):
+                self.read(value.__self__, _names_in(code), own or package)
 
     def _read_code(self, function: Any, code: CodeType, package: str) -> None:
         if not self._is_new(code):
@@ -113,6 +116,22 @@ class Reader:
         names = _names_in(code)
         for value in _referenced(function, names):
             self.read(value, names, package)
+        for name in _imports_in(code):
+            self._read_import(name, names, package)
+
+    def _read_import(self, name: str, names: frozenset[str], package: str) -> None:
+        """Read a module that code imports when it runs, or its file if it has not run yet."""
+        if self._is_foreign(_root_of(name), package):
+            return
+        module = sys.modules.get(name)
+        if module is not None:
+            self._read_module(module, names, package)
+            return
+        try:
+            spec = importlib.util.find_spec(name)
+            self._add(THIS_PROCESS if spec is None or spec.origin is None else Path(spec.origin).read_text("utf-8"))
+        except (ImportError, OSError, ValueError):
+            self._add(THIS_PROCESS)
 
     def _read_module(self, module: ModuleType, names: frozenset[str], package: str) -> None:
         """Read the attributes that code names; of torch, the ops that it names."""
@@ -214,6 +233,21 @@ def _pieces(code: CodeType) -> Iterator[bytes]:
             yield from _pieces(constant)
         else:
             yield repr(list(_items(constant)) if isinstance(constant, frozenset) else constant).encode()
+
+
+def _wrappers_of(value: Any) -> Iterator[Any]:
+    """Yield the functions between a callable and what it wraps at last, the outermost first."""
+    plain: Any = unwrap(value)
+    while value is not plain and hasattr(value, "__wrapped__"):
+        yield value
+        value = value.__wrapped__
+    yield plain
+
+
+def _imports_in(code: CodeType) -> list[str]:
+    """Return the absolute names of the modules that code imports."""
+    found = {str(one.argval) for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"}
+    return sorted(name for name in found if name)
 
 
 def _referenced(function: Any, names: frozenset[str]) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from custom_autograd.calls.bind import Binder
 from custom_autograd.capabilities.inlining.traced import BodyInGraphs, Traced
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.launches import is_interpreted
@@ -112,7 +113,9 @@ def _find_kernel(record: OpRecord, args: Any, kwargs: Any) -> Kernel | None:  # 
     if is_interpreted() or not any(kernel.is_inlined for kernel in record.kernels.all()):
         return None
     like = first_tensor(tensors_in([*args, *kwargs.values()]))
+    bind = Binder(record.declaration.schema)
+    positional, keywords = bind.user_call(bind.arguments(*args, **kwargs))  # the dispatcher leaves out defaults
     for kernel in record.kernels.candidates(None if like is None else like.device.type):
-        if kernel.when is None or kernel.when.refusal(args, kwargs) is None:
+        if kernel.when is None or kernel.when.refusal(positional, keywords) is None:
             return kernel if kernel.is_inlined else None
     return None

@@ -21,7 +21,7 @@ from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.launches import recorded
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private import modes
+from custom_autograd.torch_private import fakes, modes
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 
@@ -60,11 +60,8 @@ class BodyInGraphs:
         """
         record, arguments = self._record, self._bind.arguments(*args, **kwargs)
         before = {id(tensor): modes.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
-        if traced.kernel is None:
-            positional, keywords = self._bind.user_call(arguments)
-            result = _run(record, traced, positional, keywords)
-        else:
-            result = _run(record, traced, args, kwargs)
+        positional, keywords = self._bind.user_call(arguments)
+        result = _run(record, traced, positional, keywords)
         if traced.kernel is None:  # of launches, PyTorch often knows no better than that they write to every tensor
             _check_writes(record, traced, arguments, before)
         found = self._reader.read(result, arguments, f"{traced.label}, {traced.location},")
@@ -147,7 +144,10 @@ def _expected(record: OpRecord, traced: Traced, bind: Binder, arguments: dict[st
         return None
     with modes.unrecorded(), torch.no_grad():
         positional, keywords = bind.user_call({name: _behind(value) for name, value in arguments.items()})
-        found = fake(*positional, **keywords)
+        try:
+            found = fakes.call_without_symbols(fake, *positional, **keywords)
+        except fakes.SizeDependsOnDataError:
+            return None
     return list(found) if len(record.declaration.schema.outputs) > 1 else [found]
 
 

@@ -299,9 +299,8 @@ void mark_view(const Tensor& tensor, int differentiable) {
 // Runs the setup_context of rules with a ctx, as `Function.forward` does: before there is a graph.
 THPObjectPtr set_up(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
   const DropIn& rules = kind.recipe->drop_in;
-  THPObjectPtr context(
-      reinterpret_cast<PyObject*>(make_context(static_cast<int>(op->arguments->size()), kind.requires_grad, nullptr)));
-  reinterpret_cast<RuleContext*>(context.get())->check_saved = rules.check_saved;
+  int count = static_cast<int>(op->arguments->size());
+  THPObjectPtr context(reinterpret_cast<PyObject*>(make_context(count, kind.requires_grad, rules.check_saved)));
   if (rules.setup == Py_None) return context;
   THPObjectPtr inputs(as_tuple(op, values));
   PyObject* args[] = {nullptr, context.get(), inputs.get(), result};
@@ -314,15 +313,18 @@ THPObjectPtr set_up(const Call* op, const Kind& kind, PyObject* result, const Va
 
 // Takes over what a setup_context kept, when the outputs belong to the node.
 void keep(NativeNode* node, const NodePointer& owner, const DropIn& rules, RuleContext* context) {
-  node->materializes = context->materializes;
-  THPObjectPtr saved(context->saved ? Py_NewRef(context->saved) : checked(PyTuple_New(0)));
+  THPObjectPtr saved(context->saved ? std::exchange(context->saved, nullptr) : checked(PyTuple_New(0)));
+  Py_CLEAR(context->fixed);
   if (rules.are_simple(context->attributes)) {
-    node->attributes = Held(context->attributes);
+    node->rule_context = Held(reinterpret_cast<PyObject*>(context));
+    context->node = WeakNode(owner);
+    context->unpack = NativeNode::unpack_for;
   } else {
     THPObjectPtr packed(checked(PyObject_CallFunctionObjArgs(
         rules.pack, context->attributes, saved.get(), context->materializes ? Py_True : Py_False, nullptr)));
     saved = Py_NewRef(PyTuple_GET_ITEM(packed.get(), 0));
     node->packed = Held(PyTuple_GET_ITEM(packed.get(), 1));
+    node->packed_materializes = context->materializes;
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(saved.get()); ++i) {
     PyObject* one = PyTuple_GET_ITEM(saved.get(), i);
@@ -373,10 +375,13 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
     return kind.recipe->is_differentiable_output[i] && torch::autograd::isDifferentiableType(tensor.scalar_type()) &&
         !is_among(output(i), fixed);
   };
-  if (fixed)
-    for (int i = 0; i < op->outputs; ++i) node->infos.emplace_back(THPVariable_Unpack(output(i)));
   int differentiable = 0;
   for (int i = 0; i < op->outputs; ++i) differentiable += is_differentiable(i, THPVariable_Unpack(output(i)));
+  if (context && differentiable < op->outputs) {  // the graph knows nothing of the others
+    for (int i = 0; i < op->outputs; ++i) node->infos.emplace_back(THPVariable_Unpack(output(i)));
+    THPObjectPtr metadata(checked(PyObject_CallOneArg(rules->metadata, result)));
+    node->metadata = Held(metadata.get());
+  }
   for (int i = 0; i < op->outputs; ++i) {
     const Tensor& tensor = THPVariable_Unpack(output(i));
     if (is_differentiable(i, tensor)) {
@@ -826,6 +831,11 @@ PyObject* node_getattr(PyObject* self, PyObject* name) {
     return nullptr;
   }
   Raised raised;
+  if (node->rule_context.object) {
+    found = PyObject_GenericGetAttr(node->rule_context.object, name);
+    if (found) return found;
+    PyErr_Clear();
+  }
   THPObjectPtr context(node->context({}));
   found = PyObject_GetAttr(context.get(), name);
   if (!found && PyErr_ExceptionMatches(PyExc_AttributeError)) raised.restore();

@@ -1,15 +1,20 @@
-// The ctx of rules in the style of `torch.library`: of one `setup_context(ctx, inputs, output)`, or of one backward.
+// The ctx of rules in the style of `torch.library`: one for each call, from `setup_context(ctx, inputs, output)` on. The
+// node owns it, and it refers to the node weakly: what a rule sets on it is seen by Python's collector.
 #pragma once
 #include "python.h"
 #include "versions.h"
 
+#include <torch/csrc/autograd/python_cpp_function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
 struct RuleContext {
   PyObject_HEAD
-  PyObject *attributes, *weak;  // __dict__, shared by all of one call
+  PyObject *attributes, *weak;  // __dict__
   PyObject *saved, *fixed;      // what save_for_backward and mark_non_differentiable were given: tuples, or null
-  PyObject* check_saved;        // raises for what cannot be saved; borrowed from the recipe of the node
-  PyObject* (*unpack)(torch::autograd::Node&);  // of a backward: its saved tensors
-  NodePointer node;             // of a backward; empty in setup_context
+  PyObject* given_needs;        // what a rule set needs_input_grad to, or null
+  PyObject* check_saved;        // raises for what cannot be saved
+  PyObject* (*unpack)(torch::autograd::Node&);  // the saved tensors of the node
+  WeakNode node;                // empty in setup_context
   uint64_t needs;               // by input, as bits
   int inputs;
   bool materializes;
@@ -17,13 +22,13 @@ struct RuleContext {
 
 inline PyTypeObject RuleContextType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-inline RuleContext* make_context(int inputs, uint64_t needs, PyObject* attributes) {
+inline RuleContext* make_context(int inputs, uint64_t needs, PyObject* check_saved) {
   auto* context = reinterpret_cast<RuleContext*>(checked(RuleContextType.tp_alloc(&RuleContextType, 0)));
-  new (&context->node) NodePointer();
+  new (&context->node) WeakNode(no_node());
   context->inputs = inputs;
   context->needs = needs;
   context->materializes = true;
-  context->attributes = Py_XNewRef(attributes);
+  context->check_saved = Py_NewRef(check_saved);
   return context;
 }
 
@@ -59,21 +64,24 @@ inline PyObject* mark(PyObject* self, PyObject* tensors) {
 }
 
 // set_materialize_grads(value)
-inline PyObject* materialize(PyObject* self, PyObject* value) {
-  int is_wanted = PyObject_IsTrue(value);
-  if (is_wanted < 0) return nullptr;
+inline PyObject* materialize(PyObject* self, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"value", nullptr};
+  int is_wanted;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "p", const_cast<char**>(names), &is_wanted)) return nullptr;
   of(self)->materializes = is_wanted != 0;
   Py_RETURN_NONE;
 }
 
 inline PyObject* saved_tensors(PyObject* self, void*) {
   HANDLE_TH_ERRORS
-  if (of(self)->node) return of(self)->unpack(*of(self)->node);
-  return of(self)->saved ? Py_NewRef(of(self)->saved) : checked(PyTuple_New(0));
+  NodePointer node = of(self)->node.lock();
+  if (!node && of(self)->unpack) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);  // the graph is gone
+  return node ? of(self)->unpack(*node) : checked(PyTuple_New(0));
   END_HANDLE_TH_ERRORS
 }
 
 inline PyObject* needs_input_grad(PyObject* self, void*) {
+  if (of(self)->given_needs) return Py_NewRef(of(self)->given_needs);
   PyObject* tuple = PyTuple_New(of(self)->inputs);
   if (!tuple) return nullptr;
   for (int i = 0; i < of(self)->inputs; ++i)
@@ -81,10 +89,36 @@ inline PyObject* needs_input_grad(PyObject* self, void*) {
   return tuple;
 }
 
+inline int set_needs(PyObject* self, PyObject* value, void*) {
+  PyObject* before = std::exchange(of(self)->given_needs, Py_XNewRef(value));
+  Py_XDECREF(before);
+  return 0;
+}
+
+// What a ctx does not have, its node may: name(), next_functions, metadata, ...
+inline PyObject* get_attribute(PyObject* self, PyObject* name) {
+  PyObject* found = PyObject_GenericGetAttr(self, name);
+  if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+  HANDLE_TH_ERRORS
+  Raised raised;
+  NodePointer node = of(self)->node.lock();
+  if (node) {
+    THPObjectPtr shown(checked(torch::autograd::functionToPyObject(node)));
+    found = PyObject_GenericGetAttr(shown.get(), name);
+    if (found) return found;
+    PyErr_Clear();
+  }
+  raised.restore();
+  return nullptr;
+  END_HANDLE_TH_ERRORS
+}
+
 inline int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(of(self)->attributes);
   Py_VISIT(of(self)->saved);
   Py_VISIT(of(self)->fixed);
+  Py_VISIT(of(self)->given_needs);
+  Py_VISIT(of(self)->check_saved);
   return 0;
 }
 
@@ -92,6 +126,7 @@ inline int clear(PyObject* self) {
   Py_CLEAR(of(self)->attributes);
   Py_CLEAR(of(self)->saved);
   Py_CLEAR(of(self)->fixed);
+  Py_CLEAR(of(self)->given_needs);
   return 0;
 }
 
@@ -99,7 +134,8 @@ inline void destroy(PyObject* self) {
   PyObject_GC_UnTrack(self);
   if (of(self)->weak) PyObject_ClearWeakRefs(self);
   clear(self);
-  of(self)->node.~NodePointer();
+  Py_CLEAR(of(self)->check_saved);
+  of(self)->node.~WeakNode();
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -107,12 +143,13 @@ inline PyMethodDef methods[] = {
     {"save_for_backward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(save)), METH_FASTCALL, nullptr},
     {"save_for_forward", do_nothing, METH_VARARGS, nullptr},
     {"mark_non_differentiable", mark, METH_VARARGS, nullptr},
-    {"set_materialize_grads", materialize, METH_O, nullptr},
+    {"set_materialize_grads", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(materialize)),
+     METH_VARARGS | METH_KEYWORDS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 inline PyGetSetDef properties[] = {
     {"saved_tensors", saved_tensors, nullptr, nullptr, nullptr},
-    {"needs_input_grad", needs_input_grad, nullptr, nullptr, nullptr},
+    {"needs_input_grad", needs_input_grad, set_needs, nullptr, nullptr},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
@@ -122,7 +159,7 @@ inline int make_type() {
   RuleContextType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
   RuleContextType.tp_dictoffset = offsetof(RuleContext, attributes);
   RuleContextType.tp_weaklistoffset = offsetof(RuleContext, weak);
-  RuleContextType.tp_getattro = PyObject_GenericGetAttr;
+  RuleContextType.tp_getattro = get_attribute;
   RuleContextType.tp_setattro = PyObject_GenericSetAttr;
   RuleContextType.tp_traverse = traverse;
   RuleContextType.tp_clear = clear;

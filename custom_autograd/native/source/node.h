@@ -54,6 +54,7 @@ struct Rule {
 // The rules of `register_autograd`, which see a ctx. All held by the recipe's facts.
 struct DropIn {
   PyObject *function = nullptr, *setup = nullptr, *read = nullptr, *note = nullptr, *pack = nullptr, *check_saved = nullptr;
+  PyObject* metadata = nullptr;  // of outputs
   std::vector<PyObject*> simple;  // types of attributes that can hold no tensor
 
   // Whether an attribute of ctx can hold no tensor, and can be kept where Python's collector does not see it.
@@ -130,6 +131,7 @@ struct Recipe {
     drop_in.note = attribute(given, "note").object;
     drop_in.pack = attribute(given, "pack").object;
     drop_in.check_saved = attribute(given, "check_saved").object;
+    drop_in.metadata = attribute(given, "metadata").object;
     Held types = attribute(given, "simple");
     drop_in.simple = items(types);
   }
@@ -170,8 +172,9 @@ struct NativeNode final : Node {
   c10::SmallVector<int16_t, 8> width_of;  // by saved value: how many tensors it holds; -1 for None in place of a list
   c10::SmallVector<SavedVariable, 4> saved;
   Held kept;  // a tuple, or nothing
-  Held attributes, packed;  // of ctx: a dict of simple ones, or what Python made of those and of the tensors among them
-  bool materializes = true;
+  Held metadata;  // of outputs, if the graph does not know that of all; for Python
+  bool packed_materializes = true;
+  Held rule_context, packed;  // the ctx, or what Python made of one with tensors and objects among its attributes
   std::vector<bool> is_saved_output;  // of a rule with a ctx, by saved tensor
   std::vector<torch::autograd::VariableInfo> infos;  // by output, if the rule marked one as not differentiable
 
@@ -181,15 +184,28 @@ struct NativeNode final : Node {
     width_of.assign(recipe->saved.size(), 1);
   }
 
+  RuleContext* own_context() const { return reinterpret_cast<RuleContext*>(rule_context.object); }
+
+  bool materializes() const { return rule_context.object ? own_context()->materializes : packed_materializes; }
+
   PyObject* kept_tuple() const {  // a new reference
     if (recipe->drop_in.function)
       return checked(Py_BuildValue(
-          "OOnO", attributes.object ? attributes.object : Py_None, packed.object ? packed.object : Py_None,
-          static_cast<Py_ssize_t>(saved.size()), materializes ? Py_True : Py_False));
+          "OOnOO", rule_context.object && own_context()->attributes ? own_context()->attributes : Py_None,
+          packed.object ? packed.object : Py_None, static_cast<Py_ssize_t>(saved.size()),
+          materializes() ? Py_True : Py_False, metadata.object ? metadata.object : Py_None));
     return kept.object ? Py_NewRef(kept.object) : checked(PyTuple_New(0));
   }
 
   std::string name() const override { return recipe->name; }
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+  // The ctx refers to the node weakly, and what is referred to is not destroyed before that: so the node gives it up.
+  void release_resources() override {
+    Held gone(std::move(rule_context));
+    Node::release_resources();
+  }
+#endif
 
   // What is saved is guarded by the GIL and not by a lock: hooks that unpack it may ask for it themselves.
   void release_variables() override {
@@ -237,8 +253,8 @@ struct NativeNode final : Node {
   variable_list apply(variable_list&& grads) override {
     pybind11::gil_scoped_acquire gil;
     if (recipe->drop_in.function) {
-      if (materializes) fill(grads);
-      if (!packed.object && !are_lazy(grads)) return by_context(grads);
+      if (materializes()) fill(grads);
+      if (!packed.object) return by_context(grads);
     }
     std::vector<Tensor> values = unpacked();
     Running running(this, &values);
@@ -331,20 +347,17 @@ struct NativeNode final : Node {
   }
 
   static PyObject* unpack_for(Node& node) {
-    auto values = static_cast<NativeNode&>(node).unpacked();
+    auto& self = static_cast<NativeNode&>(node);
+    if (self.is_released) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+    auto values = self.unpacked();
     return wrapped_tuple(values, values.size());
   }
 
-  // A rule that sees a ctx: one for each backward, with the attributes of the call's.
-  variable_list by_context(const variable_list& grads) {
-    uint64_t needed = 0;
-    for (int i = 0; i < inputs; ++i) needed |= uint64_t(is_needed(i)) << i;
-    if (!attributes.object) attributes = Held(THPObjectPtr(checked(PyDict_New())).get());
-    THPObjectPtr its_context(reinterpret_cast<PyObject*>(make_context(inputs, needed, attributes.object)));
-    auto* ctx = reinterpret_cast<RuleContext*>(its_context.get());
-    ctx->node = getptr();
-    ctx->unpack = unpack_for;
-    ctx->check_saved = recipe->drop_in.check_saved;
+  // A rule that sees a ctx.
+  variable_list by_context(variable_list& grads) {
+    for (Tensor& grad : grads)
+      if (grad.defined() && (grad.is_neg() || grad.is_conj())) grad = grad.resolve_conj().resolve_neg();
+    THPObjectPtr its_context(Py_NewRef(rule_context.object));
     PyObject* args[MOST + 2];
     args[0] = nullptr;
     args[1] = its_context.get();

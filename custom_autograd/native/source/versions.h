@@ -5,6 +5,9 @@
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 using NodePointer = c10::intrusive_ptr<torch::autograd::Node>;
+using WeakNode = c10::weak_intrusive_ptr<torch::autograd::Node>;
+
+inline WeakNode no_node() { return WeakNode(NodePointer()); }
 
 template <class T, class... Args>
 c10::intrusive_ptr<T> make_node(Args&&... args) {
@@ -12,6 +15,9 @@ c10::intrusive_ptr<T> make_node(Args&&... args) {
 }
 #else
 using NodePointer = std::shared_ptr<torch::autograd::Node>;
+using WeakNode = std::weak_ptr<torch::autograd::Node>;
+
+inline WeakNode no_node() { return WeakNode(); }
 
 template <class T, class... Args>
 std::shared_ptr<T> make_node(Args&&... args) {
