@@ -51,6 +51,9 @@ class NativeCalls(Protocol):
     def forget(self) -> None:
         """Forget them all."""
 
+    def expect(self) -> None:
+        """Note that a new one has been proven."""
+
     def take_over(self) -> None:
         """Take over the calls of the op's handle, once its class has its `__call__`."""
 

@@ -29,7 +29,10 @@ def _attach(record: OpRecord, native: ModuleType) -> None:
     from custom_autograd.native.native_calls import NativeCalls, is_possible  # where native calls run
 
     table = record.direct_calls
-    if not isinstance(table, DirectCallTable) or not table.first or table.native is not None:
+    if not isinstance(table, DirectCallTable) or not table.first:
+        return
+    if table.native is not None:
+        table.native.expect()
         return
     if not is_possible(record):
         return

@@ -76,6 +76,10 @@ class NativeCalls:
         self.call.forget()
         self._release_if_moved()
 
+    def expect(self) -> None:
+        """Ask for the kind of the next call: a new one has been proven."""
+        self.call.expect()
+
     def take_over(self) -> None:
         """Take over the calls of the op's handle, once its class has its `__call__`."""
         handle = self._record.handle

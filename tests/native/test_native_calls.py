@@ -578,6 +578,20 @@ def test_an_op_of_many_arguments(count):
     torch.testing.assert_close(found, (y * total, x * total))
 
 
+def test_a_new_kind_is_learnt_after_many_calls_of_unknown_ones():
+    op = custom_op("native::many_misses", lambda x: x * 2, schema="(Tensor x) -> Tensor")
+    x = drawn(3)
+    op(x)
+    with through_dispatcher():
+        for _ in range(100):
+            op(x)
+    op(x)  # proven
+    before = known(op)
+    op(x)
+
+    assert (0, 1) == (before, known(op))
+
+
 def test_an_op_of_too_many_arguments_keeps_python():
     numbers = ", ".join(f"float s{index} = 1.0" for index in range(63))
     op = custom_op("native::too_many", lambda x, *scales: x * sum(scales), schema=f"(Tensor x, {numbers}) -> Tensor")

@@ -682,6 +682,12 @@ PyObject* forget(PyObject* object, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// A kind was proven that is not known here yet: the next call asks for it.
+PyObject* expect(PyObject* object, PyObject*) {
+  reinterpret_cast<Call*>(object)->misses = 0;
+  Py_RETURN_NONE;
+}
+
 PyObject* count_kinds(PyObject* object, PyObject*) {
   return PyLong_FromSize_t(reinterpret_cast<Call*>(object)->kinds->size());
 }
@@ -787,6 +793,7 @@ void destroyed(PyObject* object) {
 PyMethodDef methods[] = {
     {"add", add, METH_VARARGS, nullptr},
     {"forget", forget, METH_NOARGS, nullptr},
+    {"expect", expect, METH_NOARGS, nullptr},
     {"count_kinds", count_kinds, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 

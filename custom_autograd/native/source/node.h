@@ -167,21 +167,28 @@ struct NativeNode final : Node {
   std::shared_ptr<const Recipe> recipe;
   int inputs = 0;
   bool is_complete = false, is_released = false;
-  c10::SmallVector<int16_t, 8> edge_of;   // by input: its edge, or the first of a list; -1 for none
-  c10::SmallVector<int16_t, 8> count_of;  // by input: how many tensors it holds; -1 for None in place of a list
-  c10::SmallVector<int16_t, 8> width_of;  // by saved value: how many tensors it holds; -1 for None in place of a list
+  int16_t few[24];  // room for the next three, where an op has few arguments
+  std::unique_ptr<int16_t[]> many;
+  int16_t* edge_of;   // by input: its edge, or the first of a list; -1 for none
+  int16_t* count_of;  // by input: how many tensors it holds; -1 for None in place of a list
+  int16_t* width_of;  // by saved value: how many tensors it holds; -1 for None in place of a list
   c10::SmallVector<SavedVariable, 4> saved;
   Held kept;  // a tuple, or nothing
+  Held rule_context, packed;  // the ctx, or what Python made of one with tensors and objects among its attributes
   Held metadata;  // of outputs, if the graph does not know that of all; for Python
   bool packed_materializes = true;
-  Held rule_context, packed;  // the ctx, or what Python made of one with tensors and objects among its attributes
   std::vector<bool> is_saved_output;  // of a rule with a ctx, by saved tensor
   std::vector<torch::autograd::VariableInfo> infos;  // by output, if the rule marked one as not differentiable
 
   explicit NativeNode(std::shared_ptr<const Recipe> its) : recipe(std::move(its)) {
-    edge_of.assign(recipe->is_list_input.size(), -1);
-    count_of.assign(recipe->is_list_input.size(), 0);
-    width_of.assign(recipe->saved.size(), 1);
+    size_t inputs_of_op = recipe->is_list_input.size(), rows = recipe->saved.size();
+    if (2 * inputs_of_op + rows > std::size(few)) many.reset(new int16_t[2 * inputs_of_op + rows]);
+    edge_of = many ? many.get() : few;
+    count_of = edge_of + inputs_of_op;
+    width_of = count_of + inputs_of_op;
+    std::fill(edge_of, count_of, int16_t(-1));
+    std::fill(count_of, width_of, int16_t(0));
+    std::fill(width_of, width_of + rows, int16_t(1));
   }
 
   RuleContext* own_context() const { return reinterpret_cast<RuleContext*>(rule_context.object); }
