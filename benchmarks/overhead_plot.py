@@ -50,6 +50,6 @@ def draw(recorded: list[dict[str, Any]], names: dict[str, str], modes: tuple[str
     for label, key in zip(panels[0].get_yticklabels(), names, strict=True):
         label.set_fontweight("bold" if key in OWN else "normal")
     panels[0].invert_yaxis()
-    panels[-1].legend(frameon=False, loc="lower right", fontsize=8)
+    panels[0].legend(frameon=False, loc="upper right", fontsize=8)
     figure.savefig(FILE, metadata={"Date": None, "Description": digest_of(recorded)})
     plt.close(figure)
