@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from custom_autograd.autograd.context import SIMPLE, Context, SavedValues, check_saved, pack
-from custom_autograd.autograd.drop_in import SAVED_VALUES
 from custom_autograd.autograd.vjp import Step
 from custom_autograd.dispatch.generated import GeneratedOp
+from custom_autograd.native.context_facts import DropInFacts, drop_in_facts_of, set_attributes
 from custom_autograd.torch_private.compiled_backward import trace_backward
 from custom_autograd.torch_private.functions import name_of_nodes
 from custom_autograd.torch_private.native_context import NativeContext, running_context
@@ -92,31 +88,6 @@ class RuleFacts:
     note: Any
 
 
-@dataclass(frozen=True, slots=True)
-class DropInFacts:
-    """Facts for native code about rules that see a ctx.
-
-    Attributes:
-        function: the backward: ctx, gradients -> a gradient for each input.
-        setup: ctx, inputs, output -> None; or None.
-        simple: types of attributes of ctx that cannot hold a tensor.
-        pack: attributes, saved tensors, materializes -> all tensors, the saved values of the rest.
-        check_saved: raises for what cannot be saved.
-        metadata: shapes, dtypes and devices of the outputs of a kernel.
-        read: makes a tuple of one gradient per input of anything else that the backward returned, or raises.
-        note: adds a note to an error that a rule raised.
-    """
-
-    function: Any
-    setup: Any
-    simple: tuple[type, ...]
-    pack: Any
-    check_saved: Any
-    metadata: Any
-    read: Any
-    note: Any
-
-
 def facts_of(generated: GeneratedOp, forget: Callable[[], None]) -> RecipeFacts:
     """Return facts for native code about the nodes that generated code records.
 
@@ -149,45 +120,8 @@ def facts_of(generated: GeneratedOp, forget: Callable[[], None]) -> RecipeFacts:
         context=partial(_context, generated, tuple(writer.saved_values)),
         trace=trace_backward,
         rule=_sole_rule_of(generated),
-        drop_in=_drop_in_of(generated, forget),
+        drop_in=drop_in_facts_of(generated, forget),
     )
-
-
-def _drop_in_of(generated: GeneratedOp, forget: Callable[[], None]) -> DropInFacts | None:
-    drop_in = generated.derivatives.drop_in
-    if drop_in is None or generated.has_wrapped_backward:
-        return None
-    helpers = drop_in.helpers()
-    return DropInFacts(
-        function=helpers["rule_0"],
-        setup=helpers.get("setup"),
-        simple=tuple(SIMPLE),
-        pack=partial(_pack, generated, forget),
-        check_saved=check_saved,
-        metadata=_metadata_of,
-        read=drop_in.in_order,
-        note=helpers["note_0"],
-    )
-
-
-# NOTE [attributes of ctx that Python's collector must see]
-# A native node keeps attributes of ctx where the collector does not see them, and an object among them may lead back to
-# the node: the graph would never be freed. So the calls of an op whose setup_context keeps such objects, or tensors as
-# attributes, record nodes of Python from then on.
-def _pack(
-    generated: GeneratedOp,
-    forget: Callable[[], None],
-    attributes: Mapping[str, Any],
-    saved: tuple[Tensor | None, ...],
-    materializes: bool,  # native code passes it
-) -> tuple[tuple[Tensor | None, ...], SavedValues]:
-    """Return all tensors that a ctx holds, and the rest; Any: whatever the user keeps."""
-    generated.has_native_node = False
-    forget()
-    context = Context(())
-    vars(context).update(attributes)
-    context.custom_autograd_saved, context.custom_autograd_materializes = saved, materializes
-    return pack(context)
 
 
 def _sole_rule_of(generated: GeneratedOp) -> RuleFacts | None:
@@ -268,44 +202,13 @@ def _context(
         if writer.saves_lists():
             context.saved_lengths = list(map(_length, lengths[1], map(writer.is_list, writer.saved_tensors)))
     if generated.derivatives.drop_in is not None:
-        _set_attributes(context, *kept)
+        set_attributes(context, *kept)
     else:
         for name, value in zip(names, kept, strict=True):
             setattr(context, f"kept_{name}", value)
     if is_traced:  # Dynamo reads it, and cannot ask the graph
         context.known = generated.derivatives.known_of(context)
     return context  # type: ignore[no-any-return]  # it is one
-
-
-class Metadata(NamedTuple):
-    """Metadata of an output, as the graph gives it."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-
-
-def _metadata_of(result: Tensor | tuple[Tensor, ...]) -> tuple[Metadata, ...]:
-    outputs = result if isinstance(result, tuple) else (result,)
-    return tuple([Metadata(one.shape, one.dtype, one.device) for one in outputs])
-
-
-def _set_attributes(
-    context: Any,
-    attributes: dict[str, Any] | None,
-    packed: SavedValues | None,
-    count: int,
-    materializes: bool,  # native code passes it
-    metadata: tuple[Metadata, ...] | None,
-) -> None:
-    """Set what a drop-in setup_context kept (Any: of any type) on a ctx, and what `grad_fn` shows of it."""
-    values = packed or SavedValues(attributes or {}, (), None, count, materializes)
-    setattr(context, SAVED_VALUES, values)
-    if metadata is not None:
-        context.set_outputs(metadata)
-    for name, value in (attributes or {}).items():
-        if not hasattr(context, name):
-            setattr(context, name, value)
 
 
 def _length(count: int, is_list: bool) -> int:
