@@ -28,6 +28,11 @@ class Effect(Registration):
         """Return the text of the effect."""
         return repr(self.effect)
 
+    @property
+    def orders_calls(self) -> bool:
+        """Return True if there is an effect."""
+        return self.effect is not None
+
 
 class Effects(Capability):
     """The effect from `register_effect`."""

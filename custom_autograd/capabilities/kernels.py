@@ -43,7 +43,7 @@ def register(
 ) -> F:
     """Register a kernel for each device type."""
     declaration = record.declaration
-    if options.inline and any(one.kind == "effect" and one.settings != "None" for one in record.registrations.all()):
+    if options.inline and any(one.orders_calls for one in record.registrations.all()):
         raise declaration.origin(location_of(function)).error(
             RegistrationError,
             "an op with an effect cannot be inlined into compiled graphs: its kernel has none",

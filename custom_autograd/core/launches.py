@@ -1,4 +1,4 @@
-"""Whether the launches of Triton kernels are recorded in a graph in place of being done, in this thread."""
+"""Records launches of Triton kernels in a graph instead of running them, in one thread."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -82,11 +82,15 @@ def _root_of(names: dict[str, Any]) -> str:  # Any: as above
 
 def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
     """Return the function behind wrappers, partials, bound methods and callable objects."""
-    while True:
-        inner = _inner(function)
-        if not callable(inner):
-            return function
-        function = inner
+    return list(layers_of(function))[-1]
+
+
+def layers_of(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:  # Any: as above
+    """Yield a callable and what each layer of it calls, the outermost first."""
+    yield function
+    inner = _inner(function)
+    if callable(inner):
+        yield from layers_of(inner)
 
 
 def _inner(function: Callable[..., Any]) -> Any:  # Any: what a wrapper holds

@@ -14,8 +14,8 @@ def find_signature(function: Callable[..., Any]) -> inspect.Signature | None:  #
     Returns:
         None for what does not say: some builtins, and functions of another language.
     """
-    if hasattr(function, "written_in") and not hasattr(function, "__signature__"):
-        return None
+    if hasattr(function, "written_in"):  # its text is read once
+        return getattr(function, "__signature__", None)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

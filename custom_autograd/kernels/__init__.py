@@ -41,6 +41,6 @@ _HOMES = {
     "tl": "triton",
     "triton_kernel": "triton",
 }
-"""Where each language lives: loaded when it is first used."""
+"""The module of each public name, which is imported when the name is first used."""
 
 __getattr__ = loader_of(__name__, _HOMES)

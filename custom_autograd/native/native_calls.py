@@ -88,7 +88,7 @@ class NativeCalls:
             self._native.take_over(handle, self.call)
 
     def _release_if_moved(self) -> None:
-        """Leave an overload to the dispatcher that is no longer the op's: it is found by its name."""
+        """Restore the function of the overload if the op has moved to another one."""
         if self._record.overload is not self._overload:
             original = self._function.release()
             if function_of(self._overload) is self._function:

@@ -49,6 +49,11 @@ class Registration:
         """Return the text of what it consists of besides functions."""
         return ""
 
+    @property
+    def orders_calls(self) -> bool:
+        """Return True if compilers must keep the calls of the op in order."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Rule(Registration):

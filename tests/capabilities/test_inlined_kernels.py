@@ -8,10 +8,9 @@ import sys
 
 import pytest
 import torch
+from compiled_graphs import count_kernels, operators_of
 from expecttest import assert_expected_inline
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 from torch._library.effects import EffectType
 
 from custom_autograd import RegistrationError, Sample, check, custom_op
@@ -42,19 +41,9 @@ def triple(x: Tensor) -> Tensor:
 
 
 def graphs_of(function, *args):
-    """The names of the operators in the graphs of a function's forward and backward."""
-    names = []
-
-    def note(graph, inputs):
-        names.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
-        return make_boxed_func(graph.forward)
-
+    """The operators in the graphs of a function that nothing was compiled of before."""
     torch.compiler.reset()
-    compiled = torch.compile(function, backend=aot_autograd(fw_compiler=note, bw_compiler=note), fullgraph=True)
-    found = compiled(*args)
-    if found.requires_grad:
-        found.sum().backward()
-    return names
+    return operators_of(function, *args)
 
 
 def vector():
@@ -176,17 +165,10 @@ def test_what_is_written_is_written():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")
 def test_neighbours_fuse_with_a_kernel():
-    import torch._inductor.config
-    from torch._inductor import metrics
-
     op = declare("fused", triple)
 
     def kernels(context):
-        torch.compiler.reset()
-        metrics.reset()
-        with context, torch._inductor.config.patch(force_disable_caches=True), torch.no_grad():
-            torch.compile(lambda x: torch.relu(op(x + 1) * 3), fullgraph=True)(vector())
-        return metrics.generated_kernel_count
+        return count_kernels(lambda x: torch.relu(op(x + 1) * 3), vector(), context=context)
 
     assert (1, 2) == (kernels(contextlib.nullcontext()), kernels(without_inlining()))
 
@@ -292,6 +274,7 @@ def test_what_wraps_a_kernel_and_what_it_imports_is_part_of_the_key(imports_of, 
         return fingerprint(declare("wrapped", kernel)._record)
 
     assert key(scaled(1)) == key(scaled(1)) != key(scaled(2))
+    assert key(functools.partial(scaled(1))) == key(functools.partial(scaled(1))) != key(functools.partial(scaled(2)))
     before = key(importing)
     (imports_of / "a_constant.py").write_text("VALUE = 2")
     assert before != key(importing)  # its file

@@ -4,10 +4,9 @@ import contextlib
 
 import pytest
 import torch
+from compiled_graphs import count_kernels, operators_of
 from expecttest import assert_expected_inline
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 from torch._library.effects import EffectType
 from torch.utils.checkpoint import checkpoint
 
@@ -34,33 +33,18 @@ def number(x):
     return torch.relu(gate(x + 1) * 3).sum()
 
 
-def graphs_of(function, *args):
-    """The names of the operators in the graphs of a function's forward and backward."""
-    names = []
-
-    def note(graph, inputs):
-        names.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
-        return make_boxed_func(graph.forward)
-
-    compiled = torch.compile(function, backend=aot_autograd(fw_compiler=note, bw_compiler=note), fullgraph=True)
-    found = compiled(*args)
-    if found.requires_grad:
-        found.backward()
-    return names
-
-
 def x():
     return torch.linspace(-1, 1, 6).requires_grad_()
 
 
 def test_a_graph_holds_the_reference_and_the_rules():
-    forward, backward = graphs_of(number, x())
+    forward, backward = operators_of(number, x())
 
     assert "aten.tanh.default" in forward
     assert not any(name.startswith("inlining") for name in (*forward, *backward))
     with without_inlining():
         torch.compiler.reset()
-        assert "inlining.gate.default" in graphs_of(number, x())[0]
+        assert "inlining.gate.default" in operators_of(number, x())[0]
 
 
 @pytest.mark.parametrize("is_dynamic", [False, True])
@@ -78,15 +62,8 @@ def test_values_and_gradients_are_those_of_the_op(is_dynamic):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")
 def test_neighbours_fuse():
-    import torch._inductor.config
-    from torch._inductor import metrics
-
     def kernels(context):
-        torch.compiler.reset()
-        metrics.reset()
-        with context, torch._inductor.config.patch(force_disable_caches=True), torch.no_grad():
-            torch.compile(lambda x: torch.relu(gate(x + 1) * 3), fullgraph=True)(x())
-        return metrics.generated_kernel_count
+        return count_kernels(lambda x: torch.relu(gate(x + 1) * 3), x(), context=context)
 
     assert (1, 2) == (kernels(contextlib.nullcontext()), kernels(without_inlining()))
 
@@ -146,7 +123,7 @@ def test_an_op_that_writes():
     assert function(expected) == result
     assert torch.equal(expected, found)
     torch.compiler.reset()
-    assert "inlining.scale_.default" not in graphs_of(function, torch.ones(3))[0]
+    assert "inlining.scale_.default" not in operators_of(function, torch.ones(3))[0]
 
 
 def test_containers_and_lists():
@@ -158,7 +135,7 @@ def test_containers_and_lists():
         return weighted({"a": a, "b": b}, [2.0, 3.0], [a, b]).sum()
 
     a, b = x(), x()
-    forward, _ = graphs_of(function, a, b)
+    forward, _ = operators_of(function, a, b)
     assert not any(name.startswith("inlining") for name in forward)
     assert ([3.0] * 6, [4.0] * 6) == (a.grad.tolist(), b.grad.tolist())
 
@@ -193,7 +170,7 @@ def test_an_op_that_is_declared_again_without_it():
             return x * 2
 
         torch.compiler.reset()
-        assert is_there == ("inlining.again.default" in graphs_of(lambda x, again=again: again(x).sum(), x())[0])
+        assert is_there == ("inlining.again.default" in operators_of(lambda x, again=again: again(x).sum(), x())[0])
 
 
 def test_a_graph_is_compiled_once():
@@ -224,7 +201,7 @@ def test_what_it_says_of_itself():
 
 
 def test_check_compiles_both_ways():
-    @custom_op("inlining::other", inline="reference")
+    @custom_op("inlining::false_in_graphs", inline="reference")
     def other(x: Tensor) -> Tensor:
         return x * 2
 

@@ -37,7 +37,7 @@ def _(grad_out, x, weight, rstd):
 
 @pytest.fixture
 def calls():
-    """How often the kernel of an op ran, and an op that counts it."""
+    """A list with the input of each call of a kernel, and the op."""
     ran = []
 
     @custom_op("native_overloads::counted", replace=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from custom_autograd.core.locations import unwrap
+from custom_autograd.core.locations import layers_of, unwrap
 from custom_autograd.registration.registry import OpRecord, find_record, record_of
 
 MOST = 5000
@@ -99,7 +99,7 @@ class Reader:
             return
         if isinstance(value, (staticmethod, classmethod)):
             value = value.__func__
-        for plain in _wrappers_of(value):  # a decorator's function, and what it wraps
+        for plain in layers_of(value):  # a decorator's function, and what it wraps
             code = getattr(plain, "__code__", None)
             own = _package_of(plain)
             if code is None or self._is_foreign(own, package):
@@ -233,15 +233,6 @@ def _pieces(code: CodeType) -> Iterator[bytes]:
             yield from _pieces(constant)
         else:
             yield repr(list(_items(constant)) if isinstance(constant, frozenset) else constant).encode()
-
-
-def _wrappers_of(value: Any) -> Iterator[Any]:
-    """Yield the functions between a callable and what it wraps at last, the outermost first."""
-    plain: Any = unwrap(value)
-    while value is not plain and hasattr(value, "__wrapped__"):
-        yield value
-        value = value.__wrapped__
-    yield plain
 
 
 def _imports_in(code: CodeType) -> list[str]:

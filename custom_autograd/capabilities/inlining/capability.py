@@ -83,7 +83,7 @@ def _rule(record: OpRecord) -> Callable[..., Any]:
     ) -> Any:  # Any: as torch passes it
         if _is_switched_off.get() or torch.compiler.is_exporting():
             return mode.__torch_dispatch__(function, types, args, kwargs)
-        traced = _find_traced(record, args, kwargs or {})
+        traced = _find_traced(record, run.bind, args, kwargs or {})
         if traced is None:
             return mode.__torch_dispatch__(function, types, args, kwargs)
         try:
@@ -98,22 +98,21 @@ def _rule(record: OpRecord) -> Callable[..., Any]:
     return rule
 
 
-def _find_traced(record: OpRecord, args: Any, kwargs: Any) -> Traced | None:  # Any: what the schema says
+def _find_traced(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Traced | None:  # Any: as the schema says
     """Return what takes the place of a call in a graph, or None if the op stays."""
-    kernel = _find_kernel(record, args, kwargs)
+    kernel = _find_kernel(record, bind, args, kwargs)
     if kernel is not None:
-        return Traced(f"{kernel.label}", kernel.location, kernel.function, kernel)
+        return Traced(kernel.label, kernel.location, kernel.function, kernel)
     if record.registrations.inline is not None:
         return Traced("reference", record.reference_location, record.reference(), None)
     return None
 
 
-def _find_kernel(record: OpRecord, args: Any, kwargs: Any) -> Kernel | None:  # Any: as above
+def _find_kernel(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Kernel | None:  # Any: as above
     """Return the kernel that would run, if it is to be inlined."""
     if is_interpreted() or not any(kernel.is_inlined for kernel in record.kernels.all()):
         return None
     like = first_tensor(tensors_in([*args, *kwargs.values()]))
-    bind = Binder(record.declaration.schema)
     positional, keywords = bind.user_call(bind.arguments(*args, **kwargs))  # the dispatcher leaves out defaults
     for kernel in record.kernels.candidates(None if like is None else like.device.type):
         if kernel.when is None or kernel.when.refusal(positional, keywords) is None:

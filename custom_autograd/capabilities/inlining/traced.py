@@ -33,7 +33,7 @@ class Traced:
     Attributes:
         label: the words for it in messages: "reference", "cuda kernel".
         location: file:line of it.
-        function: it; None if there is none.
+        function: the function; None if there is no reference.
         kernel: the kernel that it belongs to, which takes what the schema says; None for the reference.
     """
 
@@ -44,28 +44,33 @@ class Traced:
 
 
 class BodyInGraphs:
-    """Runs the reference or a kernel of one op on tensors of the mode that makes graphs functional."""
+    """Runs the reference or a kernel of one op on tensors of the mode that makes graphs functional.
+
+    Attributes:
+        bind: binds the arguments of a call.
+    """
 
     def __init__(self, record: OpRecord) -> None:
         self._record = record
-        self._bind = Binder(record.declaration.schema)
+        self.bind = Binder(record.declaration.schema)
         self._reader = ResultReader(record.declaration, str)
 
     def __call__(self, traced: Traced, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
         """Return the results of a function, as the op returns them.
 
         Raises:
-            KernelError: there is none, it cannot be traced, or it returns something else than the op.
+            KernelError: the op has no reference, or the function cannot be traced or does not return what the op
+                returns.
             KernelUnavailable: it is a kernel that cannot run in this process.
         """
-        record, arguments = self._record, self._bind.arguments(*args, **kwargs)
+        record, arguments = self._record, self.bind.arguments(*args, **kwargs)
         before = {id(tensor): modes.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
-        positional, keywords = self._bind.user_call(arguments)
+        positional, keywords = self.bind.user_call(arguments)
         result = _run(record, traced, positional, keywords)
         if traced.kernel is None:  # of launches, PyTorch often knows no better than that they write to every tensor
             _check_writes(record, traced, arguments, before)
         found = self._reader.read(result, arguments, f"{traced.label}, {traced.location},")
-        return _as_of_the_op(record, traced, self._bind, arguments, found)
+        return _as_of_the_op(record, traced, self.bind, arguments, found)
 
 
 def _run(record: OpRecord, traced: Traced, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -137,7 +142,7 @@ def _own(tensor: Any, taken: set[int | None]) -> Any:  # Any: a tensor, or None 
 
 
 def _expected(record: OpRecord, traced: Traced, bind: Binder, arguments: dict[str, Any]) -> list[Any] | None:
-    """Return what the fake returns, one for each output; None if the reference is the fake, or there is none."""
+    """Return the results of the fake, one for each output, or None if there is no fake to compare with."""
     rule = record.registrations.fake
     fake = rule.function if rule is not None else record.reference() if traced.kernel is not None else None
     if fake is None:

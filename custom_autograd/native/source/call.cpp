@@ -514,10 +514,12 @@ PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyOb
   return result ? result : in_python(self, args, flags, keywords);
 }
 
-// The vectorcall of an op or a kernel. Not HANDLE_TH_ERRORS: what warns in here is Python code, which has a handler of its own.
-PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+// A vectorcall whose exceptions become Python's. Not HANDLE_TH_ERRORS: what warns in here is Python code, which has a
+// handler of its own.
+template <PyObject* (*function)(PyObject*, PyObject* const*, size_t, PyObject*)>
+PyObject* guarded(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
   try {
-    return call_checked(self, args, flags, keywords);
+    return function(self, args, flags, keywords);
   } catch (python_error& error) {
     error.restore();
   } catch (...) {
@@ -536,20 +538,13 @@ struct Overload {
 Overload* as_overload(PyObject* object) { return reinterpret_cast<Overload*>(object); }
 
 PyObject* call_overload(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
-  try {
-    if (as_overload(self)->call) {
-      THPObjectPtr owner(Py_NewRef(as_overload(self)->call));
-      PyObject* result = call_known(reinterpret_cast<Call*>(owner.get()), args, flags, keywords, true);
-      if (result) return result;
-    }
-    THPObjectPtr original(Py_NewRef(as_overload(self)->original));
-    return PyObject_Vectorcall(original.get(), args, flags, keywords);
-  } catch (python_error& error) {
-    error.restore();
-  } catch (...) {
-    set_python_error(std::current_exception());
+  if (as_overload(self)->call) {
+    THPObjectPtr owner(Py_NewRef(as_overload(self)->call));
+    PyObject* result = call_known(reinterpret_cast<Call*>(owner.get()), args, flags, keywords, true);
+    if (result) return result;
   }
-  return nullptr;
+  THPObjectPtr original(Py_NewRef(as_overload(self)->original));
+  return PyObject_Vectorcall(original.get(), args, flags, keywords);
 }
 
 // Overload(call, original)
@@ -558,7 +553,7 @@ PyObject* create_overload(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "O!O", &CallType, &its_call, &original)) return nullptr;
   PyObject* object = type->tp_alloc(type, 0);
   if (!object) return nullptr;
-  as_overload(object)->vectorcall = call_overload;
+  as_overload(object)->vectorcall = guarded<call_overload>;
   as_overload(object)->call = Py_NewRef(its_call);
   as_overload(object)->original = Py_NewRef(original);
   return object;
@@ -895,7 +890,7 @@ PyObject* take_over(PyObject*, PyObject* given) {
   if (PyObject_SetAttrString(object, "_native", native) < 0) return nullptr;
   member->type = T_PYSSIZET;
   member->flags = READONLY;
-  *reinterpret_cast<vectorcallfunc*>(reinterpret_cast<char*>(object) + member->offset) = call;
+  *reinterpret_cast<vectorcallfunc*>(reinterpret_cast<char*>(object) + member->offset) = guarded<call_checked>;
   type->tp_vectorcall_offset = member->offset;
   type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
   type->tp_call = call_with_tuple;
@@ -970,14 +965,12 @@ PyMODINIT_FUNC PyInit_call() {
   torch::autograd::_initFunctionPyTypeObject(NodeType, "custom_autograd.native.CppFunction", node_properties, node_methods);
   torch::autograd::registerCppFunction(typeid(NativeNode), &NodeType);
   THPObjectPtr found(checked(PyModule_Create(&module)));
-  Py_INCREF(&CallType);
-  if (PyModule_AddObject(found.get(), "Call", reinterpret_cast<PyObject*>(&CallType)) < 0) return nullptr;
-  Py_INCREF(&BoxedType);
-  if (PyModule_AddObject(found.get(), "Boxed", reinterpret_cast<PyObject*>(&BoxedType)) < 0) return nullptr;
-  Py_INCREF(&OverloadType);
-  if (PyModule_AddObject(found.get(), "Overload", reinterpret_cast<PyObject*>(&OverloadType)) < 0) return nullptr;
-  Py_INCREF(&NodeType);
-  if (PyModule_AddObject(found.get(), "Node", reinterpret_cast<PyObject*>(&NodeType)) < 0) return nullptr;
+  auto add_type = [&](const char* name, PyTypeObject& type) {
+    return PyModule_AddObjectRef(found.get(), name, reinterpret_cast<PyObject*>(&type)) == 0;
+  };
+  if (!add_type("Call", CallType) || !add_type("Boxed", BoxedType) || !add_type("Overload", OverloadType) ||
+      !add_type("Node", NodeType))
+    return nullptr;
   return found.release();
   END_HANDLE_TH_ERRORS
 }

@@ -273,10 +273,7 @@ struct NativeNode final : Node {
     return gradients(result.get(), is_quick);
   }
 
-  static bool are_lazy(const variable_list& grads) {
-    auto is_lazy = [](const Tensor& grad) { return grad.defined() && (grad.is_neg() || grad.is_conj()); };
-    return std::any_of(grads.begin(), grads.end(), is_lazy);
-  }
+  static bool has_lazy_bit(const Tensor& tensor) { return tensor.defined() && (tensor.is_neg() || tensor.is_conj()); }
 
   // Zeros for gradients that do not arrive.
   void fill(variable_list& grads) const {
@@ -289,11 +286,10 @@ struct NativeNode final : Node {
 
   // Whether a tensor is to be resolved first: incoming gradients, and saved outputs.
   bool is_lazy(const variable_list& grads, const std::vector<Tensor>& values) const {
-    if (are_lazy(grads)) return true;
+    if (std::any_of(grads.begin(), grads.end(), has_lazy_bit)) return true;
     size_t start = 0;
     for (size_t i = 0; i < recipe->saved.size(); start += std::max<int>(width_of[i++], 0))
-      if (recipe->saved[i].is_output && values[start].defined() && (values[start].is_neg() || values[start].is_conj()))
-        return true;
+      if (recipe->saved[i].is_output && has_lazy_bit(values[start])) return true;
     return false;
   }
 
@@ -363,7 +359,7 @@ struct NativeNode final : Node {
   // A rule that sees a ctx.
   variable_list by_context(variable_list& grads) {
     for (Tensor& grad : grads)
-      if (grad.defined() && (grad.is_neg() || grad.is_conj())) grad = grad.resolve_conj().resolve_neg();
+      if (has_lazy_bit(grad)) grad = grad.resolve_conj().resolve_neg();
     THPObjectPtr its_context(Py_NewRef(rule_context.object));
     PyObject* args[MOST + 2];
     args[0] = nullptr;
