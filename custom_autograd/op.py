@@ -11,15 +11,11 @@ import torch
 
 from custom_autograd import cpp_rules, declare
 from custom_autograd.calls.kernel_options import KernelOptions
-from custom_autograd.capabilities import autograd, effects, fake, kernels
+from custom_autograd.capabilities import autograd, fake, kernels
 from custom_autograd.capabilities import reference as references
-from custom_autograd.capabilities.autocast import capability as autocast
-from custom_autograd.capabilities.subclasses import capability as subclasses
-from custom_autograd.capabilities.vmap import capability as vmap
-from custom_autograd.core.casting import Cast
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.dispatch.call import publish
-from custom_autograd.handle import Handle
+from custom_autograd.subsystem_rules import SubsystemRules
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.values.validation import level_of, parse_level
 
@@ -117,7 +113,7 @@ def custom_op(
     return decorate if fn is None else decorate(fn)
 
 
-class CustomOp(Handle, Generic[P, R]):
+class CustomOp(SubsystemRules, Generic[P, R]):
     """A PyTorch operation declared with `custom_op`; not to be made by hand."""
 
     @outside_compilation
@@ -316,85 +312,6 @@ class CustomOp(Handle, Generic[P, R]):
             RegistrationError: the parameters do not fit the schema, the op mutates, or a backward is registered.
         """
         autograd.register_drop_in(self._record, backward, setup_context, replace=replace)
-
-    @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
-    def register_vmap(self, func: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
-    @typing.overload
-    def register_vmap(self, func: F, *, replace: bool = False) -> F: ...
-    def register_vmap(self, func: Callable[..., Any] | None = None, *, replace: bool = False) -> Any:
-        """Register a batching rule: `(info, in_dims, *args, **kwargs) -> (output, out_dims)`.
-
-        `in_dims` has one entry per positional argument; those of keyword-only tensors follow.
-
-        Args:
-            func: the rule; leave it out to use this as a decorator. `torch.library` gives it this name.
-            replace: a rule may be registered.
-
-        Raises:
-            RegistrationError: the parameters do not fit the schema, or a rule is registered.
-        """
-        if func is None:
-            return lambda function: vmap.register(self._record, function, replace=replace)
-        return vmap.register(self._record, func, replace=replace)
-
-    def register_autocast(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch returns its own kernel
-        self,
-        device_type: str,
-        cast_inputs: Cast | Mapping[str, Cast],
-        *,
-        output: Cast | Mapping[str, Cast] | None = None,
-        replace: bool = False,
-    ) -> None:
-        """Register what autocast casts on a device type; within the op and its backward autocast is then off.
-
-        As in PyTorch's own ops, float64, integers and tensors on other devices are left alone, and gradients arrive in
-        the dtypes of the inputs before the casts.
-
-        Args:
-            device_type: such as "cpu" or "cuda"; each has a policy of its own.
-            cast_inputs: a dtype, "lower" (the dtype that autocast is set to), "float32", "promote" (the widest of the
-                arguments that say so) or "keep"; or a dict of those by argument, which keeps the others. One for all
-                leaves out arguments that the op writes to or returns views of.
-            output: the same for outputs, by name or for all, with "input" (the dtype that the first floating-point
-                input had) in place of "promote". Hidden, written and viewed outputs are never cast.
-            replace: the device type may have a policy.
-
-        Raises:
-            RegistrationError: the device type has no autocast or has a policy, or a cast or a name is none.
-
-        Example:
-            >>> import torch
-            >>> from torch import Tensor
-            >>> from custom_autograd import custom_op
-            >>> @custom_op("docs::scaled_product", reference=True)
-            ... def scaled_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-            ...     return (x @ weight) * scale
-            >>> scaled_product.register_autocast("cpu", {"x": "lower", "weight": "lower", "scale": "float32"})
-            >>> with torch.autocast("cpu", torch.bfloat16):
-            ...     scaled_product(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2)).dtype
-            torch.float32
-        """
-        autocast.register(self._record, device_type, cast_inputs, output, replace=replace)
-
-    def register_effect(self, effect: Any) -> None:  # Any: torch.library's EffectType, which has no public name
-        """Register how compilers order calls with respect to those of other ops that have effects.
-
-        Args:
-            effect: `torch._library.effects.EffectType.ORDERED`, or None for an op whose calls may be reordered, which
-                is the default.
-        """
-        effects.register(self._record, effect)
-
-    @or_decorator_for
-    def register_torch_dispatch(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, torch_dispatch_class: type, fn: F, /, *, replace: bool = False
-    ) -> F:
-        """Register what the op does for a tensor subclass or a mode: `(cls_or_mode, func, types, args, kwargs)`.
-
-        Raises:
-            RegistrationError: the parameters do not fit, or the class has a rule.
-        """
-        return subclasses.register(self._record, torch_dispatch_class, fn, replace=replace)
 
     @or_decorator
     def register_samples(self, fn: F, /, *, replace: bool = False) -> F:
