@@ -10,9 +10,10 @@ import torch
 import custom_autograd
 from custom_autograd import CustomOp, check, custom_op
 from custom_autograd.handle import Handle
+from custom_autograd.subsystem_rules import SubsystemRules
 
 NO_DEFAULT = inspect.Parameter.empty
-MEMBERS = {**vars(Handle), **vars(CustomOp)}
+MEMBERS = {**vars(Handle), **vars(SubsystemRules), **vars(CustomOp)}
 
 
 def shape(function):
