@@ -514,6 +514,34 @@ def test_a_node_knows_all_its_inputs_that_require_a_gradient_at_once():
     assert [[None, None, *known]] == seen
 
 
+def test_a_node_knows_which_gradients_the_backward_in_progress_computes():
+    class Node(Function):
+        @staticmethod
+        def forward(ctx, first, fixed, second):
+            return first * second
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append((edges.is_whole_backward(), edges.needed_gradients(ctx)))
+            with edges.needs_set(ctx, (False, False, False)):
+                seen.append(ctx.needs_input_grad)
+            return grad, None, grad
+
+    seen = []
+    leaf, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    middle = other * 1
+    number = Node.apply(leaf, torch.ones(2), middle).sum()
+    for inputs in (leaf, middle, other):
+        torch.autograd.grad(number, inputs, retain_graph=True)
+    number.backward(inputs=[leaf], retain_graph=True)
+    number.backward()
+
+    needs = [(True, False, False), (False, False, True), (False, False, True), (True, False, False)]
+    assert [(False, one) for one in needs] + [(True, (True, False, True))] == seen[::2]
+    assert [(False, False, False)] * 5 == seen[1::2]
+    assert edges.is_whole_backward()  # outside of a backward
+
+
 def test_a_backward_pass_runs_what_is_put_in_place_of_a_function_s_backward():
     class Node(Function):
         @staticmethod

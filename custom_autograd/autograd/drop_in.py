@@ -14,6 +14,7 @@ from custom_autograd.core.messages import quote, show
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.rule_names import differentiable_results
 from custom_autograd.torch_private import functions, transforms
+from custom_autograd.torch_private.edges import needs_set
 from custom_autograd.values.tensors import first_tensor, materialize, plain, tensors_in
 from custom_autograd.values.user_code import add_note, note_of, noted
 
@@ -54,7 +55,7 @@ class DropIn:
         """
         if self.is_one_tuple:
             output = (output,)
-        context = Context(tuple(needs.get(name, False) for name in self.names))
+        context = Context(self._needs(needs))
         if self.setup_context is not None:
             self._call_setup(context, inputs, output)
         functions.copy_view_flag(context, ctx)
@@ -141,13 +142,20 @@ class DropIn:
             if context is not ctx and context.custom_autograd_materializes and output.holds_tensors:
                 gradient = materialize(gradient, metadata[output.name], like)
             incoming.append(gradient)
-        return self._read(self.backward(context, *incoming), needs)
+        wanted = self._needs(needs)
+        if context is not ctx or wanted == ctx.needs_input_grad:
+            return self._read(self.backward(context, *incoming), needs)
+        with needs_set(ctx, wanted):
+            return self._read(self.backward(ctx, *incoming), needs)
+
+    def _needs(self, needs: ByName) -> tuple[Any, ...]:
+        return tuple([needs.get(name, False) for name in self.names])
 
     def _context(self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName) -> Any:
         """Return the ctx that the user's backward sees: torch's own, where it is all that setup_context used."""
         if not hasattr(ctx, SAVED_VALUES):
             return ctx
-        return unpack(saved, getattr(ctx, SAVED_VALUES), tuple(needs.get(name, False) for name in self.names))
+        return unpack(saved, getattr(ctx, SAVED_VALUES), self._needs(needs))
 
     def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
         """Return one gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""

@@ -148,9 +148,13 @@ class FunctionWriter:
             source.line(f"{', '.join(self.results)}{', ' if len(self.results) > 1 else ''} = $output")
         self.unpack_needs()
 
-    def unpack_needs(self) -> None:
-        """Write one variable per differentiable input: whether its gradient is needed."""
-        needed = f"$ctx.needs_input_grad[{len(self.lead)}:]" if self.lead else "$ctx.needs_input_grad"
+    def unpack_needs(self, found: str = "$ctx.needs_input_grad") -> None:
+        """Write one variable per differentiable input: whether its gradient is needed.
+
+        Args:
+            found: source of a tuple with one entry per input of the node.
+        """
+        needed = f"{found}[{len(self.lead)}:]" if self.lead else found
         found = f"$restore_lists({needed}, $ctx.layout.inputs)" if self.has_lists else needed
         self.source.line(f"{self._needs()}, = {found}")
 
@@ -220,7 +224,7 @@ class FunctionWriter:
         parameters = self.incoming()
         with source.block(f"def backward($ctx, {parameters})"):
             self.unpack_grads()
-            self.unpack_needs()
+            self.unpack_needs("$needed_gradients($ctx)")
             grads = [r.name for r in self.plan.results if r.is_differentiable]
             incoming = "{" + ", ".join(f'"{name}": {grad_of(name)}' for name in grads) + "}"
             source.line(f"$gradients = $backward_of($ctx, {self.needs_dict()}, {incoming})")

@@ -127,7 +127,8 @@ class NodeWriter:
         source, inputs, grads = self.source, self.function.inputs, self.function.incoming()
         lazy = [f"({name} is not None and ({name}.is_neg() or {name}.is_conj()))" for name in grads.split(", ")]
         with source.block(f"def $quick($ctx, {grads})"):
-            with source.block(f"if {' or '.join(lazy)} or $hasattr($ctx, '{SAVED_VALUES}')"):
+            odd = [*lazy, f"$hasattr($ctx, '{SAVED_VALUES}')", "not $is_whole_backward()"]
+            with source.block(f"if {' or '.join(odd)}"):
                 source.line(f"return $backward($ctx, {grads})")
             with source.block("try"):
                 source.line(f"$result = $rule_0($ctx, {grads})")

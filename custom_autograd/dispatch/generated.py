@@ -221,6 +221,8 @@ def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
         "is_forward_mode": transforms.is_forward_mode,
         "without_bases": tensors.without_bases,
         "has_tangent": has_tangent,
+        "is_whole_backward": edges.is_whole_backward,
+        "needed_gradients": edges.needed_gradients,
         "has_view": lambda values: any(map(functions.is_view, tensors.tensors_in(values))),
         "plain": tensors.plain,
         "is_wanted": tensors.is_wanted,

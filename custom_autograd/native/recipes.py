@@ -12,6 +12,7 @@ from custom_autograd.autograd.vjp import Step
 from custom_autograd.dispatch.generated import GeneratedOp
 from custom_autograd.native.context_facts import DropInFacts, drop_in_facts_of, set_attributes
 from custom_autograd.torch_private.compiled_backward import trace_backward
+from custom_autograd.torch_private.edges import needed_gradients
 from custom_autograd.torch_private.functions import name_of_nodes
 from custom_autograd.torch_private.native_context import NativeContext, running_context
 from custom_autograd.values.lists import NO_LIST, SINGLE, Layout, restore
@@ -176,7 +177,7 @@ def _fit(generated: GeneratedOp, index: int, gradient: Any) -> Any:
 
 def _needs_of(generated: GeneratedOp, context: NativeContext) -> dict[str, Any]:
     """Return, by differentiable input, whether its gradient is needed; a list of bools for a list."""
-    needed = context.needs_input_grad
+    needed: Sequence[Any] = needed_gradients(context)  # Any: bools, or lists of those
     if generated.writer.has_lists:
         needed = restore(needed[1:], context.layout.inputs)  # type: ignore[attr-defined]  # as on ctx
     found = dict(zip(generated.plan.declaration.schema.argument_names, needed, strict=True))

@@ -163,23 +163,6 @@ def test_another_number_of_dimensions_is_another_kind():
     assert double._native.count_kinds() == before + 1
 
 
-def test_an_option_of_the_engine_does_not_change_what_a_rule_is_asked_for():
-    asked = []
-
-    @custom_op("ntraps::asked")
-    def op(x: Tensor, y: Tensor) -> Tensor:
-        return x * y
-
-    @op.register_backward
-    def _(grad, x, y, needs):
-        asked.append((needs.x, needs.y))
-        return grad * y, grad * x
-
-    x, y = ones(), ones()
-    torch.autograd.grad(warm(op, x, y).sum(), x)
-    assert asked == [(True, True)]
-
-
 def test_a_second_backward_is_refused_where_all_that_was_saved_is_none():
     @custom_op("ntraps::again")
     def again(x: Tensor, w: Tensor | None) -> Tensor:

@@ -319,6 +319,7 @@ void keep(NativeNode* node, const NodePointer& owner, const DropIn& rules, RuleC
     node->rule_context = Held(reinterpret_cast<PyObject*>(context));
     context->node = WeakNode(owner);
     context->unpack = NativeNode::unpack_for;
+    context->is_needed = NativeNode::is_needed_of;
   } else {
     THPObjectPtr packed(checked(PyObject_CallFunctionObjArgs(
         rules.pack, context->attributes, saved.get(), context->materializes ? Py_True : Py_False, nullptr)));

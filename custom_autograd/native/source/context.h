@@ -14,8 +14,9 @@ struct RuleContext {
   PyObject* given_needs;        // what a rule set needs_input_grad to, or null
   PyObject* check_saved;        // raises for what cannot be saved
   PyObject* (*unpack)(torch::autograd::Node&);  // the saved tensors of the node
+  bool (*is_needed)(torch::autograd::Node&, int);  // by input, in the backward in progress
   WeakNode node;                // empty in setup_context
-  uint64_t needs;               // by input, as bits
+  uint64_t needs;               // by input, as bits: what the call needs
   int inputs;
   bool materializes;
 };
@@ -84,8 +85,11 @@ inline PyObject* needs_input_grad(PyObject* self, void*) {
   if (of(self)->given_needs) return Py_NewRef(of(self)->given_needs);
   PyObject* tuple = PyTuple_New(of(self)->inputs);
   if (!tuple) return nullptr;
-  for (int i = 0; i < of(self)->inputs; ++i)
-    PyTuple_SET_ITEM(tuple, i, Py_NewRef(of(self)->needs >> i & 1 ? Py_True : Py_False));
+  NodePointer node = of(self)->node.lock();
+  for (int i = 0; i < of(self)->inputs; ++i) {
+    bool is_needed = of(self)->needs >> i & 1 && (!node || of(self)->is_needed(*node, i));
+    PyTuple_SET_ITEM(tuple, i, Py_NewRef(is_needed ? Py_True : Py_False));
+  }
   return tuple;
 }
 

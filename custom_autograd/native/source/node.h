@@ -232,9 +232,9 @@ struct NativeNode final : Node {
     return values;
   }
 
-  // By input and, for a list, by element.
+  // Whether a gradient is needed, by input and, for a list, by element; in a backward of some inputs only, for those.
   bool is_needed(int input, int element = 0) const {
-    return edge_of[input] >= 0 && element < count_of[input] && next_edge(edge_of[input] + element).is_valid();
+    return edge_of[input] >= 0 && element < count_of[input] && task_should_compute_output(edge_of[input] + element);
   }
 
   bool is_any_needed(int input) const {
@@ -243,7 +243,7 @@ struct NativeNode final : Node {
     return false;
   }
 
-  // Which gradients are needed, as on ctx: lists spread out, behind an entry for their lengths.
+  // Which inputs lead to one that requires a gradient, as on ctx: lists spread out, behind an entry for their lengths.
   PyObject* needs() const {
     THPObjectPtr found(checked(PyList_New(0)));
     auto add = [&](bool need) {
@@ -252,7 +252,8 @@ struct NativeNode final : Node {
     if (recipe->has_lists) add(false);
     for (int i = 0; i < inputs; ++i) {
       int count = recipe->is_list_input[i] ? count_of[i] : 1;
-      for (int element = 0; element < count; ++element) add(is_needed(i, element));
+      for (int element = 0; element < count; ++element)
+        add(edge_of[i] >= 0 && element < count_of[i] && next_edge(edge_of[i] + element).is_valid());
     }
     return checked(PyList_AsTuple(found.get()));
   }
@@ -349,6 +350,8 @@ struct NativeNode final : Node {
     return found;
   }
 
+  static bool is_needed_of(Node& node, int input) { return static_cast<NativeNode&>(node).is_needed(input); }
+
   static PyObject* unpack_for(Node& node) {
     auto& self = static_cast<NativeNode&>(node);
     if (self.is_released) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
@@ -371,7 +374,7 @@ struct NativeNode final : Node {
     for (int i = 2; i < count; ++i) Py_DECREF(args[i]);
     noted(result.get(), recipe->drop_in.note);
     if (!is_one_each(result.get())) {
-      THPObjectPtr its_needs(needs());
+      THPObjectPtr its_needs(checked(PyObject_GetAttrString(its_context.get(), "needs_input_grad")));
       result = checked(PyObject_CallFunctionObjArgs(recipe->drop_in.read, result.get(), its_needs.get(), nullptr));
     }
     return gradients(result.get(), false);
