@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from custom_autograd.core.samples import Sample
     from custom_autograd.dispatch.direct_calls import through_dispatcher
+    from custom_autograd.graph.backward_end import on_backward_end
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.programs import load_program, save_program
     from custom_autograd.values.validation import validation
@@ -43,6 +44,7 @@ __all__ = [
     "check",
     "custom_op",
     "load_program",
+    "on_backward_end",
     "save_program",
     "through_dispatcher",
     "validation",
@@ -65,6 +67,7 @@ _HOMES = {
     "check": "verification.check",
     "custom_op": "op",
     "load_program": "programs",
+    "on_backward_end": "graph.backward_end",
     "save_program": "programs",
     "through_dispatcher": "dispatch.direct_calls",
     "validation": "values.validation",

@@ -15,6 +15,7 @@ from torch.autograd import Function, forward_ad
 from custom_autograd import custom_op
 from custom_autograd.core.errors import KernelError
 from custom_autograd.torch_private import (
+    backward_passes,
     checkpointing,
     classes,
     compiler,
@@ -512,6 +513,68 @@ def test_a_node_knows_all_its_inputs_that_require_a_gradient_at_once():
     shapes = torch.Size((2,)), torch.Size((3, 2))
     known = [(shape, torch.float32, cpu, torch.float32) for shape in shapes]
     assert [[None, None, *known]] == seen
+
+
+def test_a_backward_has_a_number_and_calls_what_is_queued_when_it_ends():
+    seen = []
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+
+    def hook(grad):
+        seen.append(backward_passes.current_task())
+        backward_passes.queue_callback(lambda: seen.append("end"))
+
+    y.register_hook(hook)
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+
+    assert backward_passes.NONE == backward_passes.current_task()
+    assert ["end", "end"] == seen[1::2]
+    assert 2 == len(set(seen[::2]) - {backward_passes.NONE})
+
+
+def test_what_is_queued_is_dropped_with_a_backward_that_fails():
+    class Queued:
+        def __del__(self):
+            seen.append("dropped")
+
+        def __call__(self):
+            seen.append("called")
+
+    def hook(grad):
+        backward_passes.queue_callback(Queued())
+        raise ZeroDivisionError
+
+    seen = []
+    y = torch.ones(2, requires_grad=True) * 2
+    y.register_hook(hook)
+    with pytest.raises(ZeroDivisionError):
+        y.sum().backward()
+
+    assert ["dropped"] == seen
+
+
+def test_a_backward_that_is_recorded_says_so():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def function(x):
+        return x * 2 if backward_passes.is_recorded() else x
+
+    one = torch.ones(())
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+
+    assert [2, 2, 1] == [make_fx(function)(one)(one), compiled(one), function(one)]
+
+
+def test_a_rule_that_dynamo_skips_runs_in_a_region_of_compiled_autograd():
+    seen = []
+    y = torch.ones(2, requires_grad=True) * 2
+    y.register_hook(torch.compiler.disable(lambda grad: seen.append(backward_passes.is_recorded())))
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        y.sum().backward()
+
+    assert [True] == seen
+    assert not torch._dynamo.compiled_autograd.in_compiled_autograd_region
 
 
 def test_a_node_knows_which_gradients_the_backward_in_progress_computes():
