@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from custom_autograd.core.samples import Sample
     from custom_autograd.dispatch.direct_calls import through_dispatcher
     from custom_autograd.graph.backward_end import on_backward_end
+    from custom_autograd.graph.checkpointing import checkpointing
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.programs import load_program, save_program
     from custom_autograd.values.validation import validation
@@ -42,6 +43,7 @@ __all__ = [
     "Sample",
     "VmapUnavailable",
     "check",
+    "checkpointing",
     "custom_op",
     "load_program",
     "on_backward_end",
@@ -65,6 +67,7 @@ _HOMES = {
     "Sample": "core.samples",
     "VmapUnavailable": "core.errors",
     "check": "verification.check",
+    "checkpointing": "graph.checkpointing",
     "custom_op": "op",
     "load_program": "programs",
     "on_backward_end": "graph.backward_end",

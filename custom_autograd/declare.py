@@ -12,6 +12,7 @@ import torch
 
 from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
 from custom_autograd.capabilities import CAPABILITIES
+from custom_autograd.capabilities import checkpoint as checkpointing
 from custom_autograd.capabilities.inlining import capability as inlining
 from custom_autograd.core.annotations import read_function
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
@@ -52,6 +53,7 @@ class Options(TypedDict, total=False):
     reference: bool
     static: Sequence[str]
     inline: Literal["reference"] | None
+    checkpoint: Literal["save", "recompute"] | None
     replace: bool
 
 
@@ -67,12 +69,16 @@ def options_of(
     aliases: Mapping[str, str] | None,
     static: Sequence[str],
     inline: str | None,
+    checkpoint: str | None,
 ) -> DeclarationOptions:
     """Return the arguments of `custom_op`, normalised; `declared` is what it decorates."""
     refuse = Refusal(name, location_of_declaration(declared))
     if inline not in (None, inlining.REFERENCE):
         problem = "inline= takes what a compiled graph holds in place of the op"
         raise refuse(problem, expected="'reference', or None", found=show(inline))
+    if checkpoint not in (None, *checkpointing.DEFAULTS):
+        problem = "checkpoint= takes what selective activation checkpointing does with the op"
+        raise refuse(problem, expected="'save', 'recompute', or None", found=show(checkpoint))
     mutates: str | tuple[str, ...] = (
         "unknown" if mutates_args == "unknown" else _listed(refuse, "mutates_args", mutates_args)
     )
@@ -87,6 +93,7 @@ def options_of(
         aliases=_aliases(refuse, aliases),
         static=_listed(refuse, "static", static),
         inline=inline,
+        checkpoint=checkpoint,
     )
 
 
@@ -142,6 +149,9 @@ def declare(
         problem = "an op without tensors cannot choose between devices"
         do = "add one, or leave device_types= out"
         raise refuse(problem, expected="an argument 'device: torch.device'", found=schema.text, do=do)
+    if options.checkpoint == checkpointing.SAVE and schema.mutated_arguments:
+        problem = "an op that writes to its arguments must run again, or its writes are lost"
+        raise refuse(problem, expected="checkpoint='recompute', or None", found="checkpoint='save'")
     declaration = Declaration(
         name, schema, function, refuse.location, devices, options.tags, is_reference, written.signature, tree
     )
@@ -149,6 +159,8 @@ def declare(
         record = define(declaration, replace=replace)
         if options.inline is not None:
             inlining.register(record, options.inline)
+        if options.checkpoint is not None:
+            checkpointing.register(record, options.checkpoint)
         return record
 
 

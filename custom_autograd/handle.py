@@ -29,7 +29,7 @@ class Handle(OpDef):
         return cast(H, object.__new__(own))
 
     def __init__(self, record: OpRecord) -> None:
-        self._record = record
+        self._record, self._hash = record, hash(record.overload)
         function = record.declaration.function
         functools.update_wrapper(self, function, updated=())
         self.__name__ = getattr(function, "__name__", record.declaration.name.name)
@@ -40,6 +40,14 @@ class Handle(OpDef):
             library.publish(record)
         self._inplace = InplaceVariant(record)
         self._out = OutVariant(record)
+
+    def __eq__(self, other: object) -> bool:
+        """Return True for this op and for its overload, which policies of selective checkpointing are asked about."""
+        return self is other or (isinstance(other, OpOverload) and other is self._record.overload)
+
+    def __hash__(self) -> int:
+        """Return the hash of the overload that the op had when this handle was made: a set may hold either."""
+        return self._hash
 
     def __repr__(self) -> str:
         return f"<CustomOp {self._record.name}{self._record.declaration.schema.text}>"

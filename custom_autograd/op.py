@@ -61,6 +61,7 @@ def custom_op(
     reference: bool = False,
     static: Sequence[str] = (),
     inline: Literal["reference"] | None = None,
+    checkpoint: Literal["save", "recompute"] | None = None,
     replace: bool = False,
 ) -> Any:  # Any: the overloads say what
     """Declare a PyTorch operation. A superset of `torch.library.custom_op`.
@@ -82,6 +83,7 @@ def custom_op(
         static: arguments that take functions or classes that can be imported; they travel as "module:name".
         inline: "reference": under `torch.compile` the reference takes the place of the op in the graph, so that the
             compiler can fuse it with its neighbours; gradients are those of the op's rules.
+        checkpoint: whether `custom_autograd.checkpointing()` saves the op's outputs ("save") or runs the op again.
         replace: an op of that name may exist. Old handles to it keep what they were declared with.
 
     Returns:
@@ -106,7 +108,18 @@ def custom_op(
 
     def decorate(function: Callable[..., Any]) -> CustomOp[..., Any]:
         declared = declare.options_of(
-            name, function, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases, static, inline
+            name,
+            function,
+            mutates_args,
+            schema,
+            outputs,
+            hidden,
+            non_differentiable,
+            tags,
+            aliases,
+            static,
+            inline,
+            checkpoint,
         )
         return CustomOp(declare.declare(function, declared, device_types, is_reference=reference, replace=replace))
 

@@ -97,7 +97,8 @@ def test_every_member_says_what_it_is(name):
 def test_custom_op_takes():
     expected = (
         "(name, fn=None, /, *, mutates_args=(), device_types=None, schema=None, tags=None, outputs=None, hidden=(), "
-        "non_differentiable=(), aliases=None, reference=False, static=(), inline=None, replace=False)"
+        "non_differentiable=(), aliases=None, reference=False, static=(), inline=None, checkpoint=None, "
+        "replace=False)"
     )
 
     assert expected == shape(custom_op)

@@ -28,6 +28,7 @@ from custom_autograd.torch_private import (
     modes,
     nested,
     observers,
+    operators,
     overloads,
     preloading,
     schemas,
@@ -577,6 +578,15 @@ def test_a_rule_that_dynamo_skips_runs_in_a_region_of_compiled_autograd():
     assert not torch._dynamo.compiled_autograd.in_compiled_autograd_region
 
 
+def test_operators_are_known_by_name():
+    names = operators.all_names()
+
+    assert {"aten::mm", "aten::add.Tensor"} <= set(names)
+    assert "aten::mm" == operators.name_of_packet(torch.ops.aten.mm) == torch.ops.aten.mm.default.name()
+    assert [True, False] == list(map(operators.is_taken_apart, ["aten::matmul", "aten::mul.Tensor"]))
+    assert [True, False, False] == list(map(operators.is_mutable, ["aten::add_.Tensor", "aten::add.Tensor", "aten::t"]))
+
+
 def test_a_node_knows_which_gradients_the_backward_in_progress_computes():
     class Node(Function):
         @staticmethod
@@ -669,11 +679,6 @@ def test_wrapped_runs_ops_on_what_it_holds_and_names_them():
 def test_wrapped_refuses_a_conjugate_view():
     with pytest.raises(NotImplementedError, match="conjugate view"):
         observers.Wrapped(torch.ones(2, dtype=torch.complex64).conj(), [])
-
-
-def test_an_op_that_is_taken_apart_is_told_from_one_that_is_not():
-    assert observers.is_taken_apart(torch.ops.aten.matmul.default)
-    assert not observers.is_taken_apart(torch.ops.aten.mul.Tensor)
 
 
 # ---------------------------------------------------------------------------------------------- symbols, compilation

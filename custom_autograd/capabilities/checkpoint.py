@@ -8,6 +8,7 @@ MUST_SAVE, which raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -16,8 +17,9 @@ from torch.utils.checkpoint import CheckpointPolicy
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote
-from custom_autograd.registration.capability import Capability
-from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.capability import Capability, add
+from custom_autograd.registration.registry import OpRecord, find_record
+from custom_autograd.registration.rule_types import Registration
 from custom_autograd.torch_private.checkpointing import (
     CACHING_MODES,
     Policy,
@@ -25,11 +27,29 @@ from custom_autograd.torch_private.checkpointing import (
     dispatch_with_policy,
     saved_tensors,
 )
-from custom_autograd.torch_private.dispatch import register_torch_dispatch
+from custom_autograd.torch_private.dispatch import OpOverload, register_torch_dispatch
 from custom_autograd.torch_private.storages import storages_of
 from custom_autograd.values.tensors import tensors_in
 
-RECOMPUTE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+SAVE, RECOMPUTE = DEFAULTS = "save", "recompute"
+RECOMPUTING = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint(Registration):
+    """The default of an op under `checkpointing()`, from `custom_op(..., checkpoint=...)`.
+
+    Attributes:
+        default: "save" or "recompute".
+    """
+
+    kind = "checkpoint"
+    default: str
+
+    @property
+    def settings(self) -> str:
+        """Return the default."""
+        return self.default
 
 
 class Checkpointing(Capability):
@@ -50,7 +70,24 @@ class Checkpointing(Capability):
         """Return whether a policy may save the op."""
         if record.declaration.schema.mutated_arguments:
             return "derived: the op runs again, and a policy that saves it raises"
+        rule = record.registrations.get(Checkpoint)
+        if rule is not None:
+            return f"declared ({rule.location}): {rule.default}, unless a policy says otherwise"
         return "derived: policies may save the op or compute it again"
+
+
+def register(record: OpRecord, default: str) -> None:
+    """Take the option `checkpoint=` of a declaration."""
+    add(record, Checkpoint(record.declaration.location, default), replace=True)
+
+
+def default_of(overload: OpOverload) -> str | None:
+    """Return "save" or "recompute" if the op of an overload is declared so, else None."""
+    record = find_record(overload.name().partition(".")[0])
+    if record is None or record.overload is not overload:
+        return None
+    rule = record.registrations.get(Checkpoint)
+    return None if rule is None else rule.default
 
 
 def _register(record: OpRecord, modes: Iterable[type]) -> None:
@@ -92,7 +129,7 @@ def _without_saving(record: OpRecord) -> Callable[[Policy], Policy]:
             wanted = given(*args, **kwargs)
             if wanted is True or wanted is CheckpointPolicy.MUST_SAVE:
                 raise _lost_write(record)
-            return wanted if wanted in RECOMPUTE else CheckpointPolicy.PREFER_RECOMPUTE
+            return wanted if wanted in RECOMPUTING else CheckpointPolicy.PREFER_RECOMPUTE
 
         return policy
 

@@ -23,6 +23,7 @@ class DeclarationOptions:
     aliases: tuple[tuple[str, str], ...] = ()
     static: tuple[str, ...] = ()
     inline: str | None = None
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,12 @@
 
 utils._python_dispatch.TorchDispatchMode     the only way to see every op that runs; its module is private
 Tensor._make_wrapper_subclass                the only way to make a tensor that holds another one
-_C._dispatch_has_kernel_for_dispatch_key     whether an op is taken apart before autograd, and so is never seen itself
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import _C, Tensor
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -85,8 +84,3 @@ class Wrapped(Tensor):
         found = func(*values, **named)
         seen.append(name_of_overload(func))
         return tree_map_only(Tensor, lambda tensor: Wrapped(tensor, seen), found)
-
-
-def is_taken_apart(overload: Overload) -> bool:
-    """Return True if an op is a composition for autograd too, so that modes see its parts and not itself."""
-    return bool(_C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"))

@@ -7,7 +7,6 @@ The dispatcher does not notify of a new kernel, and a query takes as long as a c
 - `importlib.machinery.ExtensionFileLoader.create_module`: wrapped too, since the C++ of an extension module may
   register kernels when it is imported.
 - `_C._dispatch_dump`: the kernels of an op, and the file of the `Library` through which each was registered.
-- `_C._dispatch_get_all_op_names`: the ops of a namespace, of which `torch.ops` lists only those already looked up.
 
 What a shared library registers that is loaded by other means (by ctypes, say) is noticed with the next of these.
 """
@@ -25,6 +24,8 @@ from typing import Any
 
 import torch
 from torch import _C
+
+from custom_autograd.torch_private.operators import all_names
 
 REGISTERED = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
 
@@ -78,7 +79,7 @@ def foreign_keys(name: str, file: str) -> frozenset[str]:
 
 def names_in(namespace: str) -> list[str]:
     """Return the names of the ops of a namespace, whoever registered them, without the namespace."""
-    found = (name.partition(".")[0].partition("::") for name in _C._dispatch_get_all_op_names())
+    found = (name.partition(".")[0].partition("::") for name in all_names())
     return sorted({name for space, _, name in found if space == namespace})
 
 

@@ -8,7 +8,8 @@ from torch.overrides import TorchFunctionMode
 
 from custom_autograd.core.samples import Sample
 from custom_autograd.dispatch.composition import find_composition
-from custom_autograd.torch_private.observers import Watch, Wrapped, is_taken_apart
+from custom_autograd.torch_private.observers import Watch, Wrapped
+from custom_autograd.torch_private.operators import is_taken_apart
 from custom_autograd.torch_private.verification import name_of_overload
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
@@ -73,7 +74,7 @@ def _seen(target: Target, label: str, seen: Sequence[str] | None) -> Iterator[Fi
     if seen is None or overload is None or why_not_own_op(target) is not None:
         yield PASSED
         return
-    if is_made_of_others or is_taken_apart(overload):
+    if is_made_of_others or is_taken_apart(overload.name()):
         yield PASSED
         return
     name = name_of_overload(overload)
