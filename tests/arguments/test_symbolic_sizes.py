@@ -293,7 +293,7 @@ def test_the_first_eager_call_between_two_compiled_ones_compiles_nothing_anew():
 
 
 @SIZES
-@pytest.mark.parametrize("is_strict", [False, True], ids=["non-strict", "strict"])
+@pytest.mark.parametrize("is_strict", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["non-strict", "strict"])
 def test_one_exported_program_serves_all_sizes(call, is_strict):
     shapes = {"x": {0: torch.export.Dim("n", min=3, max=64)}}
     program = torch.export.export(Module(call), (vector(5),), dynamic_shapes=shapes, strict=is_strict)

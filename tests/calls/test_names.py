@@ -16,6 +16,7 @@ from torch import Tensor
 import custom_autograd.calls.source as sources
 from custom_autograd import custom_op
 from custom_autograd.core.errors import DeclarationError, RegistrationError
+from slow_cases import slow_but_every
 
 NUMBERS = itertools.count()
 
@@ -201,7 +202,7 @@ def test_the_harvest_has_the_names_that_once_collided():
     assert {"_", "needs_x", "given_x", "from_dispatcher_n", "result", "ctx", "kept_n"} <= set(HARVEST)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but_every(3, KINDS))
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(drawn=st.data())
 def test_an_op_computes_the_same_under_any_names(kind, drawn):

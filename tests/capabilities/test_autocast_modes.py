@@ -108,7 +108,7 @@ def test_grad_of_vmap(op, by_hand):
 
 
 @CASES
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_within_autocast(op, by_hand, backend):
     inputs = tensors()
     compiled = torch.compile(lambda *inputs: op(*inputs), backend=backend, fullgraph=True)

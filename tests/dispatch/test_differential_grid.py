@@ -19,6 +19,18 @@ from custom_autograd.native.native_calls import NativeCalls
 from custom_autograd.torch_private.registered_kernels import changes
 
 SLOW = ("compile", "export", "linearize")  # these trace the call, which takes no direct call: a third of the kinds
+TRANSFORMS = (
+    "grad of grad",
+    "grad of a constant",
+    "jvp",
+    "vmap",
+    "make_fx",
+    "jacrev",
+    "jacfwd",
+    "hessian",
+    "jit.trace",
+)
+"""These take no direct call either: `make test` looks at every third op."""
 
 
 @pytest.fixture(params=["native", pytest.param("python", marks=pytest.mark.slow)], autouse=True)
@@ -101,10 +113,10 @@ def gradients(result: Any, x: Any, y: Any) -> list[Any]:
 
 
 def cells():
-    """Every mode for every op; of the modes that trace, all but every eighth op is slow."""
-    for mode in MODES:
+    """Every mode for every op; of the modes without direct calls, some ops only are not slow."""
+    for index, mode in enumerate(MODES):
         for place, op in enumerate(OPS):
-            is_slow = mode in SLOW and place % 8 > 0
+            is_slow = (mode in SLOW and place % 8 > 0) or (mode in TRANSFORMS and (place + index) % 3 > 0)
             yield pytest.param(mode, op, marks=[pytest.mark.slow] if is_slow else [])
 
 

@@ -10,6 +10,7 @@ from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification.checks import threads
+from slow_cases import slow_but_every
 
 result_of = verdict("threads", lambda make: [Sample(make(4, 3))])
 
@@ -76,7 +77,9 @@ class WaitsForAnother(Squared):
         return Squared.forward(ctx, x)
 
 
-@pytest.mark.parametrize("op", [Squared, torch.sin, torch.nn.functional.gelu], ids=lambda op: op.__name__)
+@pytest.mark.parametrize(
+    "op", slow_but_every(3, [Squared, torch.sin, torch.nn.functional.gelu]), ids=lambda op: op.__name__
+)
 def test_op_that_shares_nothing_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed=seed).status for seed in range(5)]
 

@@ -6,6 +6,7 @@ from torch.func import grad, hessian, jacfwd, jvp, vmap
 from torch.testing import assert_close
 
 from ops import TABLE, cube, normalize
+from slow_cases import slow_but_every
 
 ROWS = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
@@ -34,7 +35,7 @@ def test_backward(row, dynamic):
     assert_close(actual, gradients(row.loss(row.reference), row.inputs(requires_grad=True)))
 
 
-@pytest.mark.parametrize("name", ["by name", "hidden", "list, keyword-only, optional", "in-place"])
+@pytest.mark.parametrize("name", slow_but_every(4, ["by name", "hidden", "list, keyword-only, optional", "in-place"]))
 def test_backward_with_inductor(name):
     row = TABLE[name]
     actual = gradients(compiled(row.loss(row.op), backend="inductor"), row.inputs(requires_grad=True))
