@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from custom_autograd.capabilities import effects
 from custom_autograd.capabilities.autocast import capability as autocast
+from custom_autograd.capabilities.flops import capability as flops
 from custom_autograd.capabilities.subclasses import capability as subclasses
 from custom_autograd.capabilities.vmap import capability as vmap
 from custom_autograd.core.casting import Cast
-from custom_autograd.core.decorators import or_decorator_for
+from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.handle import Handle
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -90,6 +91,49 @@ class SubsystemRules(Handle):
                 is the default.
         """
         effects.register(self._record, effect)
+
+    @or_decorator
+    def register_flops(
+        self,
+        fn: F,
+        /,
+        *,
+        backward: Callable[..., Any] | None = None,
+        replace: bool = False,
+    ) -> F:
+        """Register the number of floating-point operations of a call, for `torch.utils.flop_counter.FlopCounterMode`.
+
+        Without it the number is derived from the reference, if there is one. What a backward runs in PyTorch's
+        operations and in ops is counted as it runs.
+
+        Args:
+            fn: its parameters are names of arguments. Tensors arrive as their shapes, lists of tensors as lists of
+                shapes, other values as they are. It returns an int: 2 * m * k * n for a matrix product.
+            backward: the same for one backward, in place of what is counted as it runs; `needs` says which gradients
+                are needed. It is for rules that call kernels which are not ops.
+            replace: a function may be registered.
+
+        Raises:
+            RegistrationError: a parameter names nothing, or a function is registered.
+
+        Example:
+            >>> import torch
+            >>> from torch import Tensor
+            >>> from torch.utils.flop_counter import FlopCounterMode
+            >>> from custom_autograd import custom_op
+            >>> @custom_op("docs::product")
+            ... def product(x: Tensor, weight: Tensor) -> Tensor:
+            ...     return x @ weight
+            >>> @product.register_flops
+            ... def _(x, weight):
+            ...     return 2 * x.numel() * weight[-1]
+            >>> with FlopCounterMode(display=False) as counter:
+            ...     product(torch.ones(2, 3), torch.ones(3, 4)).shape
+            torch.Size([2, 4])
+            >>> counter.get_total_flops()
+            48
+        """
+        return flops.register(self._record, fn, backward, replace=replace)
 
     @or_decorator_for
     def register_torch_dispatch(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -64,6 +64,7 @@ SIGNATURES = {
     "register_vmap": "(self, func=None, *, replace=False)",
     "register_autocast": "(self, device_type, cast_inputs, *, output=None, replace=False)",
     "register_effect": "(self, effect)",
+    "register_flops": "(self, fn=None, /, *, backward=None, replace=False)",
     "register_torch_dispatch": "(self, torch_dispatch_class, fn=None, /, *, replace=False)",
     "register_samples": "(self, fn=None, /, *, replace=False)",
     "set_kernel_enabled": "(self, device_type, enabled=True)",

@@ -23,6 +23,7 @@ from custom_autograd.torch_private import (
     dispatch,
     edges,
     fakes,
+    flop_counter,
     functions,
     guards,
     modes,
@@ -1116,3 +1117,79 @@ def test_a_rule_for_the_functional_mode_takes_an_op_apart_in_a_graph(fresh_compi
 
     assert "aten.add.Tensor" in names
     assert not any("twice" in name for name in names)
+
+
+# ----------------------------------------------------------------------------------------------------- flop counter
+
+
+@pytest.fixture
+def counted_op(library):
+    library.define("counted(Tensor x) -> Tensor")
+    library.define("counted.scaled(Tensor x, float by) -> Tensor")
+    library.impl("counted", lambda x: x.clone(), "CompositeExplicitAutograd")
+    library.impl("counted.scaled", lambda x, by: x * by, "CompositeExplicitAutograd")
+    packet = torch.ops.private.counted
+    yield packet
+    for name in packet.overloads():
+        flop_counter.withdraw(getattr(packet, name))
+
+
+def test_a_formula_of_an_overload_is_in_the_table_until_it_is_withdrawn(counted_op):
+    from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+    flop_counter.register(counted_op.default, lambda x: 3)
+    flop_counter.register(counted_op.scaled, lambda x, by: 4)
+    with FlopCounterMode(display=False) as counter:
+        counted_op(torch.ones(1))
+        assert 3 == counter.get_total_flops()
+        counted_op(torch.ones(1), 2.0)
+        assert 7 == counter.get_total_flops()
+    flop_counter.withdraw(counted_op.default)
+    assert counted_op in flop_registry
+    flop_counter.withdraw(counted_op.scaled)
+    assert counted_op not in flop_registry
+
+
+def test_the_counters_in_effect_are_known():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    assert [] == flop_counter.counters()
+    with FlopCounterMode(display=False) as counter:
+        assert [counter] == flop_counter.counters()
+        with flop_counter.without_modes():
+            assert [] == flop_counter.counters()
+
+
+def test_counts_can_be_replaced():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x = torch.ones(2, 2)
+    with FlopCounterMode(display=False) as counter:
+        x @ x
+        before = flop_counter.snapshot(counter)
+        x @ x
+        flop_counter.replace_since(counter, before, "mine", 5)
+
+    assert {"Global": {torch.ops.aten.mm: 16, "mine": 5}} == counter.get_flop_counts()
+
+
+def test_the_flops_of_tensors_without_data_are_counted():
+    mode, is_theirs = flop_counter.mode_of([torch.ones(1)])
+    x = torch.zeros(1).expand(2**20, 2**20)
+    with mode, flop_counter.counted() as total:
+        fake = flop_counter.without_data(x)
+        fake @ fake
+
+    assert not is_theirs
+    assert 2 * 2**60 == total()
+    assert (mode, True) == flop_counter.mode_of([torch.ones(1), fake])
+
+
+def test_a_node_is_known_by_its_function():
+    class Other(Triple):
+        pass
+
+    node = Triple.apply(torch.ones(1, requires_grad=True)).grad_fn
+    assert functions.is_node_of(node, Triple)
+    assert not functions.is_node_of(node, Other)
+    assert not functions.is_node_of(None, Triple)

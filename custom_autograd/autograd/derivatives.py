@@ -22,6 +22,9 @@ from custom_autograd.values.tensors import filled, first_tensor
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
 
+BEFORE_RULES = "before_rules"
+"""The attribute of a node that is called once what it saved is there again, which may compute whole layers again."""
+
 
 class Derivatives:
     """The derivatives of one op, in terms of the ctx of its Function (which torch gives no type: Any)."""
@@ -52,6 +55,8 @@ class Derivatives:
             return dict.fromkeys(needs)
         # Where nothing was saved nothing is freed, and a second backward is right: torch refuses to look all the same.
         saved = ctx.saved_tensors if self.saves_tensors(ctx) else ()
+        if hasattr(ctx, BEFORE_RULES):
+            ctx.before_rules()
         return self._gradients(ctx, saved, needs, grads)
 
     def saves_tensors(self, ctx: Any) -> bool:

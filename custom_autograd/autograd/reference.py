@@ -15,6 +15,7 @@ from custom_autograd.calls.bind import spread
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Schema
+from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private import transforms
 from custom_autograd.values.tensors import tensors_in
 
@@ -56,7 +57,7 @@ def reference_gradients(
     def recompute(*replacements: Tensor) -> tuple[Tensor, ...]:
         remaining = iter(replacements)
         replaced = {name: _replace(values[name], needs.get(name), remaining) for name in values}
-        results = call_reference(plan, reference, replaced)
+        results = call_reference(plan.declaration, reference, replaced)
         return tuple(output for name, its in grads.items() for output in _matching(results.get(name), its))
 
     if not primals or not incoming:
@@ -97,24 +98,24 @@ def _gradients_under_transforms(
         return found
 
 
-def call_reference(plan: Plan, reference: Callable[..., Any], values: ByName) -> dict[str, Any]:
+def call_reference(declaration: Declaration, reference: Callable[..., Any], values: ByName) -> dict[str, Any]:
     """Run the reference on inputs by name; its results by output name (Any: what it returns).
 
     Raises:
         GradientError: it returns another number of results than the schema has outputs.
     """
-    schema: Schema = plan.declaration.schema
+    schema: Schema = declaration.schema
     positional = [values[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
     keywords = {argument.name: values[argument.name] for argument in schema.arguments if argument.is_keyword_only}
     result = reference(*spread(schema, positional), **keywords)
     results = tuple(result) if isinstance(result, tuple) else (result,)
     if len(results) != len(schema.outputs):
         raise GradientError(
-            str(plan.declaration.name),
+            str(declaration.name),
             "the reference returns the wrong number of results",
             expected=f"{len(schema.outputs)}: {quote(schema.output_names)}",
             found=str(len(results)),
-            declared=plan.declaration.location,
+            declared=declaration.location,
             do="return what the kernel returns, hidden outputs included",
         )
     return dict(zip(schema.output_names, results, strict=True))

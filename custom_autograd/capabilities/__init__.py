@@ -6,6 +6,7 @@ from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache.capability import CompileCache
 from custom_autograd.capabilities.effects import Effects
 from custom_autograd.capabilities.fake import Fake
+from custom_autograd.capabilities.flops.capability import FlopCounting
 from custom_autograd.capabilities.inlining.capability import Inlining
 from custom_autograd.capabilities.kernels import Kernels
 from custom_autograd.capabilities.op_variants import VARIANTS
@@ -25,6 +26,7 @@ CAPABILITIES: tuple[Capability, ...] = (
     Sharding(),
     Checkpointing(),
     Effects(),
+    FlopCounting(),
     Inlining(),
     CompileCache(),
     *VARIANTS,

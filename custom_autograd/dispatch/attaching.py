@@ -89,12 +89,16 @@ def _autograd(record: OpRecord) -> Callable[..., Any]:
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return generated_code_of(record).autograd(keyset, *args, **kwargs)
+            result = generated_code_of(record).autograd(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:
             values = [*args, *kwargs.values()]
             if not any(capability.explain(record, error, values) for capability in record.capabilities):
                 raise
-        return generated_code_of(record).autograd(keyset, *args, **kwargs)
+            result = generated_code_of(record).autograd(keyset, *args, **kwargs)
+        if guards.torch_dispatch_modes():
+            for capability in record.capabilities:
+                capability.after_call(record, args, kwargs, result)
+        return result
 
     return autograd
 

@@ -5,7 +5,7 @@ For an op without containers both are the same; the adapter of an op with contai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from custom_autograd.core.schema import Schema
@@ -18,6 +18,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.shorter_rules import Parameters, parameters_of
 
 Function = Callable[..., Any]  # Any: a user's function
+Values = Mapping[str, Any]  # Any: values of any type by name
 T = TypeVar("T")
 
 
@@ -94,6 +95,15 @@ class OpAdapter:
         """Return what is given by names of arguments or outputs, by the names that the dispatcher has."""
         return values
 
+    def mirrored(self, found: Values, values: Values) -> dict[str, Any]:
+        """Return what was found of the arguments by name, and in containers of the same structure.
+
+        Args:
+            found: by the names that the dispatcher has; what is not there is None.
+            values: the arguments themselves.
+        """
+        return dict(found)
+
 
 class ContainerAdapter(OpAdapter):
     """The adapter of an op with containers."""
@@ -160,6 +170,11 @@ class ContainerAdapter(OpAdapter):
     def by_name(self, values: Any) -> Any:
         """Override `OpAdapter`."""
         return by_flat_name(self.tree, values)
+
+    def mirrored(self, found: Values, values: Values) -> dict[str, Any]:
+        """Override `OpAdapter`."""
+        containers = (node for node in self.nodes if node.name not in values)
+        return {**found, **{node.name: node.mirror(found.get, values.__getitem__) for node in containers}}
 
 
 def adapter_of(declaration: Declaration) -> OpAdapter:

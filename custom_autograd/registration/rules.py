@@ -210,9 +210,9 @@ def _ambiguous(
 
 
 def _advise(declaration: Declaration, name: str, valid: tuple[str, ...]) -> str:
-    if name == "grad":
-        results = quote(grad_names(declaration.schema).values())
-        return f"the op has several differentiable results: name their gradients, {results}"
+    results = [grad for grad in grad_names(declaration.schema).values() if grad in valid]
+    if name == "grad" and results:
+        return f"the op has several differentiable results: name their gradients, {quote(results)}"
     if name == "ctx":
         return "rules bound by name take no ctx; for a (ctx, *grads) backward use register_autograd"
     return suggest(name, valid) or "name an input, an output, or what else is listed"

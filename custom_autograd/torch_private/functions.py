@@ -81,6 +81,11 @@ def has_function(node: object) -> bool:
     return hasattr(node, "_forward_cls")
 
 
+def is_node_of(node: object, function: type[Function]) -> bool:
+    """Return True if a node of the graph is one of a Function."""
+    return isinstance(node, function._backward_cls)
+
+
 def name_of_nodes(function: type[Function]) -> str:
     """Return what `grad_fn.name()` says of the nodes of a Function."""
     name: str = function._backward_cls.__name__

@@ -1,0 +1,1 @@
+"""FLOPs: what torch's counter counts for the calls of an op, and for its backward."""

@@ -1,0 +1,216 @@
+"""FLOPs: the number of floating-point operations that `torch.utils.flop_counter.FlopCounterMode` counts for an op.
+
+forward     the function from `register_flops`, else the reference runs on tensors without data, and is counted
+backward    rules are made of PyTorch's operations and of ops, which are counted as they run; see backward.py for others
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from custom_autograd.calls.bind import Binder
+from custom_autograd.capabilities.flops import backward
+from custom_autograd.capabilities.flops.derived import DerivedFlops
+from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import show
+from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.registration import rules
+from custom_autograd.registration.capability import Capability, add, registered
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_names import NEEDS
+from custom_autograd.registration.rule_types import Function, NamedRule
+from custom_autograd.torch_private import flop_counter
+from custom_autograd.torch_private.compiler import is_tracing
+from custom_autograd.torch_private.modes import is_functionalizing
+from custom_autograd.torch_private.transforms import is_transforming
+from custom_autograd.values.named import Named
+from custom_autograd.values.user_code import noted
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardFlops(NamedRule):
+    """The FLOPs of one backward, from `register_flops(backward=...)`."""
+
+    kind = "backward flops"
+
+
+@dataclass(frozen=True, slots=True)
+class Flops(NamedRule):
+    """The FLOPs of one forward call, from `register_flops`.
+
+    Attributes:
+        backward: those of one backward, or None if they are counted as it runs.
+    """
+
+    kind = "flops"
+    backward: BackwardFlops | None
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Return the function, and that of the backward if there is one."""
+        return (self.function,) if self.backward is None else (self.function, self.backward.function)
+
+
+class FlopCounting(Capability):
+    """The formula of an op in torch's table."""
+
+    name = "flops"
+
+    def attach(self, record: OpRecord) -> None:
+        """Write the formula into torch's table, in place of the one before; none where nothing is known."""
+        found = _OPS.pop(record, None)
+        for overload in () if found is None else found.overloads:
+            flop_counter.withdraw(overload)
+        if record.registrations.get(Flops) is None and _computation(record) is None:
+            return
+        _OPS[record] = found = OpFlops(record)
+        for overload in found.overloads:
+            flop_counter.register(overload, found.forward)
+
+    def describe(self, record: OpRecord) -> str:
+        """Return where the numbers come from."""
+        rule = record.registrations.get(Flops)
+        if rule is not None and rule.backward is not None:
+            return f"{registered(rule)}, backward: {registered(rule.backward)}"
+        if rule is not None:
+            return f"{registered(rule)}"
+        return "none: FLOPs count as 0" if _computation(record) is None else "derived from the reference"
+
+    def after_call(self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Count the backward of the call when it runs, where the counter could not (Any: as the schema says)."""
+        if is_transforming() or is_tracing() or is_functionalizing() or not flop_counter.counters():
+            return  # a transform sees other shapes, and a graph holds what its operations do
+        found = _OPS.get(record)
+        if found is not None and found.counts_backward:
+            found.note_backward(args, kwargs, result)
+
+
+def _computation(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+    """Return what computes the op in operations that can be counted: the reference, or the op behind a variant."""
+    return record.reference() or record.declaration.composition
+
+
+class OpFlops:
+    """The FLOPs of one op, as its rules are now.
+
+    Attributes:
+        overloads: the dispatcher's ops whose calls they are.
+    """
+
+    def __init__(self, record: OpRecord) -> None:
+        self._record = weakref.ref(record)  # torch's table must not keep a replaced op alive
+        self.overloads = [one for one in (record.overload, record.output) if one is not None]
+        self._schema = record.declaration.schema
+        self._bind = Binder(self._schema)
+        self._rule = record.registrations.get(Flops)
+        computation = _computation(record)
+        self._derived = None if computation is None else DerivedFlops(record.declaration, computation)
+
+    @cached_property
+    def counts_backward(self) -> bool:
+        """Return True if a number replaces what is counted while the backward runs."""
+        if self._rule is not None and self._rule.backward is not None:
+            return True
+        record = self._record()
+        return record is not None and backward.is_invisible(record)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says; a symbolic int is not an int
+        """Return the FLOPs of a call."""
+        record, values = self._record(), self._bind.arguments(*args, **kwargs)
+        if record is None:
+            return 0
+        if self._rule is not None:
+            return _evaluated(record, self._rule, _given(record, values, {}))
+        assert self._derived is not None  # else nothing is in torch's table
+        return self._derived.forward(values)
+
+    def note_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Count the backward of a call when it runs (Any: as the schema says)."""
+        record, values = self._record(), self._bind.arguments(*args, **kwargs)
+        if record is None:
+            return
+        written = [values[argument.name] for argument in self._schema.mutated_arguments]
+        node = backward.find_node(record, [*written, result])
+        if node is None:
+            return
+        needs = {argument.name: _needs(values[argument.name]) for argument in self._schema.differentiable_arguments}
+        if self._rule is not None and self._rule.backward is not None:
+            flops = _evaluated(record, self._rule.backward, _given(record, values, needs))
+        else:
+            assert self._derived is not None  # the backward is invisible, and there is a reference
+            flops = self._derived.backward(values, needs)
+        backward.count_in(node, f"{record.name} backward", flops)
+
+
+_OPS: weakref.WeakKeyDictionary[OpRecord, OpFlops] = weakref.WeakKeyDictionary()
+
+
+def _needs(value: Any) -> Any:  # Any: a tensor, a list of tensors, or None; a bool, or a list of those
+    """Return whether a gradient is needed of an input."""
+    if isinstance(value, (list, tuple)):
+        return [_needs(item) for item in value]
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _shapes(value: Any) -> Any:  # Any: an argument
+    """Return the shape of a tensor, those of a list of tensors, and anything else as it is."""
+    if isinstance(value, (list, tuple)):
+        return [_shapes(item) for item in value]
+    return value.shape if isinstance(value, Tensor) else value
+
+
+def _given(record: OpRecord, values: Mapping[str, Any], needs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything that a function of FLOPs can name (Any: shapes and values of any type)."""
+    adapter = adapter_of(record.declaration)
+    shapes = {name: _shapes(value) for name, value in values.items()}
+    given = adapter.mirrored(shapes, values)
+    return given if NEEDS in given else {**given, NEEDS: Named(adapter.mirrored(needs, values))}
+
+
+def _evaluated(record: OpRecord, rule: NamedRule, given: Mapping[str, Any]) -> Any:  # Any: as in `forward`
+    """Return what a function of FLOPs returns.
+
+    Raises:
+        RegistrationError: it is not a number of operations.
+    """
+    found = noted(record.name, rule)(**{name: given[name] for name in rule.names})
+    if isinstance(found, torch.SymInt):
+        return found
+    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        raise record.declaration.origin(rule.where).error(
+            RegistrationError,
+            f"the {rule.title} rule does not return a number of floating-point operations",
+            expected="an int, 0 or more",
+            found=show(found),
+            do="compute it from the sizes: 2 * m * k * n for a matrix product",
+        )
+    return found
+
+
+def register(record: OpRecord, function: F, of_backward: Callable[..., Any] | None, *, replace: bool) -> F:
+    """Register the FLOPs of a call, and of its backward."""
+    names = _names(record, Flops.kind, function, {})
+    of_rule = None
+    if of_backward is not None:
+        special = {} if NEEDS in record.declaration.schema.argument_names else {NEEDS: "which gradients are needed"}
+        bound = _names(record, BackwardFlops.kind, of_backward, special)
+        of_rule = BackwardFlops(location_of(of_backward), of_backward, bound)
+    add(record, Flops(location_of(function), function, names, of_rule), replace=replace)
+    return function
+
+
+def _names(record: OpRecord, kind: str, function: Callable[..., Any], special: Mapping[str, str]) -> tuple[str, ...]:
+    declaration = record.declaration
+    known = dict.fromkeys([*adapter_of(declaration).argument_names(), *declaration.schema.argument_names])
+    values = {name: f"argument '{name}'" for name in known}
+    return rules.bind_names(declaration, f"{kind} rule", function, values, special)
