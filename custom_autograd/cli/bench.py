@@ -7,14 +7,22 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    import torch
+
+    from custom_autograd.benchmarking.interleaved import Work
+    from custom_autograd.benchmarking.peak import Peak
+    from custom_autograd.core.samples import Sample
     from custom_autograd.verification.harness.runner import Case
 
 PURPOSE = "measure calls of ops on their samples, beside their reference"
 
+OF_PEAK = "of peak"
+
 Row = dict[str, Any]  # Any: names, numbers, and None if there is nothing to compare with
+Peaks: TypeAlias = "dict[torch.dtype, Peak]"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +54,19 @@ def run(arguments: argparse.Namespace) -> int:
     _check_numbers(arguments)
     _check_plot(arguments.plot)
     rows: list[Row] = []
+    peaks: Peaks = {}
     cases, without = cases_of(arguments, done="measured")
     left_out: list[Row] = [{"op": result.op, "reason": result.message, "is finding": False} for result in without]
     with _threads(arguments.threads):
         for case in cases:
-            _measure(case, compared, arguments, rows, left_out)
-        _write(rows, left_out, arguments.json)
+            _measure(case, compared, arguments, peaks, rows, left_out)
+        _write(rows, left_out, peaks, arguments.json)
     if rows:
-        print_table([list(HEADS.values()), *([_shown(row[head]) for head in HEADS] for row in rows)], sys.stdout)
+        heads = [head for head in HEADS if head != OF_PEAK or peaks]
+        lines = [[_shown(row, head) for head in heads] for row in rows]
+        print_table([[HEADS[head] for head in heads], *lines], sys.stdout)
+    for peak in peaks.values():
+        print(f"peak: {peak.text}")
     for row in left_out:
         print(_left_out_line(row))
     if arguments.plot is not None and rows:
@@ -116,7 +129,12 @@ def _threads(number: int) -> Iterator[None]:
 
 
 def _measure(
-    case: "Case", compared: dict[str, Any], arguments: argparse.Namespace, rows: list[Row], left_out: list[Row]
+    case: "Case",
+    compared: dict[str, Any],
+    arguments: argparse.Namespace,
+    peaks: "Peaks",
+    rows: list[Row],
+    left_out: list[Row],
 ) -> None:
     """Add the figures of each sample: all callables in all modes, in one run."""
     import torch  # heavy
@@ -134,24 +152,53 @@ def _measure(
         for call in calls:
             row = {"op": case.target.name, "sample": str(sample), "callable": call.name, "mode": call.mode}
             timing, own = timings.get(f"{call.name}|{call.mode}"), timings.get(f"op|{call.mode}")
-            if timing is None:
+            if timing is None or call.work is None:
                 left_out.append({**row, "reason": call.reason, "is finding": call.is_finding})
                 continue
             figures = {"minimum": round(timing.minimum, 3), "median": round(timing.median, 3)}
+            flops = _flops(call.work)
+            reached = _of_peak(flops, timing.minimum, sample, peaks, arguments.device, finish) if flops else None
             ratio = None if own is None else round(own.minimum / timing.minimum, 3)
             rows.append({**row, **figures, "op / callable": ratio, "kernel": kernel if call.name == "op" else None})
+            rows[-1] |= {"FLOPs": flops, OF_PEAK: reached}
 
 
-def _write(rows: list[Row], left_out: list[Row], path: Path | None) -> None:
+def _flops(work: "Work") -> int:
+    """Return the number of floating-point operations of a call, as far as torch's counter knows."""
+    from torch.utils.flop_counter import FlopCounterMode  # heavy
+
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return int(counter.get_total_flops())
+
+
+def _of_peak(flops: int, microseconds: float, sample: "Sample", peaks: "Peaks", device: str, finish: "Work") -> float:
+    """Return the share of the machine's peak in the dtype of a sample; the peak is measured once."""
+    import torch  # heavy
+
+    from custom_autograd.benchmarking.peak import measure_peak  # imports torch
+
+    dtypes = (tensor.dtype for tensor in sample.tensors() if tensor.is_floating_point() or tensor.is_complex())
+    dtype = next(dtypes, torch.float32)
+    if dtype not in peaks:
+        peaks[dtype] = measure_peak(device, dtype, finish=finish)
+    return round(flops / microseconds * 1e6 / peaks[dtype].flops_per_second, 4)
+
+
+def _write(rows: list[Row], left_out: list[Row], peaks: "Peaks", path: Path | None) -> None:
     from custom_autograd.benchmarking.machine import describe_machine  # imports torch
 
     if path is not None:
-        document = {"machine": describe_machine(), "rows": rows, "not measured": left_out}
+        texts = [peak.text for peak in peaks.values()]
+        document = {"machine": describe_machine(), "peaks": texts, "rows": rows, "not measured": left_out}
         path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _shown(value: object) -> str:
-    return "-" if value is None else str(value)
+def _shown(row: Row, head: str) -> str:
+    value = row[head]
+    if value is None:
+        return "-"
+    return f"{value:.1%}" if head == OF_PEAK else str(value)
 
 
 def _left_out_line(row: Row) -> str:
@@ -168,4 +215,5 @@ HEADS = {
     "median": "median, µs",
     "op / callable": "op / callable",
     "kernel": "kernel",
+    OF_PEAK: "of peak",
 }

@@ -105,13 +105,50 @@ def test_it_writes_json_and_a_plot(file, tmp_path):
     assert 0 == main(["bench", f"{file}:op", "--seconds", "0", "--json", str(found), "--plot", str(plot)])
 
     written = json.loads(found.read_text())
-    assert {"machine", "rows", "not measured"} == set(written)
+    assert {"machine", "peaks", "rows", "not measured"} == set(written)
     assert all(0 < row["minimum"] <= row["median"] for row in written["rows"])
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def rows_of(path):
     return json.loads(path.read_text())["rows"]
+
+
+PRODUCT = """
+import torch
+from torch import Tensor
+
+from custom_autograd import Sample, custom_op
+
+
+@custom_op("bench_cli::{name}", reference=True)
+def op(x: Tensor) -> Tensor:
+    return x @ x
+
+
+op.register_samples(lambda make: [Sample(make(4, 4))])
+"""
+
+
+def test_it_tells_the_share_of_the_peak_where_flops_are_known(imports_of, request, capsys, tmp_path):
+    path, found = imports_of / "product.py", tmp_path / "found.json"
+    path.write_text(PRODUCT.format(name=request.node.name))
+    assert 0 == main(["bench", f"{path}:op", "--seconds", "0", "--json", str(found)])
+
+    *lines, peak = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("of peak")
+    assert all(line.endswith("%") for line in lines[1:])
+    assert re.fullmatch(r"peak: \S+ GFLOP/s on cpu, the best of 5 products of 1024 x 1024 float32 matrices", peak)
+    op, reference = [128, 128, 128 + 128 + 256], [128, 128, 128 + 256]  # without a rule the op runs its reference again
+    assert [*op, *reference] == [row["FLOPs"] for row in rows_of(found)]
+    assert [peak] == [f"peak: {text}" for text in json.loads(found.read_text())["peaks"]]
+
+
+def test_it_measures_no_peak_where_no_flops_are_known(file, tmp_path):
+    main(["bench", f"{file}:op", "--seconds", "0", "--no-backward", "--out", str(tmp_path / "found.json")])
+
+    assert [] == json.loads((tmp_path / "found.json").read_text())["peaks"]
+    assert [(0, None)] * 2 == [(row["FLOPs"], row["of peak"]) for row in rows_of(tmp_path / "found.json")]
 
 
 def test_out_is_json_by_another_name(file, tmp_path):
