@@ -3,6 +3,8 @@
 import argparse
 from collections.abc import Mapping
 
+from custom_autograd.rendering.tables import align
+
 PURPOSE = "list ops and what each of them can do"
 
 
@@ -19,7 +21,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from custom_autograd.verification.harness.op_files import load  # imports torch
     from custom_autograd.verification.harness.targets import target_of  # imports torch
-    from custom_autograd.verification.report.text import align  # imports torch
 
     values = [loaded.value for text in arguments.targets for loaded in load(text)]
     found = [capabilities_of(value) for value in values]

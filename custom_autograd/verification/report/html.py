@@ -3,22 +3,25 @@
 templates/page.html       the page: style and script within, nothing is loaded from elsewhere
 templates/fragment.html   the matrix and the findings
 templates/op.html         what is known of an op
-templates/parts.html      what they share
+templates/parts.html      what they share; the style is that of every page: rendering/templates/style.css
 """
 
 import zlib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 
+from custom_autograd.rendering.pages import render
 from custom_autograd.verification.report import plots
 from custom_autograd.verification.report.headline import format_counts, format_warnings
 from custom_autograd.verification.report.matrix import LABELS, anchors_of, make_matrix
 from custom_autograd.verification.report.results import STATUSES, Result, count, skips_of
 
+ROOM = "custom_autograd.verification.report"
+
 
 def format_page(results: Sequence[Result], sources: Mapping[str, str]) -> str:
     """Return the whole page; every text in it is escaped."""
-    return _render(
+    return render(
+        ROOM,
         "page.html",
         **_parts(results, ""),
         plots=plots.make_plots(results),
@@ -32,7 +35,7 @@ def format_page(results: Sequence[Result], sources: Mapping[str, str]) -> str:
 
 def format_fragment(results: Sequence[Result]) -> str:
     """Return the matrix and the findings without a page around them; the ids in it are its own."""
-    return _render("fragment.html", **_parts(results, f"ca{zlib.crc32(repr(results).encode()):08x}-"))
+    return render(ROOM, "fragment.html", **_parts(results, f"ca{zlib.crc32(repr(results).encode()):08x}-"))
 
 
 def format_op(
@@ -40,7 +43,7 @@ def format_op(
 ) -> str:
     """Return what is known of an op, as a fragment."""
     tables = {"capability": coverage, "kernel": kernels}
-    return _render("op.html", name=name, schema=schema, location=location, tables=tables, source=source)
+    return render(ROOM, "op.html", name=name, schema=schema, location=location, tables=tables, source=source)
 
 
 def _parts(results: Sequence[Result], prefix: str) -> dict[str, object]:
@@ -67,17 +70,3 @@ def _by_check(results: Sequence[Result]) -> dict[str, dict[str, list[Result]]]:
     for result in results:
         ops.setdefault(result.op, {}).setdefault(result.check, []).append(result)
     return ops
-
-
-def _render(template: str, **values: object) -> str:
-    import jinja2  # comes with torch, and only these documents need it
-
-    folder = files("custom_autograd.verification.report") / "templates"
-    environment = jinja2.Environment(
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
-    )
-    return environment.get_template(template).render(**values)

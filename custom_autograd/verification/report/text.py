@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from custom_autograd.rendering.tables import align
 from custom_autograd.verification.report.headline import format_counts, format_warnings
 from custom_autograd.verification.report.repeats import fold_findings, fold_lines
 from custom_autograd.verification.report.results import STATUSES, Result, Summary, skips_of, summarise
@@ -37,13 +38,6 @@ def table_rows(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
     """Return the rows of that table, the first with the titles of the columns."""
     rows = [("op", "check", "status", "samples")]
     return rows + [(summary.op, summary.check, summary.status, _samples(summary)) for summary in summarise(results)]
-
-
-def align(rows: Sequence[Sequence[str]]) -> str:
-    """Return columns as wide as their widest cell, two blanks apart, the first row underlined."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
 def _samples(summary: Summary) -> str:

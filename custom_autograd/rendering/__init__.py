@@ -1,0 +1,1 @@
+"""How results are laid out: tables in text, and HTML from templates."""
