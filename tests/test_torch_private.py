@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.autograd import Function, forward_ad
+from torch.testing._internal.two_tensor import TwoTensor
 
 from custom_autograd import custom_op
 from custom_autograd.core.errors import KernelError
@@ -28,6 +29,7 @@ from custom_autograd.torch_private import (
     guards,
     modes,
     nested,
+    nodes,
     observers,
     operators,
     overloads,
@@ -1032,8 +1034,6 @@ def test_views_share_storages_where_tensors_are_fake_or_functional():
 
 
 def test_the_storages_of_a_wrapper_are_those_of_its_parts():
-    from torch.testing._internal.two_tensor import TwoTensor
-
     a, b = torch.ones(2), torch.ones(2)
     assert storages.storages_of(TwoTensor(a, b)) == storages.storages_of(a) | storages.storages_of(b)
 
@@ -1193,3 +1193,73 @@ def test_a_node_is_known_by_its_function():
     assert functions.is_node_of(node, Triple)
     assert not functions.is_node_of(node, Other)
     assert not functions.is_node_of(None, Triple)
+
+
+# -------------------------------------------------------------------------------------------------------------- nodes
+
+
+def test_the_saved_attributes_of_a_built_in_node_are_known_and_which_of_them_are_tensors():
+    node = (torch.ones(2, requires_grad=True) * 2).sum(0).grad_fn
+
+    assert {"dim": False, "keepdim": False, "self_sym_sizes": False} == nodes.names_of_saved(node)
+    assert {"other": True, "self": True} == nodes.names_of_saved(node.next_functions[0][0])
+
+
+def test_members_of_nodes_are_seen_on_each_node_and_in_its_name():
+    class Renamed(Triple):
+        pass
+
+    nodes.set_members_of_nodes(Renamed, {"__name__": "ns::renamed", "fact": 3})
+    node = Renamed.apply(torch.ones(2, requires_grad=True)).grad_fn
+
+    assert ("ns::renamed", 3) == (node.name(), node.fact)
+    assert nodes.class_of_nodes(Renamed) is nodes.class_of_function_nodes(node) is type(node)
+    assert nodes.class_of_function_nodes(torch.ones(2, requires_grad=True).exp().grad_fn) is None
+
+
+def test_the_node_that_was_recorded_last_has_the_highest_number_and_a_leaf_a_higher_one():
+    x = torch.ones(2, requires_grad=True)
+    first = x.exp()
+    second = first.sin()
+    (accumulate, _), *_ = nodes.next_nodes(first.grad_fn)
+
+    assert nodes.sequence_number(first.grad_fn) < nodes.sequence_number(second.grad_fn)
+    assert nodes.sequence_number(second.grad_fn) < nodes.sequence_number(accumulate)
+
+
+def test_inside_vmap_the_node_is_that_of_the_tensor_below():
+    found = []
+    torch.vmap(lambda x: found.append(nodes.node_of(x.exp())) or x)(torch.ones(2, 3, requires_grad=True))
+
+    assert "ExpBackward0" == found[0].name()
+
+
+def test_saved_tensors_are_read_or_the_reason_is_given():
+    x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True) * 1
+    held, modified, freed = x.exp(), y.sin(), x.cos()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, pytest.fail):
+        packed = x.sin()
+    with torch.no_grad():
+        y.add_(1)
+    freed.sum().backward()
+    requests = [(held, "_saved_result"), (modified, "_saved_self"), (freed, "_saved_self"), (packed, "_saved_self")]
+    found = nodes.read_saved([(tensor.grad_fn, name) for tensor, name in requests])
+
+    assert torch.equal(held, found[0])
+    assert [nodes.Unread.MODIFIED, nodes.Unread.FREED, nodes.Unread.PACKED] == found[1:]
+
+
+def test_a_saved_tensor_of_a_subclass_is_not_taken_for_one_with_hooks():
+    x = TwoTensor(torch.ones(2), torch.ones(2)).requires_grad_()
+    y = x.exp()
+    (found,) = nodes.read_saved([(y.grad_fn, "_saved_result")])
+
+    assert isinstance(found, TwoTensor)
+
+
+def test_the_parts_of_a_tensor_are_those_that_have_memory():
+    sparse = torch.eye(2).to_sparse()
+    wrapper = TwoTensor(torch.ones(2), torch.ones(3)[:2])
+
+    assert [(2, 2), (2,)] == [tuple(part.shape) for part in storages.parts_of(sparse)]
+    assert [8, 12] == list(storages.sizes_of_storages(wrapper).values())

@@ -14,6 +14,7 @@ from custom_autograd.autograd import gradients
 from custom_autograd.autograd.derivatives import Derivatives, output_metadata
 from custom_autograd.autograd.function import FunctionWriter
 from custom_autograd.autograd.node import NodeWriter
+from custom_autograd.autograd.node_facts import describe_nodes
 from custom_autograd.autograd.plan import Plan, make_plan
 from custom_autograd.autograd.vjp import Step
 from custom_autograd.calls.parameters import conversions, defaults, own_names
@@ -69,6 +70,7 @@ class GeneratedOp:
         values = {**self._helpers(record, derivatives), **_values(record)}
         namespace = compile_source(self.source, record.name, source.namespace(values))
         self.function: type[Function] = namespace[declaration.name.name]
+        self._node_members = describe_nodes(record, writer, self.function)
         self.autograd: Callable[..., Any] = namespace[source.own("autograd")]
         self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
         namespace[source.own("apply")] = functions.direct_apply(self.function)
@@ -106,7 +108,7 @@ class GeneratedOp:
         It takes the schema's arguments.
         """
         assert self._make_node is not None  # the op is recording
-        apply = functions.make_node(self.function, self._make_node(function), self._quick)
+        apply = functions.make_node(self.function, self._make_node(function), self._quick, self._node_members)
         return apply if self._spread is None else self._spread(apply)
 
     def _helpers(self, record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from custom_autograd.autograd.node_facts import label_of_nodes
 from custom_autograd.autograd.vjp import Step
 from custom_autograd.dispatch.generated import GeneratedOp
 from custom_autograd.native.context_facts import DropInFacts, drop_in_facts_of, set_attributes
@@ -28,12 +29,14 @@ class RecipeFacts:
     Attributes:
         id: a number that no other rules have, by which compiled autograd recognises a graph.
         name: of the nodes.
+        label: what the text of a node says of its op.
         is_checked: gradients are compared with their inputs.
         list_inputs: by input, whether it is a list of tensors, as 0 and 1.
         differentiable_inputs: by input, whether it may carry a gradient, as 0 and 1.
         differentiable_outputs: the same by output.
         saved: (is an output, index, inputs for whose gradients it is saved as bits, name) of each saved tensor.
         kept: the inputs that are kept and are not tensors.
+        kept_names: their names.
         quick: the quick backward: gradients, saved, needs, kept -> a gradient for each input, or NotImplemented; None
             for an op with lists, whose one rule is called without it.
         general: the backward of the Function: ctx, gradients -> a gradient for each input.
@@ -46,12 +49,14 @@ class RecipeFacts:
 
     id: int
     name: str
+    label: str
     is_checked: bool
     list_inputs: tuple[int, ...]
     differentiable_inputs: tuple[int, ...]
     differentiable_outputs: tuple[int, ...]
     saved: tuple[tuple[bool, int, int, str], ...]
     kept: tuple[int, ...]
+    kept_names: tuple[str, ...]
     quick: Any
     general: Any
     fit: Any
@@ -109,12 +114,14 @@ def facts_of(generated: GeneratedOp, forget: Callable[[], None]) -> RecipeFacts:
     return RecipeFacts(
         id=next(_ids),
         name=name_of_nodes(generated.function),
+        label=label_of_nodes(generated.function),
         is_checked=generated.is_checked,
         list_inputs=tuple(int(argument.is_tensor_list) for argument in schema.arguments),
         differentiable_inputs=tuple(int(argument.is_differentiable) for argument in schema.arguments),
         differentiable_outputs=tuple(int(output.is_differentiable) for output in schema.outputs),
         saved=tuple(saved),
         kept=tuple(inputs.index(name) for name in writer.saved_values),
+        kept_names=tuple(writer.saved_values),
         quick=generated.native_quick,
         general=generated.function.backward,
         fit=partial(_fit, generated),

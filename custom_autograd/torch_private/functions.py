@@ -20,7 +20,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -58,7 +59,10 @@ def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply 
 
 
 def make_node(
-    function: type[Function], forward: Callable[..., Any], backward: Callable[..., Any] | None
+    function: type[Function],
+    forward: Callable[..., Any],
+    backward: Callable[..., Any] | None,
+    members: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[..., Any]:
     """Return the `apply` of a class like `function`, but with a forward that takes ctx: that makes calls cheaper.
 
@@ -67,9 +71,12 @@ def make_node(
         forward: (ctx, *args) -> results.
         backward: what eager backward passes run in place of the function's own backward, or None. Compiled autograd,
             which traces what it runs, takes the function's own.
+        members: attributes of the nodes (Any: of any type).
     """
-    members = {"forward": staticmethod(forward), "backward": staticmethod(function.backward)}
-    node = _make_class(function, members)
+    own = {"forward": staticmethod(forward), "backward": staticmethod(function.backward)}
+    node = _make_class(function, own)
+    for name, value in members.items():
+        setattr(node._backward_cls, name, value)
     if backward is not None:
         node._backward_cls.apply = backward
     apply: Callable[..., Any] = node.apply

@@ -34,6 +34,11 @@ class NativeContext:
         self.next_functions = node.next_functions
         self._input_metadata = node._input_metadata
 
+    @property
+    def op(self) -> Any:  # Any: its class is above
+        """Return the op that recorded the node."""
+        return self._forward_cls._backward_cls.op  # type: ignore[attr-defined]  # see autograd/node_facts.py
+
     def set_outputs(self, metadata: Sequence[Any]) -> None:  # Any: with shape, dtype and device
         """Replace the metadata of the outputs: the graph has none of those that carry no gradient."""
         self._input_metadata = metadata

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import _C, Tensor
 
+from custom_autograd.torch_private.functions import sparse_parts
+
 DISPATCH = "__torch_dispatch__"
 
 
@@ -48,3 +50,24 @@ def _storages_of_parts(wrapper: Any) -> frozenset[int] | None:  # Any: `__tensor
 def _shares_storages(cls: type) -> bool:
     """Return True if views of tensors of a class have the storage of their base."""
     return getattr(cls, DISPATCH) is getattr(Tensor, DISPATCH) or cls.__module__.startswith("torch._subclasses.")
+
+
+def parts_of(tensor: Tensor) -> list[Tensor]:
+    """Return the strided tensors that hold the memory of a tensor: itself, or what it wraps or consists of."""
+    tensor = unwrapped(tensor)
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        wrapper: Any = tensor  # Any: `__tensor_flatten__` belongs to its class
+        parts = [getattr(wrapper, name) for name in wrapper.__tensor_flatten__()[0]]
+        return [inner for part in parts if isinstance(part, Tensor) for inner in parts_of(part)]
+    return sparse_parts(tensor) or [tensor]
+
+
+def sizes_of_storages(tensor: Tensor) -> dict[int, int]:
+    """Return the number of bytes of each storage that a tensor uses, by its identity; nothing for an opaque tensor.
+
+    They are valid as long as the tensor is alive.
+    """
+    try:
+        return {part.untyped_storage()._cdata: part.untyped_storage().nbytes() for part in parts_of(tensor)}
+    except (RuntimeError, NotImplementedError):
+        return {}

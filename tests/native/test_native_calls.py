@@ -146,7 +146,7 @@ def node_of(x, y):
 def test_a_node_shows_what_it_saved_and_where_it_leads():
     x, y = drawn(3, grad=True), drawn(3)
     node = node_of(x, y)
-    assert node.name() == "productBackward"
+    assert node.name() == "native::productBackward"
     assert [tensor is not None for tensor in node.saved_tensors] == [True, True]
     assert torch.equal(node._saved_y, y)
     assert node.next_functions[0][0].variable is x

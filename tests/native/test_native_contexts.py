@@ -60,7 +60,7 @@ def test_a_node_is_native_and_shows_what_ctx_shows():
     node = called(product, x, y, 2.0).grad_fn
 
     assert isinstance(node, library.module.Node)
-    assert "productBackward" == node.name()
+    assert "native_contexts::productBackward" == node.name()
     assert (True, True, False) == node.needs_input_grad
     assert 2.0 == node.scale
     assert [x.data_ptr(), y.data_ptr()] == [tensor.data_ptr() for tensor in node.saved_tensors]
@@ -218,7 +218,7 @@ def test_a_ctx_is_one_object_from_the_call_to_the_backward():
         assert () == ctx.saved_tensors
 
     def backward(ctx, grad):
-        assert ("oneBackward", True) == (ctx.name(), ctx.needs_input_grad[0])
+        assert ("native_contexts::oneBackward", True) == (ctx.name(), ctx.needs_input_grad[0])
         ctx.needs_input_grad = (False,)
         assert (False,) == ctx.needs_input_grad
         return grad * seen[ctx] * ctx.later, None, None

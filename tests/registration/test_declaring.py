@@ -236,7 +236,7 @@ def test_ops_may_have_any_name(name):
 
     assert torch.allclose(x.detach() * 4.5, y.detach())
     assert torch.allclose(torch.full((3,), 4.5, dtype=x.dtype), x.grad)
-    assert f"{name}Backward" == y.grad_fn.name()
+    assert f"declaring::{name}Backward" == y.grad_fn.name()
 
 
 # ---------------------------------------------------------------------------------------------- schemas, as properties

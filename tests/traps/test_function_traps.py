@@ -567,4 +567,4 @@ def test_retain_graph_allows_a_second_backward():
 
 
 def test_the_node_is_named_after_the_op():
-    assert "cubesBackward" == cubes(rand()).grad_fn.name()
+    assert "ftraps::cubesBackward" == cubes(rand()).grad_fn.name()

@@ -816,6 +816,32 @@ PyObject* node_needs(PyObject* self, void*) {
   END_HANDLE_TH_ERRORS
 }
 
+// A saved tensor by its number, where the others cannot be read.
+PyObject* node_unpack_saved(PyObject* self, PyObject* given) {
+  HANDLE_TH_ERRORS
+  auto* node = as_node(self);
+  size_t index = PyLong_AsSize_t(given);
+  if (PyErr_Occurred()) throw_python_error();
+  return wrapped(node->saved.at(index).unpack(node->getptr()));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* node_count_saved(PyObject* self, PyObject*) { return PyLong_FromSize_t(as_node(self)->saved.size()); }
+
+// `_saved_<name>` as built-in nodes have it, or null: a list of tensors is a tuple there.
+PyObject* find_saved(NativeNode* node, const std::string& name) {
+  const auto &rows = node->recipe->saved;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].name != name) continue;
+    THPObjectPtr found(node->saved_value(i, node->unpacked()));
+    return PyList_CheckExact(found.get()) ? checked(PyList_AsTuple(found.get())) : found.release();
+  }
+  const auto& names = node->recipe->kept_names;
+  for (size_t i = 0; i < names.size(); ++i)
+    if (names[i] == name) return Py_NewRef(PyTuple_GET_ITEM(node->kept.object, i));
+  return nullptr;
+}
+
 // `_saved_<name>`, then what a ctx has
 PyObject* node_getattr(PyObject* self, PyObject* name) {
   PyObject* found = PyObject_GenericGetAttr(self, name);
@@ -825,13 +851,10 @@ PyObject* node_getattr(PyObject* self, PyObject* name) {
   std::string text = THPUtils_unpackString(name);
   if (text.rfind("__", 0) == 0) return nullptr;
   if (text.rfind("_saved_", 0) == 0) {
-    const auto& rows = node->recipe->saved;
-    for (size_t i = 0; i < rows.size(); ++i)
-      if (rows[i].name == text.substr(7)) {
-        PyErr_Clear();
-        return node->saved_value(i, node->unpacked());
-      }
-    return nullptr;
+    Raised missing;
+    found = find_saved(node, text.substr(7));
+    if (!found) missing.restore();
+    return found;
   }
   Raised raised;
   if (node->rule_context.object) {
@@ -844,6 +867,27 @@ PyObject* node_getattr(PyObject* self, PyObject* name) {
   if (!found && PyErr_ExceptionMatches(PyExc_AttributeError)) raised.restore();
   return found;
   END_HANDLE_TH_ERRORS
+}
+
+PyObject* node_dir(PyObject* self, PyObject*) {
+  HANDLE_TH_ERRORS
+  auto* base = reinterpret_cast<PyObject*>(&PyBaseObject_Type);
+  THPObjectPtr names(checked(PyObject_CallMethod(base, "__dir__", "O", self)));
+  auto add = [&](const std::string& name) {
+    THPObjectPtr text(checked(PyUnicode_FromString(name.c_str())));
+    if (PyList_Append(names.get(), text.get()) < 0) throw_python_error();
+  };
+  const Recipe& recipe = *as_node(self)->recipe;
+  add("op");
+  for (const Saved& one : recipe.saved) add("_saved_" + one.name);
+  for (const std::string& name : recipe.kept_names) add("_saved_" + name);
+  return names.release();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* node_repr(PyObject* self) {
+  const Recipe& recipe = *as_node(self)->recipe;
+  return PyUnicode_FromFormat("<%s object at %p%s>", recipe.name.c_str(), self, recipe.label.c_str());
 }
 
 PyTypeObject NodeType = {PyVarObject_HEAD_INIT(nullptr, 0)};
@@ -862,6 +906,9 @@ PyMethodDef node_methods[] = {
     {"register_prehook", torch::autograd::THPCppFunction_register_prehook, METH_O, nullptr},
     {"name", torch::autograd::THPCppFunction_name, METH_NOARGS, nullptr},
     {"_sequence_nr", torch::autograd::THPCppFunction_sequence_nr, METH_NOARGS, nullptr},
+    {"_unpack_saved", node_unpack_saved, METH_O, nullptr},
+    {"_count_saved", node_count_saved, METH_NOARGS, nullptr},
+    {"__dir__", node_dir, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 // ------------------------------------------------------------------------------------------------------- the module
@@ -963,6 +1010,7 @@ PyMODINIT_FUNC PyInit_call() {
   if (PyType_Ready(&OverloadType) < 0) return nullptr;
   if (PyType_Ready(&BoxedType) < 0 || rule_context::make_type() < 0) return nullptr;
   NodeType.tp_getattro = node_getattr;
+  NodeType.tp_repr = node_repr;
   torch::autograd::_initFunctionPyTypeObject(NodeType, "custom_autograd.native.CppFunction", node_properties, node_methods);
   torch::autograd::registerCppFunction(typeid(NativeNode), &NodeType);
   THPObjectPtr found(checked(PyModule_Create(&module)));

@@ -87,6 +87,8 @@ struct Recipe {
   std::vector<bool> is_differentiable_output;  // by output
   std::vector<Saved> saved;
   std::vector<int64_t> kept;  // inputs that are no tensors
+  std::vector<std::string> kept_names;
+  std::string label;  // of the op, for the text of a node
   Rule rule;
   DropIn drop_in;
   Held facts;  // what Python gave; the others are attributes of it, held by it
@@ -112,6 +114,9 @@ struct Recipe {
       saved.push_back({is_output != 0, index, users, its_name});
     }
     kept = integers(attribute(given, "kept"));
+    Held its_kept = attribute(given, "kept_names");
+    for (PyObject* one : items(its_kept)) kept_names.push_back(THPUtils_unpackString(one));
+    label = THPUtils_unpackString(attribute(given, "label").object);
     quick = attribute(given, "quick").object;
     general = attribute(given, "general").object;
     fit = attribute(given, "fit").object;
