@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from custom_autograd.dispatch.direct_calls import through_dispatcher
     from custom_autograd.graph.backward_end import on_backward_end
     from custom_autograd.graph.checkpointing import checkpointing
+    from custom_autograd.graph.inspection import GraphInspection, inspect
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.programs import load_program, save_program
     from custom_autograd.values.validation import validation
@@ -36,6 +37,7 @@ __all__ = [
     "FakeUnavailable",
     "GradientError",
     "GradientUnavailable",
+    "GraphInspection",
     "KernelError",
     "RegistrationError",
     "Report",
@@ -45,6 +47,7 @@ __all__ = [
     "check",
     "checkpointing",
     "custom_op",
+    "inspect",
     "load_program",
     "on_backward_end",
     "save_program",
@@ -60,6 +63,7 @@ _HOMES = {
     "FakeUnavailable": "core.errors",
     "GradientError": "core.errors",
     "GradientUnavailable": "core.errors",
+    "GraphInspection": "graph.inspection",
     "KernelError": "core.errors",
     "RegistrationError": "core.errors",
     "Report": "verification.report",
@@ -69,6 +73,7 @@ _HOMES = {
     "check": "verification.check",
     "checkpointing": "graph.checkpointing",
     "custom_op": "op",
+    "inspect": "graph.inspection",
     "load_program": "programs",
     "on_backward_end": "graph.backward_end",
     "save_program": "programs",

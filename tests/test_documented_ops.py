@@ -24,6 +24,7 @@ SAMPLES = {
         "scaled": "[Sample(make(4), make())]",
     },
     "compile-and-export": {"row_sums": "[Sample(make(2, 3))]"},
+    "inspect-a-graph": {"normalise": "[Sample(make(2, 3, low=0.5, high=2.0), make(3))]"},
     "make-calls-fast": {"double": "[Sample(make(3))]"},
     "migrate-from-autograd-function": {"swish": "[Sample(make(3), 2.0)]"},
     "migrate-from-torch-library": {"cube": "[Sample(make(3))]", "scaled_square": "[Sample(make(3), 2.0)]"},

@@ -60,3 +60,4 @@ def test_the_templates_of_the_page_are_shipped():
 
     assert all(templates.joinpath(name).is_file() for name in ("page.html", "page.js", "plot.svg"))
     assert files("custom_autograd.rendering").joinpath("templates", "style.css").is_file()
+    assert files("custom_autograd.graph").joinpath("templates", "inspection_page.html").is_file()

@@ -1,1 +1,24 @@
-"""What users do with a recorded graph: the end of a backward, checkpointing by op."""
+"""What users do with a recorded graph: inspect it, choose what is saved, and act when a backward ends."""
+
+from typing import TYPE_CHECKING
+
+from custom_autograd.core.lazy_names import loader_of
+
+if TYPE_CHECKING:
+    from custom_autograd.graph.inspection import GraphInspection, inspect
+    from custom_autograd.graph.rows import InspectedNode, InspectedTensor, InspectedValue
+    from custom_autograd.graph.walk import op_of
+
+__all__ = ["GraphInspection", "InspectedNode", "InspectedTensor", "InspectedValue", "inspect", "op_of"]
+
+_HOMES = {
+    "GraphInspection": "inspection",
+    "InspectedNode": "rows",
+    "InspectedTensor": "rows",
+    "InspectedValue": "rows",
+    "inspect": "inspection",
+    "op_of": "walk",
+}
+"""The module of each public name, which is imported when the name is first used."""
+
+__getattr__ = loader_of(__name__, _HOMES)
