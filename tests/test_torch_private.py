@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import Function, forward_ad
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing._internal.two_tensor import TwoTensor
 
 from custom_autograd import custom_op
@@ -1210,7 +1212,8 @@ def test_members_of_nodes_are_seen_on_each_node_and_in_its_name():
         pass
 
     nodes.set_members_of_nodes(Renamed, {"__name__": "ns::renamed", "fact": 3})
-    node = Renamed.apply(torch.ones(2, requires_grad=True)).grad_fn
+    y = Renamed.apply(torch.ones(2, requires_grad=True))
+    node = y.grad_fn
 
     assert ("ns::renamed", 3) == (node.name(), node.fact)
     assert nodes.class_of_nodes(Renamed) is nodes.class_of_function_nodes(node) is type(node)
@@ -1263,3 +1266,12 @@ def test_the_parts_of_a_tensor_are_those_that_have_memory():
 
     assert [(2, 2), (2,)] == [tuple(part.shape) for part in storages.parts_of(sparse)]
     assert [8, 12] == list(storages.sizes_of_storages(wrapper).values())
+
+
+def test_a_symbolic_size_is_shown_by_its_name_and_counts_no_bytes():
+    x = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False).from_tensor(torch.ones(4, 3))
+
+    assert all(isinstance(size, str) for size in storages.shape_of(x))
+    assert storages.bytes_of(x) is None
+    assert (4, 3) == storages.shape_of(torch.ones(4, 3))
+    assert 48 == storages.bytes_of(torch.ones(4, 3))

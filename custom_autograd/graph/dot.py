@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from custom_autograd.core.errors import CustomAutogradError
 from custom_autograd.graph.rows import InspectedNode, InspectedTensor
-from custom_autograd.graph.table import name_of_dtype
+from custom_autograd.graph.table import name_of_dtype, text_of_shape
 
 HEAD = """digraph graph_inspection {
   node [shape=box, style="rounded,filled", fillcolor="#eceff2", color="#57606a", fontname="Helvetica", fontsize=10]
@@ -38,7 +38,8 @@ def _lines_of(node: InspectedNode) -> list[str]:
 def _line_of(tensor: InspectedTensor) -> str:
     if tensor.state != "held":
         return f"{tensor.name}: {tensor.state}"
-    return f"{tensor.name}: {name_of_dtype(tensor)} {tensor.shape}, {tensor.bytes} bytes"
+    size = "" if tensor.bytes is None else f", {tensor.bytes} bytes"
+    return f"{tensor.name}: {name_of_dtype(tensor)} {text_of_shape(tensor)}{size}"
 
 
 def _quoted(lines: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from custom_autograd.graph.rows import InspectedNode, InspectedTensor, Inspected
 from custom_autograd.graph.saved import Found, find_saved
 from custom_autograd.graph.walk import Recorded, in_order_of_backward, roots_of
 from custom_autograd.torch_private.nodes import Node, Unread, next_nodes
-from custom_autograd.torch_private.storages import parts_of, sizes_of_storages
+from custom_autograd.torch_private.storages import bytes_of, shape_of, sizes_of_storages
 
 JSON_FORMAT = 1
 """Raised when a key of the JSON document changes its meaning or goes away; new keys do not raise it."""
@@ -39,8 +39,8 @@ class GraphInspection:
 
     @property
     def unread(self) -> int:
-        """Return how many saved tensors could not be read, so that the bytes they hold are unknown."""
-        return sum(tensor.state not in ("held", "freed") for node in self.nodes for tensor in node.tensors)
+        """Return how many saved tensors have an unknown size: those that could not be read, or are symbolic."""
+        return len(table.unknown_in(self.nodes))
 
     def bytes_by_op(self) -> dict[str, int]:
         """Return the bytes that the nodes of each op hold, in the order of the nodes; other nodes by their names."""
@@ -159,16 +159,17 @@ class Memory:
         sizes = sizes_of_storages(tensor)
         same_as = next((self._first[storage] for storage in sizes if storage in self._first), None)
         held = sum(size for one, size in sizes.items() if one not in self._first and one not in self._of_leaves)
+        size = bytes_of(tensor)
         for storage in sizes:
             self._first.setdefault(storage, (index, found.name))
         return InspectedTensor(
             name=found.name,
             role=found.role,
-            shape=tuple(tensor.shape),
+            shape=shape_of(tensor),
             dtype=tensor.dtype,
             device=tensor.device,
-            bytes=sum(part.numel() * part.element_size() for part in parts_of(tensor)),
-            held_bytes=held,
+            bytes=size,
+            held_bytes=held if sizes else size or 0,  # an opaque tensor has no storage to compare
             is_leaf=bool(sizes) and self._of_leaves.issuperset(sizes),
             same_as=same_as,
         )

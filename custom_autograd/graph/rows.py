@@ -20,7 +20,7 @@ class InspectedTensor:
         role: "input" or "output" of a custom op; "saved" by position or by a built-in node; "attribute" of a ctx;
             "leaf" for the tensor into which a node accumulates gradients.
         state: "held"; otherwise why the tensor was not read, and shape, dtype, device and bytes are unknown.
-        shape: of the tensor, or None if unknown.
+        shape: of the tensor, a symbolic size by its name; None if unknown.
         dtype: as above.
         device: as above.
         bytes: of its elements, or None if unknown.
@@ -33,7 +33,7 @@ class InspectedTensor:
     name: str
     role: Role
     state: State = "held"
-    shape: tuple[int, ...] | None = None
+    shape: tuple[int | str, ...] | None = None
     dtype: torch.dtype | None = None
     device: torch.device | None = None
     bytes: int | None = None

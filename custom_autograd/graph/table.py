@@ -22,11 +22,15 @@ def format_inspection(nodes: Sequence[InspectedNode], by_op: Mapping[str, int]) 
 
 def format_totals(nodes: Sequence[InspectedNode]) -> str:
     """Return a sentence on the bytes that the graph holds, and one on what is not known."""
-    tensors = [tensor for node in nodes for tensor in node.tensors]
-    total = sum(tensor.held_bytes for tensor in tensors)
-    unread = [tensor for tensor in tensors if tensor.state not in ("held", "freed")]
+    total, unread = sum(node.held_bytes for node in nodes), unknown_in(nodes)
     text = f"The graph holds {_count(total, 'byte')} for its backward; leaves do not count."
     return f"{text} The size of {_count(len(unread), 'saved tensor')} is unknown." if unread else text
+
+
+def unknown_in(nodes: Sequence[InspectedNode]) -> list[InspectedTensor]:
+    """Return the saved tensors whose size is unknown, and that are not freed."""
+    tensors = [tensor for node in nodes for tensor in node.tensors]
+    return [tensor for tensor in tensors if tensor.bytes is None and tensor.state != "freed"]
 
 
 def _count(number: int, noun: str) -> str:
@@ -48,10 +52,10 @@ def cells_of(tensor: InspectedTensor) -> tuple[str, ...]:
     return (
         tensor.name,
         tensor.role,
-        str(tensor.shape),
+        text_of_shape(tensor),
         name_of_dtype(tensor),
         str(tensor.device),
-        str(tensor.bytes),
+        "" if tensor.bytes is None else str(tensor.bytes),
         str(tensor.held_bytes),
         note_of(tensor),
     )
@@ -67,6 +71,13 @@ def note_of(tensor: InspectedTensor) -> str:
 def name_of_dtype(tensor: InspectedTensor) -> str:
     """Return the dtype as a user writes it, without "torch."."""
     return "" if tensor.dtype is None else str(tensor.dtype).removeprefix("torch.")
+
+
+def text_of_shape(tensor: InspectedTensor) -> str:
+    """Return the shape as a tuple, or nothing for a tensor without one."""
+    if tensor.shape is None:
+        return ""
+    return f"({', '.join(map(str, tensor.shape))}{',' if len(tensor.shape) == 1 else ''})"
 
 
 def fields_of(node: InspectedNode) -> dict[str, Any]:
@@ -86,7 +97,7 @@ def fields_of(node: InspectedNode) -> dict[str, Any]:
 def _fields_of_tensor(tensor: InspectedTensor) -> dict[str, Any]:
     return {
         **dataclasses.asdict(tensor),
-        "shape": None if tensor.shape is None else [int(size) for size in tensor.shape],
+        "shape": None if tensor.shape is None else list(tensor.shape),
         "dtype": name_of_dtype(tensor) or None,
         "device": None if tensor.device is None else str(tensor.device),
         "same_as": None if tensor.same_as is None else {"node": tensor.same_as[0], "name": tensor.same_as[1]},

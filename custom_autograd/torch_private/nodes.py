@@ -6,7 +6,6 @@
 - `ctx._forward_cls`: the Function of a node; native nodes have it, too.
 - `Function._backward_cls`: the class of the nodes.
 - `_C._functorch.is_functorch_wrapped_tensor`, `_C._functorch.get_unwrapped`: inside `torch.vmap` the graph is below.
-- `torch._library.simple_registry.find_torch_dispatch_rule`: runs before the `__torch_dispatch__` of a subclass.
 - The texts of two errors of `SavedVariable::unpack`, which have no classes of their own.
 """
 
@@ -17,11 +16,14 @@ import gc
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from inspect import CO_VARARGS
 from types import FrameType
 from typing import Any
 
 from torch import _C, Tensor
 from torch.autograd.function import Function
+
+from custom_autograd.torch_private.dispatch import OpOverload
 
 SAVED = "_saved_"
 RAW = "_raw_saved_"
@@ -153,12 +155,16 @@ class _HookEntered(Exception):  # noqa: N818  # it leads out of torch, and reach
 def _refuse_hooks(frame: FrameType, event: str, _: object) -> None:
     caller = frame.f_back
     is_direct = event == "call" and caller is not None and caller.f_code is _read.__code__
-    if is_direct and frame.f_code.co_name not in OF_SUBCLASSES:
+    if is_direct and not _is_dispatch(frame):
         raise _HookEntered
 
 
-OF_SUBCLASSES = frozenset({"__torch_dispatch__", "find_torch_dispatch_rule"})
-"""What torch calls to detach a tensor of a subclass, which is a part of unpacking it without hooks."""
+def _is_dispatch(frame: FrameType) -> bool:
+    """Return True if torch detaches a tensor of a subclass, which is a part of unpacking it: it passes an overload."""
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
+    given = [frame.f_locals[name] for name in code.co_varnames[:count]]
+    return any(isinstance(one, OpOverload) for value in given for one in (value if type(value) is tuple else (value,)))
 
 
 def _reason(text: str) -> Unread:

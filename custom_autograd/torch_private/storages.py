@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import _C, Tensor
+from torch import _C, Tensor, strided
 
 from custom_autograd.torch_private.functions import sparse_parts
 
@@ -65,9 +65,27 @@ def parts_of(tensor: Tensor) -> list[Tensor]:
 def sizes_of_storages(tensor: Tensor) -> dict[int, int]:
     """Return the number of bytes of each storage that a tensor uses, by its identity; nothing for an opaque tensor.
 
-    They are valid as long as the tensor is alive.
+    They are valid as long as the tensor is alive. A size that is symbolic is 0.
     """
     try:
-        return {part.untyped_storage()._cdata: part.untyped_storage().nbytes() for part in parts_of(tensor)}
+        storages = [part.untyped_storage() for part in parts_of(tensor)]
     except (RuntimeError, NotImplementedError):
         return {}
+    return {storage._cdata: plain_size(storage.nbytes()) or 0 for storage in storages}
+
+
+def shape_of(tensor: Tensor) -> tuple[int | str, ...] | None:
+    """Return the shape of a tensor, a symbolic size by its name, or None for a nested tensor that has no shape."""
+    if tensor.is_nested and tensor.layout is strided:
+        return None
+    return tuple([size if isinstance(size, int) else str(size) for size in tensor.shape])
+
+
+def bytes_of(tensor: Tensor) -> int | None:
+    """Return the number of bytes of the elements of a tensor, or None if it is symbolic."""
+    return plain_size(sum(part.numel() * part.element_size() for part in parts_of(tensor)))
+
+
+def plain_size(size: object) -> int | None:
+    """Return a size, or None if it is symbolic: to make it a number would add a guard."""
+    return size if isinstance(size, int) else None

@@ -21,10 +21,10 @@ kinds = pytest.mark.parametrize(
 @kinds
 @pytest.mark.parametrize(("op", "args"), [(cube, (leaf(3),)), (norm, (leaf(2, 3),)), (join, ([leaf(2)], 2.0))])
 def test_a_node_knows_its_op(kind, op, args):
-    node = recorded(kind, op, *args).grad_fn
+    y = recorded(kind, op, *args)
 
-    assert node.op is op
-    assert op_of(node) is op
+    assert y.grad_fn.op is op
+    assert op_of(y.grad_fn) is op
 
 
 def test_a_node_of_something_else_has_no_op():
@@ -42,7 +42,8 @@ def test_the_text_of_a_node_has_the_qualified_name_and_the_declaration(kind):
 @kinds
 def test_a_node_has_an_attribute_for_each_value_that_was_saved_by_name(kind):
     x, weight = leaf(2, 3), leaf(3)
-    node = recorded(kind, norm, x, weight, 1e-5).grad_fn
+    y = recorded(kind, norm, x, weight, 1e-5)
+    node = y.grad_fn
 
     assert ["_saved_eps", "_saved_rstd", "_saved_weight", "_saved_x"] == sorted(
         name for name in dir(node) if name.startswith("_saved_")
@@ -56,7 +57,8 @@ def test_a_node_has_an_attribute_for_each_value_that_was_saved_by_name(kind):
 @kinds
 def test_a_saved_list_of_tensors_is_a_tuple_as_of_built_in_nodes(kind):
     x, y = leaf(2), leaf(3)
-    node = recorded(kind, join, [x, y], 2.0).grad_fn
+    z = recorded(kind, join, [x, y], 2.0)
+    node = z.grad_fn
 
     assert isinstance(node._saved_tensors, tuple)
     assert [True, True] == [one is other for one, other in zip(node._saved_tensors, (x, y), strict=True)]
@@ -80,14 +82,16 @@ def test_saved_tensors_that_were_freed_raise_as_those_of_built_in_nodes(kind):
 
 @kinds
 def test_an_unknown_saved_name_is_an_attribute_error(kind):
-    node = recorded(kind, norm, leaf(2, 3)).grad_fn
+    y = recorded(kind, norm, leaf(2, 3))
+    node = y.grad_fn
 
     with pytest.raises(AttributeError, match="_saved_unknown"):
         _ = node._saved_unknown
 
 
 def test_a_setup_context_may_set_an_attribute_of_the_same_name_as_one_of_ours():
-    node = recorded("python", parked, leaf(2), leaf(2)).grad_fn
+    y = recorded("python", parked, leaf(2), leaf(2))
+    node = y.grad_fn
     node.op = "product"
 
     assert "product" == node.op
