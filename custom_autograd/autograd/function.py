@@ -224,7 +224,7 @@ class FunctionWriter:
         parameters = self.incoming()
         with source.block(f"def backward($ctx, {parameters})"):
             self.unpack_grads()
-            self.unpack_needs("$needed_gradients($ctx)")
+            self.unpack_needs(self.needed())
             grads = [r.name for r in self.plan.results if r.is_differentiable]
             incoming = "{" + ", ".join(f'"{name}": {grad_of(name)}' for name in grads) + "}"
             source.line(f"$gradients = $backward_of($ctx, {self.needs_dict()}, {incoming})")
@@ -238,6 +238,10 @@ class FunctionWriter:
         if self.has_lists:
             targets = ", ".join(map(grad_of, self.results))
             self.source.line(f"{targets}, = $restore_lists($grads, $ctx.layout.outputs)")
+
+    def needed(self) -> str:
+        """Return source of a tuple: by input of the node, whether the backward in progress needs its gradient."""
+        return f"$needed_gradients($ctx{', is_write=True' if self.mutated else ''})"
 
     def incoming(self) -> str:
         """Return source of the parameters of a backward, behind ctx."""

@@ -101,7 +101,7 @@ class QuickWriter:
         with source.block(f"def {name}({parameters})"):
             if not self.is_native:
                 function.unpack_grads()
-                function.unpack_needs("($ctx.needs_input_grad if $is_whole_backward() else $needed_gradients($ctx))")
+                function.unpack_needs(f"($ctx.needs_input_grad if $is_whole_backward() else {function.needed()})")
             oddities = self._oddities()
             if oddities:
                 with source.block(f"if {' or '.join(oddities)}"):

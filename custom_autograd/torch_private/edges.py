@@ -35,14 +35,18 @@ def run_in_backward(function: type[Function], backward: Callable[..., Any]) -> N
     function._backward_cls.apply = backward  # type: ignore[attr-defined]  # torch's metaclass makes it
 
 
-def needed_gradients(ctx: Any) -> tuple[bool, ...]:  # Any: torch types no ctx
+def needed_gradients(ctx: Any, *, is_write: bool = False) -> tuple[bool, ...]:  # Any: torch types no ctx
     """Return `ctx.needs_input_grad` without the inputs whose gradients the backward in progress leaves out.
 
     `torch.autograd.grad` and `backward(inputs=...)` compute the gradients of some inputs only. Dynamo, which traces
     backwards under compiled autograd, cannot ask the engine: there compilers drop what is not used.
+
+    Args:
+        ctx: of the node.
+        is_write: the node may be that of a write to a view, which another node runs, with edges of its own.
     """
     needs: tuple[bool, ...] = ctx.needs_input_grad
-    if torch.compiler.is_dynamo_compiling() or is_whole_backward():
+    if torch.compiler.is_dynamo_compiling() or is_whole_backward() or (is_write and not _is_executed(ctx)):
         return needs
     edges = iter([node for node, _ in ctx.next_functions if node is not None])
     return tuple([need and _is_executed(next(edges)) for need in needs])

@@ -269,6 +269,24 @@ def test_a_rule_may_call_ops_that_are_recorded_in_full():
     torch.testing.assert_close((torch.ones(3, 5, dtype=torch.float64) @ first,), found)
 
 
+def test_a_write_to_a_view():
+    """The engine runs another node, which runs the op's."""
+
+    @custom_op("needed::add_", mutates_args="total", replace=True)
+    def add_(total: Tensor, x: Tensor) -> None:
+        total.add_(x)
+
+    add_.register_backward(lambda grad: {"total": grad, "x": grad})
+    (total, *_), (x, *_) = values(), values(1)
+    whole = total * 1
+    add_(whole[1:], x[1:])
+    found = torch.autograd.grad((whole * whole).sum(), [total, x])
+
+    whole = total * 1
+    whole[1:] += x[1:]
+    torch.testing.assert_close(torch.autograd.grad((whole * whole).sum(), [total, x]), found)
+
+
 def test_needs_input_grad_of_ctx_is_restored():
     x, first, second = values()
     y = warmed(drop_in)(drop_in(x, first), second).sum()
