@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from custom_autograd.graph.backward_end import on_backward_end
     from custom_autograd.graph.checkpointing import checkpointing
     from custom_autograd.graph.inspection import GraphInspection, inspect
+    from custom_autograd.graph.saving import saving
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.programs import load_program, save_program
     from custom_autograd.values.validation import validation
@@ -51,6 +52,7 @@ __all__ = [
     "load_program",
     "on_backward_end",
     "save_program",
+    "saving",
     "through_dispatcher",
     "validation",
 ]
@@ -77,6 +79,7 @@ _HOMES = {
     "load_program": "programs",
     "on_backward_end": "graph.backward_end",
     "save_program": "programs",
+    "saving": "graph.saving",
     "through_dispatcher": "dispatch.direct_calls",
     "validation": "values.validation",
 }

@@ -23,6 +23,7 @@ from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import GradientError, RegistrationError
 from custom_autograd.core.messages import quote
 from custom_autograd.core.native_kernels import SLOTS
+from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Argument
 from custom_autograd.kernels.cpp import CppKernel
 from custom_autograd.kernels.cpp_definitions import find_definition
@@ -36,7 +37,14 @@ F = TypeVar("F", bound=Callable[..., Any])  # Any: a user's function
 
 
 def register_backward(
-    record: OpRecord, rule: F, declare: Declare, *, once_differentiable: bool, materialize_grads: bool, replace: bool
+    record: OpRecord,
+    rule: F,
+    declare: Declare,
+    *,
+    once_differentiable: bool,
+    materialize_grads: bool,
+    saving: Mapping[str, SavingPolicy],
+    replace: bool,
 ) -> F:
     """Register the gradients of all inputs, computed in Python or in C++; `declare` is `custom_op`."""
     op = _find_op(record, rule, (), declare, replace=replace)
@@ -45,6 +53,7 @@ def register_backward(
         op or rule,
         once_differentiable=once_differentiable or op is not None,
         materialize_grads=materialize_grads,
+        saving=saving,
         replace=replace,
     )
     return rule

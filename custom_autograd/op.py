@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
 
     from custom_autograd.core.samples import Sample
+    from custom_autograd.core.saving_policy import SavingPolicy
     from custom_autograd.declare import Options
     from custom_autograd.verification.report import Report
 
@@ -243,7 +245,14 @@ class CustomOp(SubsystemRules, Generic[P, R]):
 
     @or_decorator
     def register_backward(
-        self, fn: F, /, *, once_differentiable: bool = False, materialize_grads: bool = True, replace: bool = False
+        self,
+        fn: F,
+        /,
+        *,
+        once_differentiable: bool = False,
+        materialize_grads: bool = True,
+        saving: Mapping[str, SavingPolicy] = MappingProxyType({}),
+        replace: bool = False,
     ) -> F:
         """Register the whole backward, bound by the names of its parameters.
 
@@ -255,6 +264,8 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             once_differentiable: a second derivative raises.
             materialize_grads: undefined incoming gradients arrive as zeros rather than None, except for parameters
                 with a default of None.
+            saving: by name of a tensor that the rule names, a policy that keeps it until the backward, such as
+                `custom_autograd.graph.offload()`; under `torch.func` it is kept as it is.
             replace: a backward may be registered.
 
         Raises:
@@ -266,6 +277,7 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             custom_op,
             once_differentiable=once_differentiable,
             materialize_grads=materialize_grads,
+            saving=saving,
             replace=replace,
         )
 

@@ -189,6 +189,8 @@ class FunctionWriter:
             source.line(f"$ctx.{SAVED} = $tuple($saved)")
         else:
             source.line(f"$ctx.{SAVED} = {tuple_of(wanted)}")
+        if self.plan.saving:
+            source.line(f"$note_saved({tuple_of(list(map(repr, self.saved_tensors)))}, {tuple_of(wanted)})")
 
     def saves_lists(self) -> bool:
         """Return True if lists of tensors are saved."""

@@ -61,7 +61,7 @@ class NodeWriter:
         """Return True if a native node can record a call: of plain tensors and plain rules."""
         schema, plan = self.schema, self.plan
         is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
-        is_simple = is_plain and not schema.mutated_arguments and not self.keeps_metadata
+        is_simple = is_plain and not schema.mutated_arguments and not self.keeps_metadata and not plan.saving
         has_conversions = any(a.to_dispatcher is not None or a.from_dispatcher is not None for a in schema.arguments)
         if not is_simple or has_conversions:
             return False

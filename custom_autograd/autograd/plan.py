@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Argument, Output
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
@@ -42,6 +43,11 @@ class Plan:
     named_grads: frozenset[str]
     saved: dict[str, tuple[str, ...]]
     saved_for_hidden: dict[str, tuple[str, ...]]
+
+    @property
+    def saving(self) -> Mapping[str, SavingPolicy]:
+        """Return, by name of a saved tensor, how it is kept until the backward."""
+        return next((rule.saving for rule in self.rules if isinstance(rule, Backward)), {})
 
     @property
     def has_reverse(self) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from custom_autograd.autograd.plan import make_plan
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.dispatch.composition import find_composition
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rules
@@ -65,12 +66,23 @@ class ForwardMode(Capability):
 
 
 def register_backward(
-    record: OpRecord, function: F, *, once_differentiable: bool, materialize_grads: bool, replace: bool
+    record: OpRecord,
+    function: F,
+    *,
+    once_differentiable: bool,
+    materialize_grads: bool,
+    saving: Mapping[str, SavingPolicy],
+    replace: bool,
 ) -> F:
     """Register the gradients of all inputs, bound by name."""
-    registered, _ = adapter_of(record.declaration).gradient_rule(BackwardRule.kind, function, ())
+    adapter = adapter_of(record.declaration)
+    registered, _ = adapter.gradient_rule(BackwardRule.kind, function, ())
     rule = rules.bind_backward(
-        record.declaration, registered, once_differentiable=once_differentiable, materialize_grads=materialize_grads
+        record.declaration,
+        registered,
+        once_differentiable=once_differentiable,
+        materialize_grads=materialize_grads,
+        saving=adapter.by_name(saving),
     )
     add(record, rule, replace=replace)
     return function

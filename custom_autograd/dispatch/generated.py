@@ -13,6 +13,7 @@ from torch.autograd.function import Function
 from custom_autograd.autograd import gradients
 from custom_autograd.autograd.derivatives import Derivatives, output_metadata
 from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.autograd.named_saving import NamedSaving, note_saved
 from custom_autograd.autograd.node import NodeWriter
 from custom_autograd.autograd.node_facts import describe_nodes
 from custom_autograd.autograd.plan import Plan, make_plan
@@ -73,7 +74,8 @@ class GeneratedOp:
         self._node_members = describe_nodes(record, writer, self.function)
         self.autograd: Callable[..., Any] = namespace[source.own("autograd")]
         self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
-        namespace[source.own("apply")] = functions.direct_apply(self.function)
+        self._saving = NamedSaving(declaration, self.plan.saving)
+        namespace[source.own("apply")] = self._saving.around(functions.direct_apply(self.function))
         self._quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
         quick: Callable[..., Any] | None = namespace.get(source.own("native_quick"))
         self.native_quick = None if quick is None else _around_backward(record, quick)
@@ -109,6 +111,7 @@ class GeneratedOp:
         """
         assert self._make_node is not None  # the op is recording
         apply = functions.make_node(self.function, self._make_node(function), self._quick, self._node_members)
+        apply = self._saving.around(apply)
         return apply if self._spread is None else self._spread(apply)
 
     def _helpers(self, record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
@@ -225,6 +228,7 @@ def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
         "has_tangent": has_tangent,
         "is_whole_backward": edges.is_whole_backward,
         "needed_gradients": edges.needed_gradients,
+        "note_saved": note_saved,
         "has_view": lambda values: any(map(functions.is_view, tensors.tensors_in(values))),
         "plain": tensors.plain,
         "is_wanted": tensors.is_wanted,

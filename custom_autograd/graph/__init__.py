@@ -6,18 +6,38 @@ from custom_autograd.core.lazy_names import loader_of
 
 if TYPE_CHECKING:
     from custom_autograd.graph.inspection import GraphInspection, inspect
+    from custom_autograd.graph.policies import SavedTensor, cast, compressed, forbidden, offload, recorded
     from custom_autograd.graph.rows import InspectedNode, InspectedTensor, InspectedValue
     from custom_autograd.graph.walk import op_of
 
-__all__ = ["GraphInspection", "InspectedNode", "InspectedTensor", "InspectedValue", "inspect", "op_of"]
+__all__ = [
+    "GraphInspection",
+    "InspectedNode",
+    "InspectedTensor",
+    "InspectedValue",
+    "SavedTensor",
+    "cast",
+    "compressed",
+    "forbidden",
+    "inspect",
+    "offload",
+    "op_of",
+    "recorded",
+]
 
 _HOMES = {
     "GraphInspection": "inspection",
     "InspectedNode": "rows",
     "InspectedTensor": "rows",
     "InspectedValue": "rows",
+    "SavedTensor": "policies",
+    "cast": "policies",
+    "compressed": "policies",
+    "forbidden": "policies",
     "inspect": "inspection",
+    "offload": "policies",
     "op_of": "walk",
+    "recorded": "policies",
 }
 """The module of each public name, which is imported when the name is first used."""
 

@@ -6,11 +6,12 @@ Those that only their capability reads are in the file of the capability, such a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from custom_autograd.core.casting import CastPolicy
+from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.registration.rule_names import META, NEEDS
 
 Function: TypeAlias = Callable[..., Any]
@@ -118,9 +119,19 @@ class GradientRule(NamedRule):
 
 @dataclass(frozen=True, slots=True)
 class Backward(GradientRule):
-    """The gradients of all inputs, from `register_backward`."""
+    """The gradients of all inputs, from `register_backward`.
+
+    Attributes:
+        saving: by name of an input or an output, how it is kept until the backward.
+    """
 
     kind = "backward"
+    saving: Mapping[str, SavingPolicy]
+
+    @property
+    def settings(self) -> str:
+        """Return the policies."""
+        return ", ".join(f"{name}: {policy}" for name, policy in self.saving.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 from custom_autograd.core.errors import Origin, RegistrationError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.registration.declaration import Declaration
@@ -20,12 +21,42 @@ from custom_autograd.registration.rule_types import Backward, Gradient, Jvp
 
 
 def bind_backward(
-    declaration: Declaration, function: Callable[..., Any], *, once_differentiable: bool, materialize_grads: bool
+    declaration: Declaration,
+    function: Callable[..., Any],
+    *,
+    once_differentiable: bool,
+    materialize_grads: bool,
+    saving: Mapping[str, SavingPolicy],
 ) -> Backward:
     """Bind the gradients of all inputs by the names of the function's parameters."""
     names = _bind_gradients(declaration, Backward.kind, function)
+    _check_saving(declaration, function, names, saving)
     location, optional = location_of(function), _optional(function)
-    return Backward(location, function, names, (), once_differentiable, materialize_grads, optional)
+    return Backward(location, function, names, (), once_differentiable, materialize_grads, optional, dict(saving))
+
+
+def _check_saving(declaration: Declaration, function: object, names: tuple[str, ...], saving: object) -> None:
+    """Raise if `saving=` is anything but policies by names of tensors that the rule names."""
+    valid = [value.name for value in declaration.schema.values if value.holds_tensors and value.name in names]
+    origin = _origin_of(declaration, function)
+    policies = saving if isinstance(saving, Mapping) else {"": saving}
+    wrong = next((policy for policy in policies.values() if not isinstance(policy, SavingPolicy)), None)
+    if not isinstance(saving, Mapping) or wrong is not None:
+        raise origin.error(
+            RegistrationError,
+            "saving= takes policies by name",
+            expected="{'x': custom_autograd.graph.offload()}",
+            found=show(saving),
+        )
+    for name in saving:
+        if name not in valid:
+            raise origin.error(
+                RegistrationError,
+                f"saving= names {name!r}, which is not a tensor that the backward saves",
+                expected=quote(valid),
+                found=show(name),
+                do=suggest(str(name), valid) or "name an input or an output that is a parameter of the backward",
+            )
 
 
 def bind_gradient(

@@ -147,6 +147,12 @@ def is_view(tensor: Tensor) -> bool:
     return tensor._is_view()
 
 
+def is_parameter(tensor: Tensor) -> bool:
+    """Return True if a tensor is a parameter of a module, or a view of one."""
+    base = tensor._base if tensor._is_view() else tensor
+    return isinstance(base, torch.nn.Parameter)
+
+
 def are_views_noted() -> bool:
     """Return True if autograd notes what is a view of what: not below `__torch_dispatch__` or in inference mode."""
     return not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)

@@ -1,0 +1,21 @@
+"""The hooks that pack what autograd saves.
+
+- `_C._autograd._top_saved_tensors_default_hooks`: the innermost pair; `saved_tensors_hooks` replaces it, and has no way
+  to go on with the one outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]  # Any: what is kept of a tensor
+
+
+def top_hooks() -> Hooks | None:
+    """Return the pair of hooks in effect in this thread, or None."""
+    found: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return found

@@ -1,0 +1,166 @@
+"""Packs a saved tensor by policies and unpacks it again, with the checks that autograd makes of what it saves itself.
+
+A pair of hooks switches off autograd's check of versions, so that a tensor that is written to after it was saved would
+give a wrong gradient: what is kept notes the version, if it shares memory with the tensor. What is kept never refers to
+the node that saves it, so that no graph keeps itself alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.metadata import Metadata, metadata_of
+from custom_autograd.core.saving_policy import SavingPolicy
+from custom_autograd.torch_private import functions
+from custom_autograd.torch_private.compiler import is_tracing
+from custom_autograd.torch_private.saved_hooks import Hooks
+from custom_autograd.torch_private.storages import storages_of
+from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One policy, applied to every tensor of a container.
+
+    Attributes:
+        unpack: of the policy.
+        name: of the policy.
+        structure: of the container (Any: torch's TreeSpec).
+        metadata: of its tensors, and None for its other leaves.
+    """
+
+    unpack: Callable[[Any, Metadata], Tensor]  # Any: what the policy kept
+    name: str
+    structure: Any
+    metadata: Sequence[Metadata | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What is kept of a saved tensor.
+
+    Attributes:
+        value: what the last policy made (Any: of any type).
+        steps: the policies, in the order in which they packed.
+        source: the tensor, detached, if what is kept shares memory with it; else None.
+        version: of the tensor when it was saved.
+        who: the words for the tensor and its op in messages.
+    """
+
+    value: Any
+    steps: Sequence[Step]
+    source: Tensor | None
+    version: int
+    who: Who
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """What is saved, in the words of messages.
+
+    Attributes:
+        op: the op, or "saving" if it is not known.
+        tensor: "'x'", or "a tensor".
+        declared: file:line of the op, if it is known.
+    """
+
+    op: str = "saving"
+    tensor: str = "a tensor"
+    declared: str | None = None
+
+
+def pack(tensor: Tensor, policies: Sequence[SavingPolicy], outer: Hooks | None, who: Who) -> Packed:
+    """Return what is kept of a saved tensor.
+
+    Args:
+        tensor: as autograd gives it to a pack hook.
+        policies: pack in this order; each is given the tensors in what the one before it made.
+        outer: the hooks that were in effect before, which pack last.
+        who: the words for it in messages.
+    """
+    source = tensor.detach()
+    is_parameter = functions.is_parameter(tensor)
+    value: Any = source
+    steps: list[Step] = []
+    for policy in policies:
+        if policy.changes_parameters or not is_parameter:
+            value = _packed(value, policy.pack, policy.unpack, policy.text, steps)
+    if outer is not None:
+        unpack_outer = outer[1]
+        value = _packed(value, outer[0], lambda packed, _: unpack_outer(packed), "the hooks outside of it", steps)
+    is_shared = outer is None and not is_tracing() and _shares_memory(source, value)
+    version = functions.version_of(tensor) if is_shared and not tensor.is_inference() else 0
+    return Packed(value, steps, source if is_shared else None, version, who)
+
+
+def unpack(packed: Packed) -> Tensor:
+    """Return the tensor again.
+
+    Raises:
+        GradientError: the tensor was written to after it was saved, or a policy returns another kind of tensor.
+    """
+    source = packed.source
+    if source is not None and not source.is_inference() and functions.version_of(source) != packed.version:
+        raise GradientError(
+            packed.who.op,
+            f"{packed.who.tensor} was written to after it was saved for the backward",
+            expected=f"version {packed.version}, as it was saved",
+            found=f"version {functions.version_of(source)}",
+            declared=packed.who.declared,
+            do="write to a copy of it, or save one",
+        )
+    value = packed.value
+    for step in reversed(packed.steps):
+        value = unflatten_tree(_unpacked(step, value, packed.who), step.structure)
+    assert isinstance(value, Tensor)
+    return value
+
+
+def _packed(value: Any, pack_one: Any, unpack_one: Any, name: str, steps: list[Step]) -> list[Any]:  # Any: see Step
+    leaves, structure = flatten_tree(value)
+    metadata = [metadata_of(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves]
+    steps.append(Step(unpack_one, name, structure, metadata))
+    return [pack_one(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+
+def _unpacked(step: Step, values: list[Any], who: Who) -> list[Any]:  # Any: as above
+    found = []
+    for value, expected in zip(values, step.metadata, strict=True):
+        one = value if expected is None else step.unpack(value, expected)
+        if expected is not None and not is_tracing():
+            _check(one, expected, step, who)
+        found.append(one)
+    return found
+
+
+def _check(found: Any, expected: Metadata, step: Step, who: Who) -> None:  # Any: whatever a policy returns
+    if isinstance(found, Tensor):
+        if (found.shape, found.dtype, found.device) == (expected.shape, expected.dtype, expected.device):
+            return
+        text = _shown(found)
+    else:
+        text = type(found).__name__
+    raise GradientError(
+        who.op,
+        f"the policy {step.name} does not return {who.tensor} as it was saved",
+        expected=_shown(expected),
+        found=text,
+        declared=who.declared,
+        do="return a tensor of that shape and dtype, on that device, from its unpack function",
+    )
+
+
+def _shown(tensor: Tensor | Metadata) -> str:
+    return f"shape {tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device}"
+
+
+def _shares_memory(tensor: Tensor, value: Any) -> bool:  # Any: what the last policy made
+    own = storages_of(tensor)
+    leaves, _ = flatten_tree(value)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    return own is None or any(not own.isdisjoint(storages_of(one) or own) for one in tensors)
