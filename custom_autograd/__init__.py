@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from custom_autograd.dispatch.direct_calls import through_dispatcher
     from custom_autograd.graph.backward_end import on_backward_end
     from custom_autograd.graph.checkpointing import checkpointing
-    from custom_autograd.graph.inspection import GraphInspection, inspect
+    from custom_autograd.graph.inspection import inspect
     from custom_autograd.graph.saving import saving
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.programs import load_program, save_program
@@ -38,7 +38,6 @@ __all__ = [
     "FakeUnavailable",
     "GradientError",
     "GradientUnavailable",
-    "GraphInspection",
     "KernelError",
     "RegistrationError",
     "Report",
@@ -65,7 +64,6 @@ _HOMES = {
     "FakeUnavailable": "core.errors",
     "GradientError": "core.errors",
     "GradientUnavailable": "core.errors",
-    "GraphInspection": "graph.inspection",
     "KernelError": "core.errors",
     "RegistrationError": "core.errors",
     "Report": "verification.report",

@@ -18,6 +18,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from custom_autograd import custom_op
 from custom_autograd.core.errors import KernelError
 from custom_autograd.torch_private import (
+    allocations,
     backward_passes,
     checkpointing,
     classes,
@@ -581,6 +582,13 @@ def test_a_rule_that_dynamo_skips_runs_in_a_region_of_compiled_autograd():
 
     assert [True] == seen
     assert not torch._dynamo.compiled_autograd.in_compiled_autograd_region
+
+
+def test_allocations_are_noted():
+    found = allocations.allocations(lambda: (torch.ones(2**20) + 1).sum())
+
+    assert [4 * 2**20] * 2 == [nbytes for nbytes in found if nbytes >= 2**20]
+    assert [-4 * 2**20] * 2 == [nbytes for nbytes in found if nbytes <= -(2**20)]
 
 
 def test_operators_are_known_by_name():

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from custom_autograd.torch_private.allocations import allocations
 
 
 def peak_memory(work: Callable[[], object], device: str = "cpu") -> int:
@@ -37,6 +40,20 @@ def peak_memory(work: Callable[[], object], device: str = "cpu") -> int:
     after = _resident("VmHWM")
     del kept
     return max(0, after - before)
+
+
+def peak_allocation(work: Callable[[], object]) -> int:
+    """Run a function and return how much more memory PyTorch had given out on the CPU at its peak than before it.
+
+    This counts tensors and nothing else, and is the same in each run; it needs no process of its own.
+
+    Args:
+        work: runs with the profiler, which takes time.
+
+    Returns:
+        Bytes.
+    """
+    return max(itertools.accumulate(allocations(work), initial=0))
 
 
 def _peak_on_gpu(work: Callable[[], object], device: str) -> int:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from custom_autograd.core.lazy_names import loader_of
 
 if TYPE_CHECKING:
-    from custom_autograd.graph.inspection import GraphInspection, inspect
+    from custom_autograd.graph.inspection import GraphInspection
     from custom_autograd.graph.policies import SavedTensor, cast, compressed, forbidden, offload, recorded
     from custom_autograd.graph.rows import InspectedNode, InspectedTensor, InspectedValue
     from custom_autograd.graph.walk import op_of
@@ -19,7 +19,6 @@ __all__ = [
     "cast",
     "compressed",
     "forbidden",
-    "inspect",
     "offload",
     "op_of",
     "recorded",
@@ -34,7 +33,6 @@ _HOMES = {
     "cast": "policies",
     "compressed": "policies",
     "forbidden": "policies",
-    "inspect": "inspection",
     "offload": "policies",
     "op_of": "walk",
     "recorded": "policies",

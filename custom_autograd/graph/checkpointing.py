@@ -43,8 +43,8 @@ def checkpointing(save: Op | Sequence[Op] = (), recompute: Op | Sequence[Op] = (
 
     Args:
         save: operations whose outputs are saved: ops, overloads, `torch.ops.namespace.name`, or names such as
-            "mylib::attention", "aten::mm" and "mylib::*". One alone needs no list.
-        recompute: operations that are run again. A name takes precedence over a pattern with `*`, and this list over
+            "mylib::attention" and "aten::mm", in which a ``*`` stands for any text. One alone needs no list.
+        recompute: operations that are run again. A name takes precedence over a pattern with ``*``, and this list over
             `save`.
 
     Returns:

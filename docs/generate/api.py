@@ -13,6 +13,7 @@ from generate.markup import block
 
 MODULES = {
     "custom_autograd": "api",
+    "custom_autograd.graph": "api-graph",
     "custom_autograd.kernels": "api-kernels",
     "custom_autograd.testing": "api-testing",
 }

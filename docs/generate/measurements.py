@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,20 +111,35 @@ def _can_be_compared(rows: list[Row]) -> bool:
 
 
 def _svg(groups: dict[tuple[str, str], list[Row]]) -> str:
+    bars = sum(len(rows) + 1.6 for rows in groups.values())
+    return as_svg(lambda axes: _draw(axes, groups), 0.6 + 0.23 * bars, "Ratios of the table below")
+
+
+def as_svg(draw: Callable[[Any], None], height: float, label: str) -> str:  # Any: matplotlib is optional
+    """Return a chart as SVG in the colours of the page.
+
+    Args:
+        draw: draws on the axes of matplotlib.
+        height: of the chart, inches.
+        label: what it shows, for readers who do not see it.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    bars = sum(len(rows) + 1.6 for rows in groups.values())
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gallery", "font.size": 10}):
-        chart = Figure(figsize=(6.4, 0.6 + 0.23 * bars), layout="constrained")
+        chart = Figure(figsize=(6.4, height), layout="constrained")
         axes = chart.add_subplot()
-        _draw(axes, groups)
+        draw(axes)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.spines["bottom"].set_color(INK)
+        axes.tick_params(colors=INK, left=False)
         text = io.StringIO()
         chart.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r'\1 role="img" aria-label="Ratios of the table below"', svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', rf'\1 role="img" aria-label="{label}"', svg, count=1)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     return "\n".join(line for line in svg.splitlines() if line.strip())
 
@@ -144,10 +160,6 @@ def _draw(axes: Any, groups: dict[tuple[str, str], list[Row]]) -> None:  # Any: 
     axes.set_yticks(ticks, labels, color=INK)
     axes.set_xlim(0, longest * 1.12)
     axes.set_ylim(place + 1.2, 1.2)
-    axes.tick_params(colors=INK, left=False)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(INK)
 
 
 def _ratio(row: Row, rows: list[Row]) -> float:

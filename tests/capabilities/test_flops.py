@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
+from messages.shown import message
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -622,3 +624,24 @@ def test_counting_does_not_warn(inputs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         flops_of(lambda: invisible(*inputs).sum().backward())
+
+
+def test_a_reference_that_reads_data_that_is_not_there():
+    op = custom_op("flops_words::reading", lambda x: x[: int(x[0])], schema="(Tensor x) -> Tensor", reference=True)
+    op.register_fake(lambda x: x.new_empty(2))
+
+    with warnings.catch_warnings(record=True, action="always") as caught, FlopCounterMode(display=False):
+        op(torch.ones(3, device="meta"))
+
+    assert_expected_inline(
+        message(lambda: raise_(caught[0]), KernelWarning),
+        """\
+KernelWarning: flops_words::reading: FLOPs count as 0: the reference reads data that is not there
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         register_flops a function of the shapes""",
+    )
+
+
+def raise_(warning) -> None:
+    raise warning.message

@@ -2,12 +2,15 @@
 
 import importlib
 import json
+from pathlib import Path
 
 import pytest
 from expecttest import assert_expected_inline
-from generate import api, gallery, markup, measurements, verification
+from generate import api, gallery, markup, measurements, memory, verification
 
 from custom_autograd import CustomOp, Report, Result
+
+ROOT = Path(__file__).parents[2]
 
 ROWS = [
     {"case": "big", "callable": "op", "mode": "forward", "minimum": 2000.0, "median": 2200.0, "op / callable": 1.0},
@@ -170,3 +173,14 @@ def test_every_command_is_in_the_reference():
     page = api.pages()["reference/command-line.md"]
 
     assert [] == [name for name in ("check", "list", "show", "bench", "new", "mutate") if f"## {name}\n" not in page]
+
+
+def test_the_page_about_memory_shows_what_policies_save():
+    rows = memory.measure()
+    peaks = [mib for _, mib, _ in rows]
+    errors = [error for _, _, error in rows]
+
+    assert peaks[0] > 1.3 * peaks[1] > 1.3 * peaks[2]
+    assert peaks[3] < peaks[4] < peaks[0]
+    assert [0, True, True, 0, 0] == [errors[0], *(0 < error < 0.01 for error in errors[1:3]), *errors[3:]]
+    assert memory.MARK in (ROOT / "docs" / "how-to" / "keep-less-memory.md").read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """What a registration of FLOPs is answered with when it does not fit."""
 
-import warnings
-
 import pytest
 import torch
 from expecttest import assert_expected_inline
@@ -10,7 +8,6 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from custom_autograd import custom_op
-from custom_autograd.core.errors import KernelWarning
 
 
 @custom_op("flops_words::product")
@@ -118,24 +115,3 @@ RegistrationError: flops_words::negative: the flops rule does not return a numbe
   declared   FILE.py:LINE
   do         compute it from the sizes: 2 * m * k * n for a matrix product""",
     )
-
-
-def test_a_reference_that_reads_data_that_is_not_there():
-    op = custom_op("flops_words::reading", lambda x: x[: int(x[0])], schema="(Tensor x) -> Tensor", reference=True)
-    op.register_fake(lambda x: x.new_empty(2))
-
-    with warnings.catch_warnings(record=True, action="always") as caught, FlopCounterMode(display=False):
-        op(torch.ones(3, device="meta"))
-
-    assert_expected_inline(
-        message(lambda: raise_(caught[0]), KernelWarning),
-        """\
-KernelWarning: flops_words::reading: FLOPs count as 0: the reference reads data that is not there
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
-  do         register_flops a function of the shapes""",
-    )
-
-
-def raise_(warning) -> None:
-    raise warning.message
