@@ -210,8 +210,9 @@ def _move(record: OpRecord) -> None:
     """Move a replaced op to a name of its own, where old handles find it as it was."""
     numbered = (record.declaration.name.suffixed(f"__replaced_{number}") for number in itertools.count(1))
     dispatcher_name = next(name for name in numbered if not is_defined(name.namespace, name.name, name.overload))
-    library.undefine(record)
-    _attach(record, dispatcher_name)
+    with record.lock:  # another thread may register a rule of it at the same time
+        library.undefine(record)
+        _attach(record, dispatcher_name)
 
 
 def capabilities(record: OpRecord) -> dict[str, str]:

@@ -13,7 +13,7 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch.generated import generated_code_of, source_of
 from custom_autograd.opdef import OpDef
 from custom_autograd.registration import dispatcher_library as library
-from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.registry import OpRecord, one_declaration_at_a_time
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.variants import InplaceVariant, OutVariant
 
@@ -36,8 +36,9 @@ class Handle(OpDef):
         self.__signature__ = declare.signature_of(record)
         record.uncalled.add(self)
         if record.handle is None:
-            record.handle = self
-            library.publish(record)
+            with one_declaration_at_a_time():  # another thread may replace the op: torch must not find it half attached
+                record.handle = self
+                library.publish(record)
         self._inplace = InplaceVariant(record)
         self._out = OutVariant(record)
 

@@ -1,6 +1,7 @@
 """A replaced op keeps running in old handles; a refused replacement changes nothing."""
 
 import gc
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -131,8 +132,13 @@ def test_a_first_declaration_that_the_dispatcher_refuses_leaves_nothing():
 
 
 def test_threads_may_declare_and_replace_at_once():
-    with ThreadPoolExecutor(4) as threads:
-        ops = list(threads.map(lambda number: declare("threads", float(number), replace=True), range(24)))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # at every step: without the locks, two of three runs fail
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            ops = list(threads.map(lambda number: declare("threads", float(number), replace=True), range(24)))
+    finally:
+        sys.setswitchinterval(before)
 
     assert [float(number) for number in range(24)] == [gradient(op) for op in ops]
     assert gradient(torch.ops.replacing.threads) in range(24)
