@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from recorded_runs import put_between, read_recorded, table, version_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "overhead-cpu"
+MODEL = RESULTS.parent / "language-model-cpu.json"
 DOCUMENT = ROOT / "docs" / "explanation" / "what-a-call-costs.md"
 MODES = ("no grad", "forward", "forward + backward")
 PEERS = {
@@ -85,6 +87,17 @@ def imports(recorded: list[dict[str, Any]]) -> str:
     return f"Importing `custom_op` after `torch` takes {' and '.join(found)}, without Python's garbage collector."
 
 
+def steps(recorded: list[dict[str, Any]]) -> str:
+    """Return the times of a training step of a small language model, from benchmarks/measure_language_model.py."""
+    found = json.loads(MODEL.read_text(encoding="utf-8"))
+    rows = []
+    for row in found["rows"]:
+        own, plain = (row["us"][way]["minimum"] / 1000 for way in ("gallery ops", "plain PyTorch"))
+        rows.append([row["size"], f"{own:.2f}", f"{plain:.2f}", f"{row['ratio']:.3f}", str(row["limit"])])
+    heads = [f"PyTorch {torch_of(found)}, ms per step", "gallery ops", "plain PyTorch", "ratio", "at most"]
+    return table(heads, rows)
+
+
 def levels(recorded: list[dict[str, Any]]) -> str:
     """Return the times of one call per level of validation."""
     newest = recorded[0]
@@ -111,7 +124,15 @@ def ratios(recorded: list[dict[str, Any]]) -> str:
     return table(heads, rows)
 
 
-TABLES = {"calls": calls, "ratios": ratios, "levels": levels, "kinds": kinds, "graphs": graphs, "imports": imports}
+TABLES = {
+    "calls": calls,
+    "ratios": ratios,
+    "levels": levels,
+    "kinds": kinds,
+    "graphs": graphs,
+    "imports": imports,
+    "steps": steps,
+}
 
 
 def page() -> str:

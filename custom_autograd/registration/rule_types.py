@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from custom_autograd.core.casting import CastPolicy
@@ -126,7 +126,7 @@ class Backward(GradientRule):
     """
 
     kind = "backward"
-    saving: Mapping[str, SavingPolicy]
+    saving: Mapping[str, SavingPolicy] = field(default_factory=dict[str, SavingPolicy])
 
     @property
     def settings(self) -> str:
