@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from custom_autograd.autograd.plan import Plan
+from custom_autograd.calls.parameters import by_position
 from custom_autograd.calls.passing import in_users_form, pass_on
 from custom_autograd.calls.source import Source, tuple_of
 from custom_autograd.core.schema import Schema
@@ -57,7 +58,7 @@ class FunctionWriter:
 
     def _write_apply(self) -> None:
         self.source.line("@$classmethod")
-        with self.source.block(f"def apply({', '.join(['$cls', *self.inputs])})"):
+        with self.source.block(f"def apply({', '.join(['$cls', *by_position(self.schema)])})"):
             self.source.line(f"return $overload({pass_on(self.schema)})")
 
     def _write_forward(self) -> None:

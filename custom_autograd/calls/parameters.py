@@ -45,6 +45,17 @@ def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher
     return ", ".join(parts)
 
 
+def by_position(schema: Schema) -> list[str]:
+    """Return source of parameters that take all arguments by position, with the dispatcher's defaults at the end."""
+    parameters: list[str] = []
+    is_tail = True
+    for argument in reversed(schema.arguments):
+        is_tail = is_tail and argument.has_default
+        default = f"={default_of(argument, for_dispatcher=True)[0]}" if is_tail else ""
+        parameters.append(argument.name + default)
+    return parameters[::-1]
+
+
 def default_of(argument: Argument, *, for_dispatcher: bool) -> tuple[str, Any]:
     """Return source of a default, and the value of the name in that source (Any: a default of any type)."""
     value = argument.default

@@ -136,7 +136,7 @@ class multiply(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        needs_x, needs_y, = ctx.needs_input_grad
+        needs_x, needs_y, = needed_gradients(ctx)
         gradients = backward_of(ctx, {"x": needs_x, "y": needs_y}, {"output": grad_output})
         return gradients["x"], gradients["y"]
 
@@ -147,7 +147,7 @@ class multiply(torch.autograd.Function):
 
 
 def quick(ctx, grad_output):
-    needs_x, needs_y, = ctx.needs_input_grad
+    needs_x, needs_y, = (ctx.needs_input_grad if is_whole_backward() else needed_gradients(ctx))
     if grad_output is None or grad_output.is_neg() or grad_output.is_conj():
         return backward(ctx, grad_output)
     x, y = ctx.saved_tensors
@@ -352,7 +352,7 @@ class norm(torch.autograd.Function):
     \"\"\"Autograd of source::norm: `apply` takes the arguments of its schema, in order.\"\"\"
 
     @classmethod
-    def apply(cls, x, weight, n, eps):
+    def apply(cls, x, weight=None, n=2, eps=1e-06):
         return overload(x, weight, n, eps=eps)
 
     @staticmethod
@@ -377,7 +377,7 @@ class norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_out, grad_rstd):
-        needs_x, needs_weight, _, _, = ctx.needs_input_grad
+        needs_x, needs_weight, _, _, = needed_gradients(ctx)
         gradients = backward_of(ctx, {"x": needs_x, "weight": needs_weight}, {"out": grad_out, "rstd": grad_rstd})
         return gradients["x"], gradients["weight"], None, None
 
@@ -388,7 +388,7 @@ class norm(torch.autograd.Function):
 
 
 def quick(ctx, grad_out, grad_rstd):
-    needs_x, needs_weight, _, _, = ctx.needs_input_grad
+    needs_x, needs_weight, _, _, = (ctx.needs_input_grad if is_whole_backward() else needed_gradients(ctx))
     if grad_out is None or grad_out.is_neg() or grad_out.is_conj() or grad_rstd is not None:
         return backward(ctx, grad_out, grad_rstd)
     weight, rstd, x = ctx.saved_tensors
@@ -641,7 +641,7 @@ class add_all_(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):
         grad_values, grad_output, = restore_lists(grads, ctx.layout.outputs)
-        needs_values, needs_step, = restore_lists(ctx.needs_input_grad[2:], ctx.layout.inputs)
+        needs_values, needs_step, = restore_lists(needed_gradients(ctx, is_write=True)[2:], ctx.layout.inputs)
         gradients = backward_of(ctx, {"values": needs_values, "step": needs_step}, {"values": grad_values, "output": grad_output})
         return None, None, *flatten_gradients((gradients["values"], gradients["step"]), ctx.layout.inputs)
 
@@ -654,7 +654,7 @@ class add_all_(torch.autograd.Function):
 
 def quick(ctx, *grads):
     grad_values, grad_output, = restore_lists(grads, ctx.layout.outputs)
-    needs_values, needs_step, = restore_lists(ctx.needs_input_grad[2:], ctx.layout.inputs)
+    needs_values, needs_step, = restore_lists((ctx.needs_input_grad if is_whole_backward() else needed_gradients(ctx, is_write=True))[2:], ctx.layout.inputs)
     if (is_undefined(grad_values) and is_undefined(grad_output)) or not are_plain(grad_values) or not are_plain(grad_output):
         return backward(ctx, *grads)
     values, = restore_lists(ctx.saved_tensors, ctx.saved_lengths)

@@ -154,6 +154,37 @@ def test_apply_of_the_function_is_the_op():
     assert torch.equal(plain(x, 3, s=2.0), plain.function.apply(x, 3, 2.0))
 
 
+def biased(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
+    return x * weight * scale if bias is None else x * weight * scale + bias
+
+
+def test_apply_of_the_function_fills_in_defaults_as_that_of_a_function_with_setup_context():
+    op = custom_op("citizen::biased", biased)
+    op.register_backward(
+        lambda grad, x, weight, scale: {
+            "x": grad * weight * scale,
+            "weight": lambda: grad * x * scale,
+            "bias": lambda: grad,
+        }
+    )
+    x, weight = torch.tensor([2.0], requires_grad=True), torch.tensor([3.0])
+
+    for arguments, expected in [((), 6.0), ((torch.ones(1),), 7.0), ((None, 2.0), 12.0)]:
+        assert [expected] == op.function.apply(x, weight, *arguments).tolist()
+    assert [3.0] == torch.autograd.grad(op.function.apply(x, weight), x)[0].tolist()
+    for arguments in [(x,), (x, weight, None, 1.0, 2)]:
+        with pytest.raises(TypeError, match=r"biased\.apply\(\)"):
+            op.function.apply(*arguments)
+
+
+def test_apply_takes_a_default_only_behind_arguments_that_have_one():
+    op = custom_op("citizen::scaled", lambda x, n, s: x * n * s, schema="(Tensor x, int n=2, *, float s) -> Tensor")
+
+    assert [6.0] == op.function.apply(torch.ones(1), 2, 3.0).tolist()
+    with pytest.raises(TypeError, match="'s'"):
+        op.function.apply(torch.ones(1), 2)
+
+
 def test_kernels_say_where_they_are():
     plain.register_kernel("cpu", lambda x, n=2, *, s=1.5: x * n * s)
     line = inspect.getsourcelines(test_kernels_say_where_they_are)[1] + 1
