@@ -12,7 +12,7 @@ from expecttest import assert_expected_inline
 from messages.shown import message
 from torch import Tensor
 
-from custom_autograd import custom_op
+from custom_autograd import DeclarationError, custom_op
 
 
 def declare(function, name="words::op", **options):
@@ -609,3 +609,69 @@ def test_annotations_that_cannot_be_read():
 DeclarationError: words::op: the annotations cannot be read: Forward reference must be an expression -- got 'Tensor['
   declared   FILE.py:LINE""",
     )
+
+
+def varied(**keywords: Tensor) -> Tensor:
+    return keywords["x"]
+
+
+def untyped(x) -> Tensor:
+    return x
+
+
+def without_result(x: Tensor):
+    return x
+
+
+def wrong_default(x: Tensor, n: int = 1.5) -> Tensor:
+    return x * n
+
+
+def unknown_type(x: object) -> Tensor:
+    return x
+
+
+SCHEMA = "(Tensor x) -> Tensor"
+REFUSED = {
+    "no namespace": ("square", good, {}),
+    "empty": ("", good, {}),
+    "no name": ("words::", good, {}),
+    "empty namespace": ("::square", good, {}),
+    "a dot in the namespace": ("a.b::square", good, {}),
+    "two namespaces": ("a::b::square", good, {}),
+    "two overloads": ("words::square.a.b", good, {}),
+    "the default overload": ("words::square.default", good, {}),
+    "a dash": ("words::to-square", good, {}),
+    "a space": ("my words::square", good, {}),
+    "a digit": ("words::2square", good, {}),
+    "a keyword": ("words::lambda", good, {}),
+    "no string": (3, good, {}),
+    **{f"namespace {name}": (f"{name}::square", good, {}) for name in ("aten", "prim", "prims", "torch", "c10d")},
+    "a schema for a bad name": ("aten::square", good, {"schema": SCHEMA}),
+    "not callable": ("words::refused", 3, {}),
+    "a schema without parentheses": ("words::refused", good, {"schema": "Tensor x -> Tensor"}),
+    "a schema with another number": ("words::refused", write, {"schema": "(Tensor x, Tensor y) -> Tensor"}),
+    "a keyword in the schema": ("words::refused", write, {"schema": "(Tensor from) -> Tensor"}),
+    "a mutated argument that is not there": ("words::refused", good, {"mutates_args": ("z",)}),
+    "tags": ("words::refused", good, {"tags": ("x",)}),
+    "a device type": ("words::refused", good, {"device_types": "quux"}),
+    "checkpoint": ("words::refused", good, {"checkpoint": "x"}),
+    "inline": ("words::refused", good, {"inline": "x"}),
+    "too many outputs": ("words::refused", good, {"outputs": ("a", "b")}),
+    "keywords": ("words::refused", varied, {}),
+    "no annotation": ("words::refused", untyped, {}),
+    "no annotation of the result": ("words::refused", without_result, {}),
+    "a default": ("words::refused", wrong_default, {}),
+    "a type": ("words::refused", unknown_type, {}),
+}
+
+
+@pytest.mark.parametrize(("name", "function", "options"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("is_decorator", [False, True])
+def test_every_refusal_says_where_the_op_is_declared(name, function, options, is_decorator):
+    with pytest.raises(DeclarationError) as caught:
+        custom_op(name, **options)(function) if is_decorator else custom_op(name, function, **options)
+
+    assert re.fullmatch(r"test_declaration_messages\.py:\d+", caught.value.declared)
+    assert f"  declared   {caught.value.declared}" in str(caught.value).splitlines()
+    assert str(caught.value).startswith(f"{name}: ")
