@@ -168,6 +168,31 @@ def test_a_destroyed_library_takes_its_ops_along():
 # --------------------------------------------------------------------------------------------------------- functions
 
 
+def test_compiled_autograd_asks_a_node_for_its_key(fresh_compiler):
+    class Asked(Triple):
+        pass
+
+    asked = []
+    functions.call_when_compiled(Asked, lambda: asked.append(True))
+    x = torch.ones(2, requires_grad=True)
+    y = Asked.apply(x).sum()
+    with compilation.compiled_backward():
+        y.backward()
+
+    assert [True] == asked
+    assert [30.0, 30.0] == x.grad.tolist()
+
+
+def test_nodes_of_one_class_are_recorded_with_several_forwards():
+    nodes = functions.make_nodes(Triple, lambda ctx, grad: 5 * grad, {"label": "one"}, when_compiled=lambda: None)
+    x = torch.ones(2, requires_grad=True)
+    results = [functions.recording(Triple, nodes, lambda ctx, x, n=n: x * n)(x) for n in (2, 3)]
+
+    assert [[2.0, 2.0], [3.0, 3.0]] == [y.tolist() for y in results]
+    assert all(type(y.grad_fn) is nodes and y.grad_fn.label == "one" for y in results)
+    assert [[5.0, 5.0]] * 2 == [torch.autograd.grad(y.sum(), x)[0].tolist() for y in results]
+
+
 def test_direct_apply_records_one_node():
     x = torch.ones(2, requires_grad=True)
     y = functions.direct_apply(Triple)(x)

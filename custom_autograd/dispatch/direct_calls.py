@@ -203,6 +203,8 @@ class DirectCallTable:
         function = generated.choose(device_type)
         keys = [guards.keys_in_effect(tensor) for tensor in tensors]
         is_recorded = any(tensor.requires_grad for tensor in tensors) and any(autograd_key in its for its in keys)
+        if is_recorded and generated.recorder.keeps_dispatcher:
+            return None
         if generated.is_writing and (is_recorded or not all("ADInplaceOrView" in its for its in keys)):
             return None
         apply = generated.recorder(function) if is_recorded and generated.is_recording else None

@@ -25,6 +25,7 @@ from custom_autograd.dispatch import direct_source as direct
 from custom_autograd.dispatch.autograd_key import AutogradWriter
 from custom_autograd.dispatch.below import below
 from custom_autograd.dispatch.call import call_source, write_kernel
+from custom_autograd.dispatch.recorders import Recorders
 from custom_autograd.dispatch.write_refusals import refuse_if_tracked, refuse_leaves
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.one_tuple import enclosed, opened
@@ -54,6 +55,7 @@ class GeneratedOp:
         writer: of the Function, with what its nodes save.
         derivatives: what the Function calls.
         is_writing: kernels write to inputs.
+        recorder: makes, of a kernel, what runs it and records a node, for one kind of call that needs no dispatcher.
     """
 
     def __init__(self, record: OpRecord, level: str) -> None:
@@ -71,11 +73,11 @@ class GeneratedOp:
         values = {**self._helpers(record, derivatives), **_values(record)}
         namespace = compile_source(self.source, record.name, source.namespace(values))
         self.function: type[Function] = namespace[declaration.name.name]
-        self._node_members = describe_nodes(record, writer, self.function)
+        members = describe_nodes(record, writer, self.function)
         self.autograd: Callable[..., Any] = namespace[source.own("autograd")]
         self.kernel: Callable[..., Any] = namespace[source.own("kernel")]
-        self._saving = NamedSaving(declaration, self.plan.saving)
-        namespace[source.own("apply")] = self._saving.around(functions.direct_apply(self.function))
+        saving = NamedSaving(declaration, self.plan.saving)
+        namespace[source.own("apply")] = saving.around(functions.direct_apply(self.function))
         self._quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
         quick: Callable[..., Any] | None = namespace.get(source.own("native_quick"))
         self.native_quick = None if quick is None else _around_backward(record, quick)
@@ -89,8 +91,11 @@ class GeneratedOp:
             self._quick = _around_backward(record, self._quick)
             if self.is_writing:
                 edges.run_in_backward(self.function, self._quick)
-        self._make_node: Callable[..., Any] | None = namespace.get(source.own("make_node"))
-        self._spread: Callable[..., Any] | None = namespace.get(source.own("spread"), None)
+        make_node, spread = (namespace.get(source.own(name)) for name in ("make_node", "spread"))
+        around = saving.around
+        self.recorder = Recorders(
+            self.function, self._quick, members, make_node=make_node, spread=spread, around=around
+        )
         self.function.__module__ = declaration.function.__module__
         self.function.__qualname__ = f"{getattr(declaration.function, '__qualname__', '')}.function"  # pickles by this
         self.function.__new__ = _refuse_instance
@@ -103,16 +108,6 @@ class GeneratedOp:
         if isinstance(function, Choice):
             function.watch = self.watch if self.is_checked else None
         return self.watch(function) if self._is_watched else function
-
-    def recorder(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what runs a kernel and records a node, for one kind of call that needs no dispatcher.
-
-        It takes the schema's arguments.
-        """
-        assert self._make_node is not None  # the op is recording
-        apply = functions.make_node(self.function, self._make_node(function), self._quick, self._node_members)
-        apply = self._saving.around(apply)
-        return apply if self._spread is None else self._spread(apply)
 
     def _helpers(self, record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
         found = {**direct.helpers(), **_helpers(record, derivatives), **_quick_helpers(derivatives)}

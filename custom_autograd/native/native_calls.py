@@ -136,7 +136,8 @@ class NativeCalls:
 
     def _facts_for(self, found: DirectCall) -> RecipeFacts | None:
         generated = generated_code_of(self._record)
-        if found[2] is None or not generated.has_native_node or not generated.is_checked:
+        is_native = generated.has_native_node and generated.is_checked and not generated.recorder.keeps_python
+        if found[2] is None or not is_native:
             return None
         if self._facts is None or self._facts[0] is not generated:
             self._facts = generated, facts_of(generated, self.forget)

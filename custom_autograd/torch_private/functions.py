@@ -21,7 +21,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -58,29 +57,54 @@ def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply 
     return apply_at_this_level
 
 
-def make_node(
+def make_nodes(
     function: type[Function],
-    forward: Callable[..., Any],
     backward: Callable[..., Any] | None,
-    members: Mapping[str, Any] = MappingProxyType({}),
-) -> Callable[..., Any]:
-    """Return the `apply` of a class like `function`, but with a forward that takes ctx: that makes calls cheaper.
+    members: Mapping[str, Any],
+    *,
+    when_compiled: Callable[[], None],
+) -> type[Any]:
+    """Return a class of nodes like those of `function`, with another backward in eager passes.
 
     Args:
         function: whose name and backward the nodes have.
-        forward: (ctx, *args) -> results.
         backward: what eager backward passes run in place of the function's own backward, or None. Compiled autograd,
             which traces what it runs, takes the function's own.
         members: attributes of the nodes (Any: of any type).
+        when_compiled: as in `call_when_compiled`.
     """
-    own = {"forward": staticmethod(forward), "backward": staticmethod(function.backward)}
-    node = _make_class(function, own)
+    single = _make_class(function, {"backward": staticmethod(function.backward)})
+    call_when_compiled(single, when_compiled)
+    nodes: type[Any] = single._backward_cls
     for name, value in members.items():
-        setattr(node._backward_cls, name, value)
+        setattr(nodes, name, value)
     if backward is not None:
-        node._backward_cls.apply = backward
-    apply: Callable[..., Any] = node.apply
+        nodes.apply = backward
+    return nodes
+
+
+def recording(function: type[Function], nodes: type[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an `apply` that runs a forward which takes ctx, cheaper than one without, and records one node.
+
+    Args:
+        function: whose name the class has.
+        nodes: the class of the node, from `make_nodes`.
+        forward: (ctx, *args) -> results.
+    """
+    single = _make_class(function, {"forward": staticmethod(forward)})
+    single._backward_cls = nodes
+    apply: Callable[..., Any] = single.apply
     return apply
+
+
+def call_when_compiled(function: Any, note: Callable[[], None]) -> None:  # Any: a Function, or as `_single_level`
+    """Call `note` each time that compiled autograd asks a node of a Function for its key, before it compiles."""
+
+    def key(ctx: Any) -> Any:  # Any: a ctx; a tuple of numbers
+        note()
+        return Function._compiled_autograd_key(ctx)
+
+    function._compiled_autograd_key = staticmethod(key)
 
 
 def has_function(node: object) -> bool:
