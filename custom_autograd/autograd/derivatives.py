@@ -29,9 +29,9 @@ BEFORE_RULES = "before_rules"
 class Derivatives:
     """The derivatives of one op, in terms of the ctx of its Function (which torch gives no type: Any)."""
 
-    def __init__(self, plan: Plan, *, is_checked: bool) -> None:
+    def __init__(self, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
         self.plan = plan
-        self.vjp = Vjp(plan, is_checked=is_checked)
+        self.vjp = Vjp(plan, is_checked=is_checked, is_strict=is_strict)
         self.tangents = Jvp(plan)
         self.memory = TangentMemory(plan.declaration)
         self.drop_in = None if plan.drop_in is None else DropIn(plan, plan.drop_in)

@@ -22,11 +22,12 @@ Needs = Any  # a bool, or a list of bools for a list of tensors
 class GradientReader:
     """Reads the results of one gradient rule."""
 
-    def __init__(self, declaration: Declaration, rule: GradientRule, *, is_checked: bool) -> None:
+    def __init__(self, declaration: Declaration, rule: GradientRule, *, is_checked: bool, is_strict: bool) -> None:
         self.declaration = declaration
         self.rule = rule
         self.origin = declaration.origin(rule.where)
         self.is_checked = is_checked  # whether gradients are compared with their inputs
+        self.is_strict = is_strict  # whether gradients of what can have none are refused
         self.valid = tuple(argument.name for argument in declaration.schema.differentiable_arguments)
         self.inputs = rule.inputs or self.valid
         arguments = {argument.name: argument for argument in declaration.schema.arguments}
@@ -114,6 +115,8 @@ class GradientReader:
 
     def _one(self, argument: Argument, by_name: Mapping[str, Gradient], need: Needs, metadata: Any) -> Gradient:
         name = argument.name
+        if self.is_strict:
+            self._refuse_impossible(f"'{name}'", by_name.get(name), metadata)
         if not _is_needed(need):
             return [None] * len(need) if isinstance(need, list) else None
         if name not in by_name:
@@ -130,6 +133,22 @@ class GradientReader:
         if argument.is_tensor_list:
             return self._list(name, gradient, need, metadata)
         return self._checked(f"'{name}'", gradient, metadata)
+
+    def _refuse_impossible(self, label: str, gradient: Any, metadata: Any) -> None:
+        """Raise if a gradient is returned for None, or for a tensor of integers or bools."""
+        if isinstance(gradient, (list, tuple)) and isinstance(metadata, (list, tuple)):
+            for index, (one, known) in enumerate(zip(gradient, metadata, strict=False)):
+                self._refuse_impossible(f"{label[:-1]}[{index}]'", one, known)
+        elif isinstance(gradient, Tensor) and not _can_have_gradient(metadata):
+            raise self.origin.error(
+                GradientError,
+                f"the backward returns a gradient for {label}, which has none in this call",
+                expected="None, or no entry",
+                found=f"{_kind(gradient)}, and {label} is {'None' if metadata is None else metadata.dtype}",
+                do="return a callable, which runs only if the gradient is needed"
+                if metadata is None
+                else "return None",
+            )
 
     def _list(self, name: str, gradients: Any, need: list[bool], metadata: Sequence[Metadata | None]) -> Gradient:
         if gradients is None:
@@ -241,6 +260,10 @@ def sum_to_shape(gradient: Tensor, shape: torch.Size) -> Tensor:
         shape: of the input.
     """
     return gradient if gradient.shape == shape else gradient.sum_to_size(shape)
+
+
+def _can_have_gradient(metadata: Metadata | None) -> bool:
+    return metadata is not None and (metadata.dtype.is_floating_point or metadata.dtype.is_complex)
 
 
 def _is_needed(need: Needs) -> bool:

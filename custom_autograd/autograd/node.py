@@ -23,8 +23,9 @@ class NodeWriter:
         has_native: native code can record a call.
     """
 
-    def __init__(self, function: FunctionWriter, *, is_checked: bool) -> None:
+    def __init__(self, function: FunctionWriter, *, is_checked: bool, is_strict: bool) -> None:
         self.function = function
+        self.is_strict = is_strict  # gradients that are not needed are looked at, too
         self.source: Source = function.source
         self.plan = function.plan
         self.schema = function.schema
@@ -76,6 +77,8 @@ class NodeWriter:
             if has_one:
                 self._write_quick_drop_in()
             return has_one
+        if self.is_strict:
+            return False
         writer = QuickWriter(self.function, self.reading)
         if writer.is_possible:
             writer.write()
@@ -105,7 +108,7 @@ class NodeWriter:
 
     def _keeps_metadata(self) -> bool:
         """Return True if metadata must be kept; else it is read from the graph: see `known_of` in derivatives.py."""
-        if self.schema.mutated_arguments or any(rule.wants_meta for rule in self.plan.rules):
+        if self.is_strict or self.schema.mutated_arguments or any(rule.wants_meta for rule in self.plan.rules):
             return True
         return any(output.type not in ("Tensor", "Tensor[]") for output in self.schema.outputs)
 

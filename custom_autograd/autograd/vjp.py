@@ -25,9 +25,9 @@ ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, and non-tensor val
 class Vjp:
     """Computes gradients by name. Made once per plan; holds nothing of a call."""
 
-    def __init__(self, plan: Plan, *, is_checked: bool) -> None:
+    def __init__(self, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
         self.plan = plan
-        self.is_checked = is_checked
+        self.is_checked, self.is_strict = is_checked, is_strict
         self.schema = plan.declaration.schema
         self.grad_names = grad_names(self.schema)
         self.sole = sole_result(self.schema)
@@ -102,7 +102,7 @@ class Step:
         declaration = vjp.plan.declaration
         self.op = str(declaration.name)
         self.rule = rule
-        self.reader = GradientReader(declaration, rule, is_checked=vjp.is_checked)
+        self.reader = GradientReader(declaration, rule, is_checked=vjp.is_checked, is_strict=vjp.is_strict)
         self.function = self.noting(rule.function)
         self.read = self.noting(self.reader.read)
         self.results = {name: result for result, name in vjp.grad_names.items()}

@@ -66,10 +66,10 @@ class GeneratedOp:
         self.watch = Watcher(record, compares_contents=level == "full")
         self._is_watched = level == "full"
         self._kernels = record.kernels
-        source, writer, node = _write(self.plan, is_checked=self.is_checked)
+        source, writer, node = _write(self.plan, is_checked=self.is_checked, is_strict=self._is_watched)
         self.source = source.text
         self.is_recording = writer.is_differentiable and not self.is_writing
-        derivatives = Derivatives(self.plan, is_checked=self.is_checked)
+        derivatives = Derivatives(self.plan, is_checked=self.is_checked, is_strict=self._is_watched)
         values = {**self._helpers(record, derivatives), **_values(record)}
         namespace = compile_source(self.source, record.name, source.namespace(values))
         self.function: type[Function] = namespace[declaration.name.name]
@@ -147,7 +147,7 @@ def source_of(record: OpRecord) -> str:
     return call_source(record) + generated_code_of(record).source
 
 
-def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter, NodeWriter]:
+def _write(plan: Plan, *, is_checked: bool, is_strict: bool) -> tuple[Source, FunctionWriter, NodeWriter]:
     source = Source(own_names(plan.declaration.schema, plan.declaration.name.name))
     source.lines("", "")
     write_kernel(source, plan.declaration.schema, is_checked=is_checked)
@@ -155,7 +155,7 @@ def _write(plan: Plan, *, is_checked: bool) -> tuple[Source, FunctionWriter, Nod
     writer = FunctionWriter(source, plan)
     writer.write()
     source.lines("", "")
-    node = NodeWriter(writer, is_checked=is_checked)
+    node = NodeWriter(writer, is_checked=is_checked, is_strict=is_strict)
     if writer.is_differentiable:
         node.write()
     AutogradWriter(writer).write()

@@ -316,3 +316,62 @@ def test_a_gradient_of_another_dtype_than_the_grad_dtype_is_refused():
     weight = with_grad_dtype(torch.float64)
     with pytest.raises(GradientError, match="wrong dtype"):
         SAVED(torch.ones(4), weight).sum().backward()
+
+
+# ------------------------------------------------------------------------------------- gradients of what can have none
+
+
+IMPOSSIBLE = "(Tensor x, Tensor n, Tensor? w, Tensor?[] many) -> Tensor"
+COUNTS = torch.tensor([2, 3])
+
+
+def op_returning(rule):
+    op = custom_op("gradient_errors::impossible", lambda x, n, w, many: x * n, schema=IMPOSSIBLE, replace=True)
+    op.register_backward(rule)
+    return op
+
+
+def by_position(grad, n):
+    return grad * n, grad, None, None
+
+
+SURPLUS = {
+    "an integer tensor": (lambda grad, n: {"x": grad * n, "n": grad, "w": None, "many": None}, (None, []), "'n'"),
+    "None": (lambda grad, n: {"x": grad * n, "n": None, "w": grad, "many": None}, (None, []), "'w'"),
+    "None in a list": (
+        lambda grad, n: {"x": grad * n, "n": None, "w": None, "many": [None, grad]},
+        (None, [torch.ones(2), None]),
+        "'many[1]'",
+    ),
+    "by position": (by_position, (None, []), "'n'"),
+}
+
+
+@pytest.mark.parametrize("way", [nullcontext, through_dispatcher])
+@pytest.mark.parametrize(("rule", "arguments", "name"), SURPLUS.values(), ids=SURPLUS)
+def test_full_validation_refuses_a_gradient_of_what_can_have_none(rule, arguments, name, way):
+    op = op_returning(rule)
+    op.validation = "full"
+
+    with way():
+        for _ in range(3):
+            with pytest.raises(GradientError, match="which has none in this call") as caught:
+                op(rand(2), COUNTS, *arguments).sum().backward()
+            assert f"a gradient for {name}," in str(caught.value)
+
+
+@pytest.mark.parametrize(("rule", "arguments", "name"), SURPLUS.values(), ids=SURPLUS)
+def test_the_default_validation_drops_a_gradient_of_what_can_have_none(rule, arguments, name):
+    x = rand(2)
+    op_returning(rule)(x, COUNTS, *arguments).sum().backward()
+
+    assert [2.0, 3.0] == x.grad.tolist()
+
+
+def test_full_validation_accepts_gradients_that_are_possible_but_not_needed():
+    op = op_returning(lambda grad, n: {"x": grad * n, "n": None, "w": grad, "many": lambda: grad.nothing})
+    op.validation = "full"
+    x = rand(2)
+    op(x, COUNTS, torch.ones(2), []).sum().backward()
+
+    assert [2.0, 3.0] == x.grad.tolist()

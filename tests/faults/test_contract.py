@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
 
+from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
 
 result_of = verdict("contract", lambda make: [Sample(make(4, 3), make(3))])
@@ -87,6 +88,32 @@ def test_gradients_of_an_op_of_torch_library_are_counted_and_its_backward_is_as_
 
     assert "the backward returns 3 gradients for 2 arguments" == result_of(scaled).message
     assert before is scaled._backward_fn
+
+
+@pytest.mark.parametrize("name", ["index", "bias"])
+def test_gradient_of_what_can_have_none_of_an_op_declared_here_fails(name):
+    op = custom_op(
+        "faults_contract::picked",
+        lambda x, index, bias: x[index],
+        schema="(Tensor x, Tensor index, Tensor? bias=None) -> Tensor",
+        replace=True,
+    )
+    op.register_backward(lambda grad, x, index: {"x": torch.zeros_like(x).index_add(0, index, grad), name: grad})
+    (result,) = op.check(
+        [Sample(torch.rand(3), torch.tensor([0, 2]))], checks=["contract"], raise_on_failure=False
+    ).results
+
+    assert "failed" == result.status
+    assert f"the backward returns a gradient for '{name}', which has none in this call" in result.message
+    assert "what is None in a call, an integer or a bool has no gradient" == result.cause
+
+
+def test_gradient_of_what_may_have_one_and_is_not_needed_passes():
+    op = custom_op("faults_contract::honest", lambda x, w: x * w, schema="(Tensor x, Tensor w) -> Tensor")
+    op.register_backward(lambda grad, x, w: {"x": grad * w, "w": grad * x})
+    (result,) = op.check([Sample(torch.rand(3), torch.rand(3))], checks=["contract"]).results
+
+    assert "passed" == result.status
 
 
 def test_backward_that_cannot_be_watched_is_skipped():

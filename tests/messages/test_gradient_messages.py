@@ -207,6 +207,40 @@ GradientError: words::linear: the backward returns a gradient for 'n', which car
     )
 
 
+def test_surplus_for_what_is_none_in_a_call():
+    op = custom_op("words::biased", lambda x, bias: x * 1, schema="(Tensor x, Tensor? bias=None) -> Tensor")
+    op.register_backward(lambda grad: {"x": grad, "bias": grad.sum(0)})
+    op.validation = "full"
+
+    assert_expected_inline(
+        message(lambda: op(rand(2, 3)).sum().backward()),
+        """\
+GradientError: words::biased: the backward returns a gradient for 'bias', which has none in this call
+  expected   None, or no entry
+  found      a tensor of shape (3,), and 'bias' is None
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE
+  do         return a callable, which runs only if the gradient is needed""",
+    )
+
+
+def test_surplus_for_integers():
+    op = custom_op("words::indexed", lambda x, index: x * 1, schema="(Tensor x, Tensor index) -> Tensor")
+    op.register_backward(lambda grad: {"x": grad, "index": grad})
+    op.validation = "full"
+
+    assert_expected_inline(
+        message(lambda: op(rand(2), torch.tensor([0, 1])).sum().backward()),
+        """\
+GradientError: words::indexed: the backward returns a gradient for 'index', which has none in this call
+  expected   None, or no entry
+  found      a tensor of shape (2,), and 'index' is torch.int64
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE
+  do         return None""",
+    )
+
+
 def test_misnamed():
     assert_expected_inline(
         returned(lambda x: {"x": x, "wieght": None}),

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from custom_autograd.core.errors import GradientError
 from custom_autograd.core.samples import Sample, TensorLeaf
 from custom_autograd.torch_private import verification
+from custom_autograd.values.validation import validation
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
 from custom_autograd.verification.harness.causes import find_cause
@@ -43,13 +45,25 @@ class Contract(Check):
             if is_ours:
                 raise  # a GradientError of this package is the finding; a refusal is none
         if is_ours:
-            yield PASSED
+            yield _look_at_all(target, sample)
             return
         for variant in _variants(target, sample):
             yield from _check(target, variant)
 
 
 RAISES = "what is registered takes every sample of its op: correct the rule, or take it away, and the op says so"
+
+
+def _look_at_all(target: Target, sample: Sample) -> Finding:
+    """Run the backward of an op declared here in full validation: gradients of what can have none are refused there."""
+    try:
+        with validation("full"):
+            gradients_of(target, sample)
+    except GradientError as error:
+        return failed(first_line(error), cause="what is None in a call, an integer or a bool has no gradient")
+    except Exception:  # noqa: BLE001 - it is what other checks report, of kernels that are watched
+        return PASSED
+    return PASSED
 
 
 def _variants(target: Target, sample: Sample) -> Iterator[Sample]:
