@@ -71,7 +71,7 @@ class FunctionWriter:
                 with source.block("if not $in_place"):
                     source.line(f"{', '.join(self.mutated)}, = $below($copies, {tuple_of(self.mutated)})")
             targets = ", ".join(self._target(index) for index in range(len(schema.outputs)))
-            call = f"$below($overload, {pass_on(schema)})"
+            call = f"$continue_below($overload, {pass_on(schema)})"
             source.line(f"{targets} = {call}" if targets else call)
             self._write_views_cut()
             if self.has_lists:

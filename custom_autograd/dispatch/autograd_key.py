@@ -82,6 +82,7 @@ class AutogradWriter:
             source.line(
                 f"{', '.join(self._old(name) for name in self.function.mutated)} = {', '.join(self.function.mutated)}"
             )
+        source.line("$leave_keys($keyset & $BELOW_AUTOGRAD)")  # NOTE [one event per call] in below.py
         if self.function.has_lists:
             flags = tuple_of([str(argument.is_tensor_list) for argument in self.schema.arguments])
             source.line(f"$flat, $lengths = $flatten_lists({tuple_of(self.function.inputs)}, {flags})")

@@ -248,8 +248,8 @@ def _allowed(backend: str) -> frozenset[str]:
 def through_dispatcher() -> Iterator[None]:
     """Send every call of every op, in all threads, through the dispatcher while the context is open.
 
-    For observers below Python, which a direct call does not ask: `torch.profiler.ExecutionTraceObserver`, a profiler
-    that another program starts in this one, or to compare the two ways.
+    For observers below Python, which a direct call does not ask unless it is native: `ExecutionTraceObserver` of
+    `torch.profiler`, a profiler that another program starts in this one; or to compare the two ways.
 
     Example:
         >>> import custom_autograd

@@ -23,7 +23,7 @@ from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.calls.watching import Watcher
 from custom_autograd.dispatch import direct_source as direct
 from custom_autograd.dispatch.autograd_key import AutogradWriter
-from custom_autograd.dispatch.below import below
+from custom_autograd.dispatch.below import below, continue_below, leave_keys
 from custom_autograd.dispatch.call import call_source, write_kernel
 from custom_autograd.dispatch.recorders import Recorders
 from custom_autograd.dispatch.write_refusals import refuse_if_tracked, refuse_leaves
@@ -212,6 +212,8 @@ def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
         "read_result": ResultReader(record.declaration, record.kernels.describe).read,
         "read_recorded": ResultReader(record.declaration, record.kernels.describe, share=_keep(derivatives.plan)).read,
         "below": below,
+        "leave_keys": leave_keys,
+        "continue_below": continue_below,
         "redispatch": dispatch.redispatch,
         "BELOW_AUTOGRAD": dispatch.BELOW_AUTOGRAD,
         "any_requires_grad": functions.any_requires_grad,

@@ -63,7 +63,7 @@ class NativeCalls:
         keywords = tuple(argument.name for argument in schema.arguments if argument.is_keyword_only)
         objects = (
             self.learn, self.read, self.run_instead, KernelUnavailable, compiling_callback, schema.named_tuple,
-            keywords or None,
+            keywords or None, self.run_dispatched,
         )  # fmt: skip
         self.call = native.Call(rows, len(schema.outputs), visible, written, objects)
         assert record.overload is not None  # a direct call of it was proven
@@ -133,6 +133,12 @@ class NativeCalls:
             raise error
         except KernelUnavailable as reason:  # the context of what is raised below
             return self._record.kernels.instead(function, reason)(*positional, **keywords)
+
+    def run_dispatched(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a call through the dispatcher, where observers see it; arguments are those of the op."""
+        call = self._record.call
+        assert call is not None  # the op is attached
+        return call(*args, **kwargs)
 
     def _facts_for(self, found: DirectCall) -> RecipeFacts | None:
         generated = generated_code_of(self._record)

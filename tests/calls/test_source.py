@@ -118,7 +118,7 @@ class multiply(torch.autograd.Function):
 
     @staticmethod
     def forward(x, y):
-        output = below(overload, x, y)
+        output = continue_below(overload, x, y)
         if is_forward_mode():
             output, = without_bases((output,))
         return output
@@ -263,6 +263,7 @@ def autograd(keyset, x, y):
         return redispatch(overload, keyset & BELOW_AUTOGRAD, x, y)
     x = plain(x)
     y = plain(y)
+    leave_keys(keyset & BELOW_AUTOGRAD)
     output = apply(x, y)
     return output
 """,
@@ -357,7 +358,7 @@ class norm(torch.autograd.Function):
 
     @staticmethod
     def forward(x, weight, n, eps):
-        out, rstd = below(overload, x, weight, n, eps=eps)
+        out, rstd = continue_below(overload, x, weight, n, eps=eps)
         if is_forward_mode():
             out, rstd, = without_bases((out, rstd))
         return (out, rstd)
@@ -529,6 +530,7 @@ def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
         return redispatch(overload, keyset & BELOW_AUTOGRAD, x, weight, n, eps=eps)
     x = plain(x)
     weight = plain(weight)
+    leave_keys(keyset & BELOW_AUTOGRAD)
     out, rstd = apply(x, weight, n, eps)
     return (out, rstd)
 """,
@@ -617,7 +619,7 @@ class add_all_(torch.autograd.Function):
         values, step, = restore_lists(flat, layout.inputs)
         if not in_place:
             values, = below(copies, (values,))
-        output = below(overload, values, step)
+        output = continue_below(overload, values, step)
         if is_forward_mode():
             output, = without_bases((output,))
         return layout.flatten_outputs((values, output), (True, True))
@@ -724,6 +726,7 @@ def autograd(keyset, values, step):
     if in_place:
         refuse_leaves({"values": values})
     given_values = values
+    leave_keys(keyset & BELOW_AUTOGRAD)
     flat, lengths = flatten_lists((values, step), (True, False))
     layout = Layout(lengths)
     results = apply(layout, in_place, *flat)

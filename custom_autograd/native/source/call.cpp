@@ -66,7 +66,7 @@ struct Call {
   PyObject* held;  // a tuple of all Python objects that it uses
   std::vector<Argument>* arguments;
   std::vector<const Kind*>* kinds;
-  PyObject *learn, *read, *instead, *unavailable, *compiling, *named_tuple, *keywords;
+  PyObject *learn, *read, *instead, *unavailable, *compiling, *named_tuple, *keywords, *dispatched;
   uint64_t visible;  // outputs that a call returns, as bits
   uint64_t written;  // arguments that kernels write to
   int outputs, positional;
@@ -511,8 +511,12 @@ PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyOb
     return result ? result : in_python(self, args, flags, keywords);
   }
   if (Py_TYPE(native) != &CallType) return in_python(self, args, flags, keywords);
-  PyObject* result = call_known(reinterpret_cast<Call*>(native), args, flags, keywords, false);
-  return result ? result : in_python(self, args, flags, keywords);
+  auto* op = reinterpret_cast<Call*>(native);
+  PyObject* result = call_known(op, args, flags, keywords, false);
+  if (result) return result;
+  // Python cannot see observers: those that torch.profiler has not started, such as ExecutionTraceObserver.
+  bool is_observed = at::hasCallbacks() && PyVectorcall_NARGS(flags) <= op->positional;
+  return is_observed ? PyObject_Vectorcall(op->dispatched, args, flags, keywords) : in_python(self, args, flags, keywords);
 }
 
 // A vectorcall whose exceptions become Python's. Not HANDLE_TH_ERRORS: what warns in here is Python code, which has a
@@ -697,7 +701,7 @@ PyObject* created(PyTypeObject* type, PyObject*, PyObject*) {
   return object;
 }
 
-// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords))
+// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched))
 // signature: ((name, rule, is_optional, is_keyword_only, type, defaults), ...), outputs, visible, written
 int initialise(PyObject* object, PyObject* args, PyObject*) {
   auto* op = reinterpret_cast<Call*>(object);
@@ -710,7 +714,7 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   }
   if (!PyArg_ParseTuple(args, "O!iKKO!", &PyTuple_Type, &rows, &outputs, &visible, &written, &PyTuple_Type, &objects))
     return -1;
-  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 1 || PyTuple_GET_SIZE(objects) != 7) {
+  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 1 || PyTuple_GET_SIZE(objects) != 8) {
     PyErr_SetString(PyExc_ValueError, "too many arguments or outputs");
     return -1;
   }
@@ -740,8 +744,9 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   op->written = written;
   op->held = PyTuple_Pack(2, rows, objects);
   if (!op->held) return -1;
-  PyObject** members[] = {&op->learn, &op->read, &op->instead, &op->unavailable, &op->compiling, &op->named_tuple, &op->keywords};
-  for (int i = 0; i < 7; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
+  PyObject** members[] = {&op->learn, &op->read, &op->instead, &op->unavailable, &op->compiling, &op->named_tuple, &op->keywords,
+                          &op->dispatched};
+  for (int i = 0; i < 8; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
   if (op->keywords == Py_None) op->keywords = nullptr;
   if (!PyCFunction_Check(op->compiling) || !(PyCFunction_GET_FLAGS(op->compiling) & METH_NOARGS)) {
     PyErr_SetString(PyExc_TypeError, "the question for a compiler is not a C function without arguments");
