@@ -44,6 +44,7 @@ def register_backward(
     once_differentiable: bool,
     materialize_grads: bool,
     saving: Mapping[str, SavingPolicy],
+    clear_saved: bool,
     replace: bool,
 ) -> F:
     """Register the gradients of all inputs, computed in Python or in C++; `declare` is `custom_op`."""
@@ -54,6 +55,7 @@ def register_backward(
         once_differentiable=once_differentiable or op is not None,
         materialize_grads=materialize_grads,
         saving=saving,
+        clear_saved=clear_saved,
         replace=replace,
     )
     return rule

@@ -252,6 +252,7 @@ class CustomOp(SubsystemRules, Generic[P, R]):
         once_differentiable: bool = False,
         materialize_grads: bool = True,
         saving: Mapping[str, SavingPolicy] = MappingProxyType({}),
+        clear_saved: bool = False,
         replace: bool = False,
     ) -> F:
         """Register the whole backward, bound by the names of its parameters.
@@ -266,6 +267,7 @@ class CustomOp(SubsystemRules, Generic[P, R]):
                 with a default of None.
             saving: by name of a tensor that the rule names, a policy that keeps it until the backward, such as
                 `custom_autograd.graph.offload()`; under `torch.func` it is kept as it is.
+            clear_saved: a saved tensor is freed once `fn` has deleted it (`del x`), unless the graph is retained.
             replace: a backward may be registered.
 
         Raises:
@@ -278,6 +280,7 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             once_differentiable=once_differentiable,
             materialize_grads=materialize_grads,
             saving=saving,
+            clear_saved=clear_saved,
             replace=replace,
         )
 

@@ -57,7 +57,9 @@ SIGNATURES = {
     ),
     "register_fake": "(self, fn=None, /, *, replace=False)",
     "register_reference": "(self, fn=None, /, *, replace=False)",
-    "register_backward": "(self, fn=None, /, *, once_differentiable=False, materialize_grads=True, replace=False)",
+    "register_backward": (
+        "(self, fn=None, /, *, once_differentiable=False, materialize_grads=True, clear_saved=False, replace=False)"
+    ),
     "register_grad": "(self, *inputs, once_differentiable=False, materialize_grads=True, replace=False)",
     "register_jvp": "(self, fn=None, /, *, replace=False)",
     "register_autograd": "(self, backward, /, *, setup_context=None, replace=False)",

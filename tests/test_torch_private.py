@@ -1308,3 +1308,29 @@ def test_a_symbolic_size_is_shown_by_its_name_and_counts_no_bytes():
     assert storages.bytes_of(x) is None
     assert (4, 3) == storages.shape_of(torch.ones(4, 3))
     assert 48 == storages.bytes_of(torch.ones(4, 3))
+
+
+def test_a_node_frees_what_it_saved_unless_the_graph_is_retained():
+    freed = []
+
+    class Squared(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            functions.free_saved(ctx)
+            try:
+                freed.append(not ctx.saved_tensors)
+            except RuntimeError:
+                freed.append(True)
+            return 2 * grad * x
+
+    y = Squared.apply(torch.ones(1, requires_grad=True))
+    y.backward(retain_graph=True)
+    y.backward()
+
+    assert [False, True] == freed

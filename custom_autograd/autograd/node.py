@@ -108,7 +108,8 @@ class NodeWriter:
 
     def _keeps_metadata(self) -> bool:
         """Return True if metadata must be kept; else it is read from the graph: see `known_of` in derivatives.py."""
-        if self.is_strict or self.schema.mutated_arguments or any(rule.wants_meta for rule in self.plan.rules):
+        has_need = self.is_strict or self.plan.clears_saved or any(rule.wants_meta for rule in self.plan.rules)
+        if has_need or self.schema.mutated_arguments:
             return True
         return any(output.type not in ("Tensor", "Tensor[]") for output in self.schema.outputs)
 

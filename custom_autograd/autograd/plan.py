@@ -55,6 +55,11 @@ class Plan:
         return len(self.rules) > 0 or self.drop_in is not None or self.reference is not None
 
     @property
+    def clears_saved(self) -> bool:
+        """Return True if the rule is the only owner of what was saved, and may free it."""
+        return any(isinstance(rule, Backward) and rule.clears_saved for rule in self.rules)
+
+    @property
     def uncovered(self) -> tuple[str, ...]:
         """Return the differentiable inputs without a rule."""
         names = (argument.name for argument in self.declaration.schema.differentiable_arguments)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from custom_autograd.autograd.derivatives import BEFORE_RULES
 from custom_autograd.autograd.function import FunctionWriter, grad_of, needs_of
 from custom_autograd.autograd.quick_gradients import ReadingWriter
 from custom_autograd.calls.source import Source
@@ -134,6 +135,8 @@ class QuickWriter:
             asked.append(self.function.any_needed(self.plan.uncovered))
         if any(rule.is_once_differentiable for rule in self.plan.rules):
             asked.append("$is_grad_enabled()")
+        if self.plan.clears_saved:  # then calls through the dispatcher run this, too
+            asked.append(f"$hasattr($ctx, {BEFORE_RULES!r})")
         return asked
 
     def _write_saved(self) -> None:
@@ -146,6 +149,11 @@ class QuickWriter:
             if name in self.function.results:  # the other inputs were made plain before the call
                 with source.block(f"if $type({name}) is not $Tensor or {name}.is_conj() or {name}.is_neg()"):
                     source.line(f"{name} = $plain({name})")
+        if saved and self.plan.clears_saved:
+            # What a caller's variable holds cannot be freed by what it calls.
+            source.line(f"$held = {{{', '.join(f'{name!r}: {name}' for name in saved)}}}")
+            source.line(f"del {', '.join(saved)}")
+            source.line("$free_saved($ctx)")
 
     def _write_rule(self, index: int, rule: GradientRule) -> None:
         source, inputs = self.source, rule.inputs or tuple(self.function.differentiable)
@@ -191,5 +199,5 @@ class QuickWriter:
         if name in self.result_of:
             return grad_of(self.result_of[name])
         if name in self.function.saved_tensors:
-            return name
+            return f"$held.pop({name!r})" if self.plan.clears_saved else name
         return f"$kept_{name}" if self.is_native else f"$ctx.kept_{name}"

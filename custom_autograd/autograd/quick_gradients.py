@@ -34,7 +34,7 @@ class ReadingWriter:
 
     def metadata_of_result(self, name: str) -> str:
         """Return source of what is known of a result: a tensor, or metadata."""
-        if self.function.is_always_saved(name):
+        if self.function.is_always_saved(name) and not self.function.plan.clears_saved:
             return name
         if self.keeps_metadata:
             return f'$ctx.known["{name}"]'
@@ -62,9 +62,9 @@ class ReadingWriter:
         return [name for name in covered if not self._is_at_hand(name)]
 
     def _is_at_hand(self, name: str) -> bool:
-        """Return True if an input is saved whenever its own gradient is needed."""
+        """Return True if an input is saved whenever its own gradient is needed, and still there after the rule."""
         plan = self.function.plan
-        if name not in self.function.saved_tensors or name not in plan.saved[name]:
+        if plan.clears_saved or name not in self.function.saved_tensors or name not in plan.saved[name]:
             return False
         return name not in plan.saved_for_hidden.get(name, ())
 

@@ -72,6 +72,7 @@ def register_backward(
     once_differentiable: bool,
     materialize_grads: bool,
     saving: Mapping[str, SavingPolicy],
+    clear_saved: bool,
     replace: bool,
 ) -> F:
     """Register the gradients of all inputs, bound by name."""
@@ -83,6 +84,7 @@ def register_backward(
         once_differentiable=once_differentiable,
         materialize_grads=materialize_grads,
         saving=adapter.by_name(saving),
+        clear_saved=clear_saved,
     )
     add(record, rule, replace=replace)
     return function

@@ -89,7 +89,7 @@ class GeneratedOp:
             namespace[source.own("backward")] = self.function.backward
         if self._quick is not None:
             self._quick = _around_backward(record, self._quick)
-            if self.is_writing:
+            if self.is_writing or self.plan.clears_saved:
                 edges.run_in_backward(self.function, self._quick)
         make_node, spread = (namespace.get(source.own(name)) for name in ("make_node", "spread"))
         options = {"make_node": make_node, "spread": spread, "around": saving.around}
@@ -189,6 +189,7 @@ def _quick_helpers(derivatives: Derivatives) -> dict[str, Any]:
     """Return what the quick backward calls, whatever the rules are (Any: functions of any signature)."""
     return {
         "output_metadata": output_metadata,
+        "free_saved": functions.free_saved,
         "running": Running(),
         "known_of": derivatives.known_of,
         "FunctionType": FunctionType,

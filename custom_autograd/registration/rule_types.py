@@ -123,10 +123,12 @@ class Backward(GradientRule):
 
     Attributes:
         saving: by name of an input or an output, how it is kept until the backward.
+        clears_saved: saved tensors reach it without another owner, so that it can free them.
     """
 
     kind = "backward"
     saving: Mapping[str, SavingPolicy] = field(default_factory=dict[str, SavingPolicy])
+    clears_saved: bool = False
 
     @property
     def settings(self) -> str:

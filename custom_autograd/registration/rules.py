@@ -27,12 +27,14 @@ def bind_backward(
     once_differentiable: bool,
     materialize_grads: bool,
     saving: Mapping[str, SavingPolicy],
+    clear_saved: bool,
 ) -> Backward:
     """Bind the gradients of all inputs by the names of the function's parameters."""
     names = _bind_gradients(declaration, Backward.kind, function)
     _check_saving(declaration, function, names, saving)
     location, optional = location_of(function), _optional(function)
-    return Backward(location, function, names, (), once_differentiable, materialize_grads, optional, dict(saving))
+    facts = location, function, names, (), once_differentiable, materialize_grads, optional
+    return Backward(*facts, dict(saving), clear_saved)
 
 
 def _check_saving(declaration: Declaration, function: object, names: tuple[str, ...], saving: object) -> None:

@@ -15,6 +15,7 @@
 - `Node._input_metadata`: shapes, dtypes and devices that the graph keeps anyway.
 - `ctx.to_save`, `ctx.materialize_grads`: what `save_for_backward` and `set_materialize_grads` set, without a call.
 - `ctx._is_pure_view`: what a `setup_context` sets so that the view that an op returns may be written to in place.
+- `ctx.maybe_clear_saved_tensors`: frees what a node saved before its backward ends, as the nodes of AOTAutograd do.
 - `Function._backward_cls.apply`: what the engine calls; torch's own looks up `backward` and `vjp` of the class first.
 """
 
@@ -38,6 +39,11 @@ def copy_view_flag(source: Any, ctx: Any) -> None:  # Any: a ctx, and torch's ow
     """Copy what a `setup_context` said on another ctx: that the output is a view, which may be written to in place."""
     if getattr(source, "_is_pure_view", False):
         ctx._is_pure_view = True
+
+
+def free_saved(ctx: Any) -> None:  # Any: as above
+    """Free what a node saved, as the engine does after its backward: not if the graph is retained."""
+    ctx.maybe_clear_saved_tensors()
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply takes whatever the op takes
