@@ -5,6 +5,7 @@ ShapeEnv                       lets a fake of data-dependent size answer with a 
 CustomOpDef._opoverload        the overload behind torch.library.custom_op
 CustomOpDef._init_fn           the function it was declared with, for its file and line
 CustomOpDef._backward_fn       its backward, to see the gradients it returns
+CustomOpDef._setup_context_fn, _vmap_fn   its other rules, to see what they change
 BackwardCFunction._forward_cls the Function that a node of Python came from, for the same
 OpOverload, OpOverloadPacket   the classes, to tell an op from another callable
 OpOverload._schema             argument and return names, types and alias annotations
@@ -96,6 +97,14 @@ def _arguments_of(value: object, ctx: Any) -> int:  # Any: a ctx has whatever a 
     if is_foreign(value):
         return sum(not argument.kwarg_only for argument in value._opoverload._schema.arguments)
     return len(ctx.needs_input_grad)
+
+
+def rules_of_definition(value: object) -> dict[str, Callable[..., Any]]:  # Any: rules of any signature
+    """Return the rules for derivatives of an op of `torch.library.custom_op`, by what they are; none for others."""
+    if not is_foreign(value):
+        return {}
+    rules = {"backward": value._backward_fn, "setup_context": value._setup_context_fn, "vmap rule": value._vmap_fn}
+    return {title: rule for title, rule in rules.items() if rule is not None}
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from corpus.branches import BRANCHES
 from corpus.containers import CONTAINERS
 from corpus.contracts import CONTRACTS
 from corpus.correct import CORRECT
+from corpus.effects import EFFECTS
 from corpus.formulas import FORMULAS
 from corpus.incoming import INCOMING
 from corpus.keeping import KEEPING
@@ -46,4 +47,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *CONTAINERS,
     *BRANCHES,
     *LEAVING,
+    *EFFECTS,
 )

@@ -39,6 +39,7 @@ from custom_autograd.verification.checks.saved_hooks import SavedHooks
 from custom_autograd.verification.checks.schema import Schema
 from custom_autograd.verification.checks.second_order import SecondOrder
 from custom_autograd.verification.checks.shared_inputs import SharedInputs
+from custom_autograd.verification.checks.side_effects import SideEffects
 from custom_autograd.verification.checks.sizes import Sizes
 from custom_autograd.verification.checks.special_values import SpecialValues
 from custom_autograd.verification.checks.streams import Streams
@@ -71,6 +72,7 @@ CHECKS: tuple[Check, ...] = (
     Directional(),
     Symbolic(),
     Cache(),
+    SideEffects(),
     Gradcheck(),
     ReferenceGradients(),
     Linearity(),
