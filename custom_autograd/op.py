@@ -5,7 +5,6 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
@@ -251,7 +250,7 @@ class CustomOp(SubsystemRules, Generic[P, R]):
         *,
         once_differentiable: bool = False,
         materialize_grads: bool = True,
-        saving: Mapping[str, SavingPolicy] = MappingProxyType({}),
+        saving: Mapping[str, SavingPolicy] | None = None,
         clear_saved: bool = False,
         replace: bool = False,
     ) -> F:
@@ -279,7 +278,7 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             custom_op,
             once_differentiable=once_differentiable,
             materialize_grads=materialize_grads,
-            saving=saving,
+            saving={} if saving is None else saving,
             clear_saved=clear_saved,
             replace=replace,
         )

@@ -58,7 +58,8 @@ SIGNATURES = {
     "register_fake": "(self, fn=None, /, *, replace=False)",
     "register_reference": "(self, fn=None, /, *, replace=False)",
     "register_backward": (
-        "(self, fn=None, /, *, once_differentiable=False, materialize_grads=True, clear_saved=False, replace=False)"
+        "(self, fn=None, /, *, once_differentiable=False, materialize_grads=True, saving=None, clear_saved=False, "
+        "replace=False)"
     ),
     "register_grad": "(self, *inputs, once_differentiable=False, materialize_grads=True, replace=False)",
     "register_jvp": "(self, fn=None, /, *, replace=False)",

@@ -92,8 +92,7 @@ class GeneratedOp:
             if self.is_writing or self.plan.clears_saved:
                 edges.run_in_backward(self.function, self._quick)
         make_node, spread = (namespace.get(source.own(name)) for name in ("make_node", "spread"))
-        options = {"make_node": make_node, "spread": spread, "around": saving.around}
-        self.recorder = Recorders(self.function, self._quick, members, **options)
+        self.recorder = Recorders(self.function, self._quick, members, make_node, spread, saving.around)
         self.function.__module__ = declaration.function.__module__
         self.function.__qualname__ = f"{getattr(declaration.function, '__qualname__', '')}.function"  # pickles by this
         self.function.__new__ = _refuse_instance

@@ -31,7 +31,6 @@ class Recorders:
         function: type[Function],
         quick: Callable[..., Any] | None,  # Any: ctx and gradients
         members: Mapping[str, Any],  # Any: attributes of nodes
-        *,
         make_node: Callable[[Kernel], Kernel] | None,
         spread: Callable[[Kernel], Kernel] | None,
         around: Callable[[Kernel], Kernel],
