@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.torch_private.saved_hooks import Hooks, top_hooks
+from custom_autograd.torch_private.saved_hooks import Hooks, are_refused, top_hooks
 from custom_autograd.torch_private.transforms import is_transforming
 from custom_autograd.values.packing import Packed, Who, pack, unpack
 
@@ -39,7 +41,7 @@ class NamedSaving:
             return apply
 
         def apply_by_policies(*args: Any) -> Any:  # Any: as `apply`
-            if is_transforming() or not torch.is_grad_enabled():
+            if is_transforming() or are_refused() or _is_off.get() or not torch.is_grad_enabled():
                 return apply(*args)
             call = Call(self, top_hooks())
             with call, saved_tensors_hooks(call.pack, unpack):
@@ -81,6 +83,16 @@ class Call:
         return pack(tensor, () if policy is None else (policy,), self._outer, self._saving.who(name))
 
 
+@contextmanager
+def without_policies() -> Iterator[None]:
+    """Save what rules name as it is, while the context is open."""
+    token = _is_off.set(True)
+    try:
+        yield
+    finally:
+        _is_off.reset(token)
+
+
 def note_saved(names: Sequence[str], values: Sequence[Any]) -> None:  # Any: as in `Call.note`
     """Note what the node of the innermost call in progress saves; nothing if that call has no policies."""
     calls = _calls()
@@ -88,6 +100,7 @@ def note_saved(names: Sequence[str], values: Sequence[Any]) -> None:  # Any: as 
         calls[-1].note(names, values)
 
 
+_is_off: ContextVar[bool] = ContextVar("is_off", default=False)
 _THREAD = threading.local()
 
 

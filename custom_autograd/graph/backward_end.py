@@ -22,7 +22,8 @@ WHEN = ("success", "always")
 def on_backward_end(fn: F, when: Literal["success", "always"] = "success") -> F:
     """Call a function once when the backward pass in progress ends.
 
-    It may be called in gradient rules, in hooks of tensors and nodes, and in functions that run at the end themselves.
+    It may be called in hooks of tensors and nodes, in gradient rules, and in functions that run at the end themselves.
+    An op whose rule calls it cannot be compiled, and fails the check `side_effects`.
     A backward within a backward has an end of its own, before that of the outer one. Functions run in the order in
     which they were given; one that is given several times in one backward runs once. An exception of a function leaves
     the backward; after it, functions with `when="always"` still run.
@@ -37,6 +38,7 @@ def on_backward_end(fn: F, when: Literal["success", "always"] = "success") -> F:
 
     Raises:
         GradientError: no backward is in progress; or it is traced by a compiler: the graph would not hold the call.
+        TypeError: `fn` is not callable.
         ValueError: `when` is neither of the two.
 
     Example:
@@ -48,6 +50,8 @@ def on_backward_end(fn: F, when: Literal["success", "always"] = "success") -> F:
         >>> y.backward()
         tensor([2., 2.])
     """
+    if not callable(fn):
+        raise TypeError(f"on_backward_end takes a function without arguments, and not {show(fn)}")
     if when not in WHEN:
         raise ValueError(f'on_backward_end: when is "success" or "always", and not {show(when)}')
     _refuse_outside()
@@ -79,9 +83,10 @@ class End:
             try:
                 function()
             except BaseException as error:  # noqa: BLE001 - raised below, when the others have run
-                first = first or error
+                error.__context__ = first
+                first = error
         if first is not None:
-            raise first
+            raise first  # the last one, and those before it as its context
 
     def __del__(self) -> None:
         """Run what is to run after a failure, too."""

@@ -7,7 +7,7 @@ of a policy, a function of an overload; here it is written as lists of ops, hand
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -109,7 +109,7 @@ def _policy(rows: Sequence[tuple[Selection, CheckpointPolicy]]) -> Callable[...,
 def _selections(given: Op | Sequence[Op], option: str) -> list[Selection]:
     is_one = isinstance(given, (str, OpOverload, OpOverloadPacket)) or record_of(given) is not None
     found = []
-    for one in [given] if is_one or not isinstance(given, Iterable) else given:
+    for one in given if isinstance(given, (list, tuple, set, frozenset)) and not is_one else [given]:
         selection = _selection(one, option)
         _refuse_what_is_not_seen(selection)
         if option == SAVE:

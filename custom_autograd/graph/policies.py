@@ -25,7 +25,7 @@ def offload(*, pin: bool = True) -> SavingPolicy:
     """
 
     def pack(tensor: Tensor) -> Tensor:
-        if tensor.device.type == "cpu":
+        if tensor.device.type in ("cpu", "meta"):
             return tensor
         if tensor.layout is not torch.strided:
             return tensor.cpu()

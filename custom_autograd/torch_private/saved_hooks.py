@@ -2,6 +2,7 @@
 
 - `_C._autograd._top_saved_tensors_default_hooks`: the innermost pair; `saved_tensors_hooks` replaces it, and has no way
   to go on with the one outside.
+- `_C._autograd._saved_tensors_hooks_get_disabled_error_message`: whether hooks are refused, as below transforms.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ import torch
 from torch import Tensor
 
 Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]  # Any: what is kept of a tensor
+
+
+def are_refused() -> bool:
+    """Return True if PyTorch raises where hooks are opened: in transforms of `torch.func`, and at the level below."""
+    return torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is not None
 
 
 def top_hooks() -> Hooks | None:

@@ -7,10 +7,12 @@ the node that saves it, so that no graph keeps itself alive.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
@@ -47,14 +49,15 @@ class Packed:
     Attributes:
         value: what the last policy made (Any: of any type).
         steps: the policies, in the order in which they packed.
-        source: the tensor, detached, if what is kept shares memory with it; else None.
+        source: the tensor, detached, if what is kept shares memory with it; a weak reference to it, if that cannot be
+            seen: an object of a policy's own, say an array of NumPy, may be a view of it; else None.
         version: of the tensor when it was saved.
         who: the words for the tensor and its op in messages.
     """
 
     value: Any
     steps: Sequence[Step]
-    source: Tensor | None
+    source: Tensor | weakref.ref[Tensor] | None
     version: int
     who: Who
 
@@ -93,9 +96,10 @@ def pack(tensor: Tensor, policies: Sequence[SavingPolicy], outer: Hooks | None, 
     if outer is not None:
         unpack_outer = outer[1]
         value = _packed(value, outer[0], lambda packed, _: unpack_outer(packed), "the hooks outside of it", steps)
-    is_shared = outer is None and not is_tracing() and _shares_memory(source, value)
-    version = functions.version_of(tensor) if is_shared and not tensor.is_inference() else 0
-    return Packed(value, steps, source if is_shared else None, version, who)
+    if outer is not None or is_tracing() or tensor.is_inference():
+        return Packed(value, steps, None, 0, who)
+    kept = source if _shares_memory(source, value) else weakref.ref(tensor) if _is_opaque(value) else None
+    return Packed(value, steps, kept, functions.version_of(tensor), who)
 
 
 def unpack(packed: Packed) -> Tensor:
@@ -104,8 +108,8 @@ def unpack(packed: Packed) -> Tensor:
     Raises:
         GradientError: the tensor was written to after it was saved, or a policy returns another kind of tensor.
     """
-    source = packed.source
-    if source is not None and not source.is_inference() and functions.version_of(source) != packed.version:
+    source = packed.source() if isinstance(packed.source, weakref.ref) else packed.source
+    if source is not None and functions.version_of(source) != packed.version:
         raise GradientError(
             packed.who.op,
             f"{packed.who.tensor} was written to after it was saved for the backward",
@@ -157,6 +161,15 @@ def _check(found: Any, expected: Metadata, step: Step, who: Who) -> None:  # Any
 
 def _shown(tensor: Tensor | Metadata) -> str:
     return f"shape {tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device}"
+
+
+def _is_opaque(value: Any) -> bool:  # Any: what the last policy made
+    """Return True if it holds anything but tensors and plain values."""
+    leaves, _ = flatten_tree(value)
+    return any(not isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves)
+
+
+PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
 
 
 def _shares_memory(tensor: Tensor, value: Any) -> bool:  # Any: what the last policy made

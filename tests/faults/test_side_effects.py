@@ -3,7 +3,10 @@
 import collections
 import functools
 import itertools
+import os
+import queue
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -349,3 +352,114 @@ def test_the_profile_function_of_the_caller_stays():
         assert sys.getprofile() is profile
     finally:
         sys.setprofile(None)
+
+
+# -------------------------------------------------------------------------------------------------- found by an attack
+
+
+class Slotted:
+    __slots__ = ("calls",)
+
+    def __init__(self):
+        self.calls = 0
+
+
+SLOTTED = Slotted()
+QUEUE: queue.Queue = queue.Queue()
+WEAK: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+NORM = torch.nn.BatchNorm1d(3)
+GENERATOR = torch.Generator()
+PARAMETER = torch.nn.Parameter(torch.zeros(3))
+
+
+class Key:
+    pass
+
+
+KEYS: list[Key] = []
+
+
+def counts_in_a_slot(grad, x):
+    SLOTTED.calls += 1
+    return 2 * grad * x
+
+
+def puts(grad, x):
+    QUEUE.put(1)
+    return 2 * grad * x
+
+
+def counts_on_itself(grad, x):
+    counts_on_itself.calls = getattr(counts_on_itself, "calls", 0) + 1
+    return 2 * grad * x
+
+
+def enters_a_weak_table(grad, x):
+    KEYS.append(Key())
+    WEAK[KEYS[-1]] = 1
+    return 2 * grad * x
+
+
+def trains(grad, x):
+    NORM(grad)
+    return 2 * grad * x
+
+
+def draws(grad, x):
+    torch.rand(1, generator=GENERATOR)
+    return 2 * grad * x
+
+
+def accumulates(grad, x):
+    with torch.enable_grad():
+        PARAMETER.sum().backward()
+    return 2 * grad * x
+
+
+def sets_the_environment(grad, x):
+    os.environ["SIDE_EFFECTS"] = str(next(NUMBERS))
+    return 2 * grad * x
+
+
+MISSED = (
+    counts_in_a_slot,
+    puts,
+    counts_on_itself,
+    enters_a_weak_table,
+    trains,
+    draws,
+    accumulates,
+    sets_the_environment,
+)
+
+
+@pytest.mark.parametrize("rule", MISSED, ids=lambda rule: rule.__name__)
+def test_a_side_effect_in_an_unusual_place_fails(rule):
+    result = result_of(op_with(rule))
+
+    assert ("failed", CAUSE) == (result.status, result.cause)
+
+
+def test_what_the_kernel_counts_is_not_the_rules():
+    def kernel(x):
+        STATISTICS.calls += 1
+        return x * x
+
+    op = custom_op(f"faults_side_effects::op{next(NUMBERS)}", kernel, schema="(Tensor x) -> Tensor")
+    op.register_backward(lambda grad, x: 2 * grad * x * (STATISTICS.calls > -1))
+
+    assert "passed" == result_of(op).status
+
+
+shape: list[int] = []
+
+
+def test_an_attribute_is_not_the_global_of_its_name():
+    def kernel(x):
+        shape.append(1)
+        return x * x
+
+    op = custom_op(f"faults_side_effects::op{next(NUMBERS)}", kernel, schema="(Tensor x) -> Tensor")
+    op.register_backward(lambda grad, x: 2 * grad * x.reshape(x.shape))
+
+    assert "passed" == result_of(op).status

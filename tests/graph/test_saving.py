@@ -440,3 +440,42 @@ RegistrationError: saving::refused: saving= takes policies by name
 
         assert [1, 1] == packed
         assert torch.equal(a.detach(), b.grad)
+
+    @pytest.mark.parametrize("nesting", ["of a leaf", "hessian", "jacfwd of jacrev", "jvp of grad"])
+    def test_below_and_between_transforms(self, nesting):
+        """PyTorch refuses hooks at the level below transforms, too."""
+        op = custom_op("saving::below", lambda x: x**2, schema="(Tensor x) -> Tensor out", reference=True, replace=True)
+        op.register_backward(lambda grad, x: 2 * grad * x, saving={"x": offload()})
+        one, func = torch.ones(2), torch.func
+
+        def function(x):
+            return op(x).sum()
+
+        calls = {
+            "of a leaf": lambda: func.grad(function)(one.clone().requires_grad_()),
+            "hessian": lambda: func.hessian(function)(one),
+            "jacfwd of jacrev": lambda: func.jacfwd(func.jacrev(function))(one),
+            "jvp of grad": lambda: func.jvp(func.grad(function), (one,), (one,))[1],
+        }
+        expected = 2 * torch.eye(2) if nesting in ("hessian", "jacfwd of jacrev") else 2 * one
+        assert_close(expected, calls[nesting]())
+
+
+class Own:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+@pytest.mark.parametrize(
+    ("pack", "unpack"),
+    [(lambda t: t.numpy(), torch.from_numpy), (Own, lambda own: own.tensor)],
+    ids=["NumPy", "an object"],
+)
+def test_a_write_to_what_may_share_memory_is_an_error(pack, unpack):
+    tensor = x() * 1
+    with saving(compressed(pack, unpack)):
+        y = square(tensor)
+    tensor.detach().mul_(2)
+
+    with pytest.raises(GradientError, match="was written to after it was saved"):
+        y.sum().backward()

@@ -6,7 +6,7 @@ under the counter has two hooks: what is counted between them is dropped, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -16,7 +16,9 @@ from custom_autograd.core.locations import layers_of
 from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.registration.registry import OpRecord, record_of
 from custom_autograd.torch_private import flop_counter
+from custom_autograd.torch_private.edges import needed_gradients
 from custom_autograd.torch_private.functions import is_node_of
+from custom_autograd.values.lists import restore
 from custom_autograd.values.tensors import tensors_in
 
 LANGUAGES = ("custom_autograd.kernels.", "triton.")
@@ -89,8 +91,14 @@ def find_node(record: OpRecord, results: Sequence[Any]) -> Any:  # Any: as the s
 ALIAS = ("AliasBackward", "ViewBackward")
 
 
-def count_in(node: Any, name: str, flops: int) -> None:  # Any: as above
-    """Count a number in each run of a node, in place of what its rules do; not of what a checkpoint computes again."""
+def count_in(record: OpRecord, node: Any, flops: Callable[[dict[str, Any]], int]) -> None:  # Any: as above
+    """Count a number in each run of a node, in place of what its rules do; not of what a checkpoint computes again.
+
+    Args:
+        record: the op.
+        node: of a call.
+        flops: the number for the gradients that a backward computes, as a dict by input.
+    """
     begun: list[list[tuple[Any, Any]]] = []
 
     def begin(grads: object) -> None:
@@ -101,9 +109,20 @@ def count_in(node: Any, name: str, flops: int) -> None:  # Any: as above
         begin(None)
 
     def end(gradients: object, grads: object) -> None:
+        number = flops(_needs_now(record, node))
         for counter, before in begun.pop():
-            flop_counter.replace_since(counter, before, name, flops)
+            flop_counter.replace_since(counter, before, f"{record.name} backward", number)
 
     node.register_prehook(begin)
     setattr(node, BEFORE_RULES, begin_again)
     node.register_hook(end)
+
+
+def _needs_now(record: OpRecord, node: Any) -> dict[str, Any]:  # Any: as above; bools, or lists of bools
+    """Return, by differentiable input, whether the backward in progress computes its gradient."""
+    writer = generated_code_of(record).writer
+    found: Sequence[Any] = needed_gradients(node, is_write=bool(writer.mutated))[len(writer.lead) :]
+    if writer.has_lists:
+        found = restore(found, node.layout.inputs)
+    by_name = dict(zip(writer.inputs, found, strict=True))
+    return {name: by_name[name] for name in writer.differentiable}

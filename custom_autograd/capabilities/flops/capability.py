@@ -144,12 +144,20 @@ class OpFlops:
         if node is None:
             return
         needs = {argument.name: _needs(values[argument.name]) for argument in self._schema.differentiable_arguments}
+        whole, empty = self._backward(record, values, needs), _without_data(values)
+
+        def flops(wanted: dict[str, Any]) -> int:
+            is_whole = wanted == needs or (self._derived is not None and self._derived.reads_data)
+            return whole if is_whole else self._backward(record, empty, wanted)
+
+        backward.count_in(record, node, flops)
+
+    def _backward(self, record: OpRecord, values: Mapping[str, Any], needs: Mapping[str, Any]) -> int:
+        """Return the FLOPs of the gradients that are needed."""
         if self._rule is not None and self._rule.backward is not None:
-            flops = _evaluated(record, self._rule.backward, _given(record, values, needs))
-        else:
-            assert self._derived is not None  # the backward is invisible, and there is a reference
-            flops = self._derived.backward(values, needs)
-        backward.count_in(node, f"{record.name} backward", flops)
+            return int(_evaluated(record, self._rule.backward, _given(record, values, needs)))
+        assert self._derived is not None  # the backward is invisible, and there is a reference
+        return self._derived.backward(values, needs)
 
 
 _OPS: weakref.WeakKeyDictionary[OpRecord, OpFlops] = weakref.WeakKeyDictionary()
@@ -160,6 +168,15 @@ def _needs(value: Any) -> Any:  # Any: a tensor, a list of tensors, or None; a b
     if isinstance(value, (list, tuple)):
         return [_needs(item) for item in value]
     return isinstance(value, Tensor) and value.requires_grad
+
+
+def _without_data(value: Any) -> Any:  # Any: an argument, or all of them by name
+    """Return tensors on "meta" in place of tensors, so that a graph keeps no memory for its FLOPs."""
+    if isinstance(value, Mapping):
+        return {name: _without_data(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_data(one) for one in value]
+    return torch.empty_like(value, device="meta", requires_grad=False) if isinstance(value, Tensor) else value
 
 
 def _shapes(value: Any) -> Any:  # Any: an argument

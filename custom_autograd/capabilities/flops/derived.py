@@ -40,6 +40,11 @@ class DerivedFlops:
         self._bind = Binder(declaration.schema)
         self._known: OrderedDict[Hashable, int | None] = OrderedDict()
 
+    @property
+    def reads_data(self) -> bool:
+        """Return True if the reference has read data of a tensor that had none."""
+        return None in self._known.values()
+
     def forward(self, values: ByName) -> int:
         """Return the FLOPs of a call with these arguments."""
         return self._count(values, (), self._run)

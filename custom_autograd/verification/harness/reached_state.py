@@ -2,14 +2,17 @@
 
 Reached are globals, cells of closures, default arguments, bound objects, and attributes that the code names of these;
 also those of the functions of its own package that it names. Containers are compared item by item, tensors and arrays
-by identity and contents, numbers and text by value, everything else by identity.
+by identity, contents and gradient, modules by parameters and buffers, generators by their state, numbers and text by
+value, everything else by identity.
 """
 
 import collections
+import dis
 import functools
 import itertools
+import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -32,7 +35,9 @@ NOT_AUTHORS = ("torch", "custom_autograd")
 PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.Size, torch.dtype, torch.device)
 CONTAINERS = (list, tuple, dict, set, frozenset, bytearray, collections.deque)
 COUNTERS = (itertools.count,)
-HOLDERS = (SimpleNamespace, threading.local)
+OTHERS = (torch.nn.Module, torch.Generator, MutableMapping)
+PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+HOLDERS = (SimpleNamespace, threading.local, queue.Queue)
 
 
 def state_of(functions: Iterable[Callable[..., Any]]) -> State:  # Any: of any signature
@@ -79,9 +84,10 @@ class Walk:
         if _root_of(function) != package or not self._is_new(function.__code__, frozenset()):
             return
         outer, self._module = self._module, function.__module__
-        names, scope = _names_in(function.__code__), function.__globals__
+        names, scope, used = _names_in(function.__code__), function.__globals__, _globals_in(function.__code__)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self._read_all(((name, scope[name]) for name in sorted(names) if name in scope), names, package)
+        self._read_all(((name, scope[name]) for name in sorted(used) if name in scope), names, package)
+        self._read_attributes(function.__name__, vars(function), frozenset(vars(function)), package)
         self._read_all(((name, cell.cell_contents) for name, cell in cells if _is_filled(cell)), names, package)
         self._read_all(_defaults_of(function), names, package)
         self._module = outer
@@ -106,7 +112,7 @@ class Walk:
         elif isinstance(value, HOLDERS) or _root_of(type(value)) == package:
             if callable(value):
                 self.read_function(value, package)
-            own = getattr(value, "__dict__", {})
+            own = {**getattr(value, "__dict__", {}), **_slots_of(value)}
             self._read_attributes(name, own, names.union(own), package)  # its methods need not name what they change
             self._read_attributes(name, vars(type(value)), names, package)
 
@@ -124,31 +130,49 @@ class Walk:
 
 def _is_state(value: object) -> bool:
     """Return True for what is compared with itself at another time."""
-    return isinstance(value, (*CONTAINERS, *PLAIN, *COUNTERS, Tensor)) or _is_array(value)
+    return isinstance(value, (*CONTAINERS, *PLAIN, *COUNTERS, *OTHERS, Tensor)) or _is_array(value)
+
+
+def _slots_of(value: object) -> dict[str, Any]:  # Any: of any type
+    names = (name for cls in type(value).__mro__ for name in vars(cls).get("__slots__", ()))
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _is_array(value: object) -> bool:
     """Return True for an array of NumPy, which need not be installed."""
-    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
+    return type(value).__module__.partition(".")[0] == "numpy" and type(value).__name__ in ("ndarray", "Generator")
 
 
 def _copy(value: Any, depth: int = 0) -> object:  # Any: of any type
     """Return what a value holds now: containers and memory are copied, everything else is held."""
-    if isinstance(value, COUNTERS):
-        return repr(value)
+    text = _text_of(value)
+    if text is not None:
+        return text
     if isinstance(value, Tensor):
-        return Contents(value, value.detach().clone() if type(value) is Tensor and value.numel() <= MOST else None)
+        contents = value.detach().clone() if type(value) in PLAIN_TENSORS and value.numel() <= MOST else None
+        return [Contents(value, contents), _copy(value.grad) if value.is_leaf else None]
+    if isinstance(value, torch.nn.Module):
+        return _copy([*value.named_parameters(), *value.named_buffers()], depth - 1)
     if _is_array(value):
         return Contents(value, value.copy() if value.size <= MOST else None)
-    if depth > DEEPEST or not isinstance(value, CONTAINERS):
+    if depth > DEEPEST or not isinstance(value, (*CONTAINERS, MutableMapping)):
         return value
     if len(value) > MOST:
         return len(value)
-    if isinstance(value, dict):
+    if isinstance(value, (dict, MutableMapping)):
         return {key: _copy(item, depth + 1) for key, item in list(value.items())}
     if isinstance(value, (set, frozenset)):
         return frozenset(value)
     return [_copy(item, depth + 1) for item in value]
+
+
+def _text_of(value: Any) -> str | None:  # Any: as above
+    """Return the state of a counter or of a generator of random numbers, or None for anything else."""
+    if isinstance(value, COUNTERS):
+        return repr(value)
+    if isinstance(value, torch.Generator):
+        return str(value.get_state().tolist())
+    return repr(value.bit_generator.state) if hasattr(type(value), "bit_generator") else None
 
 
 class Contents:
@@ -182,6 +206,13 @@ def _has_same_contents(one: Any, other: Any) -> bool:  # Any: as in `Contents`
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _globals_in(code: CodeType) -> frozenset[str]:
+    """Return the names of globals that code uses, with the functions within it."""
+    inner = (_globals_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    own = (str(one.argval) for one in dis.get_instructions(code) if one.opname.endswith(("_GLOBAL", "_NAME")))
+    return frozenset(own).union(*inner)
 
 
 def _names_in(code: CodeType | None) -> frozenset[str]:
