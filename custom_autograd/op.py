@@ -265,7 +265,7 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             materialize_grads: undefined incoming gradients arrive as zeros rather than None, except for parameters
                 with a default of None.
             saving: by name of a tensor that the rule names, a policy that keeps it until the backward, such as
-                `custom_autograd.graph.offload()`; under `torch.func` it is kept as it is.
+                `custom_autograd.graph.offload()`; under `torch.func` and when compiled, it is kept as it is.
             clear_saved: a saved tensor is freed once `fn` has deleted it (`del x`), unless the graph is retained.
             replace: a backward may be registered.
 
