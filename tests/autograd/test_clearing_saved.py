@@ -17,9 +17,26 @@ FREED: list[bool] = []
 """By saved tensor that a rule has deleted, whether that freed it; of the last backward."""
 
 
+class Argument:
+    pass
+
+
+def is_freed_when_deleted(argument):
+    reference = weakref.ref(argument)
+    del argument
+    return reference() is None
+
+
 @pytest.fixture(autouse=True)
-def forgotten():
+def forgotten(request):
+    """Forget the last backward.
+
+    After `torch.compiler.set_stance` Dynamo keeps looking at every call in the process, and then Python's own caller
+    holds the arguments: only the test in a process of its own can run.
+    """
     FREED.clear()
+    if not is_freed_when_deleted(Argument()) and "subprocess" not in request.function.__code__.co_names:
+        pytest.skip("Dynamo looks at every call in this process, and a caller then holds its arguments")
 
 
 def note(reference):
