@@ -54,6 +54,16 @@ OPS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def dynamo_is_loaded():
+    """Compile once in this process: that loads Dynamo, which registers ops, so that direct calls are learnt anew.
+
+    A call that learns records a node of Python, and one after it a native one: the first op that is compiled in a
+    process may be compiled twice.
+    """
+    graphs_after_each_backward(torch.square, 2)
+
+
 @pytest.fixture(params=["native", "python", "dispatcher"], autouse=True)
 def way(request, monkeypatch):
     """Through which code the op is called."""
