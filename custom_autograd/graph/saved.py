@@ -85,16 +85,16 @@ def _by_name(facts: NodeFacts, node: Node, tensors: Any) -> Iterator[Found]:
 
 def _of_drop_in(node: Node, tensors: Any) -> Iterator[Found]:
     """Yield what the node of an op saved whose rules have a ctx: tensors that were attributes were saved, too."""
-    parcel: SavedValues | None = getattr(node, SAVED_VALUES, None)
-    if parcel is None:
+    packed: SavedValues | None = getattr(node, SAVED_VALUES, None)
+    if packed is None:
         return _of_context(tensors, vars(node))
-    if not parcel.leaves:
-        return _of_context(tensors, parcel.attributes)
-    read = tensors if isinstance(tensors, Sequence) else [tensors] * (parcel.saved_count + parcel.leaves.count(PARKED))
-    parked = iter(read[parcel.saved_count :])
-    leaves = [next(parked) if leaf is PARKED else leaf for leaf in parcel.leaves]
-    attributes = unflatten_tree(leaves, parcel.structure)
-    return _of_context(tensors if isinstance(tensors, Unread) else read[: parcel.saved_count], attributes)
+    if not packed.leaves:
+        return _of_context(tensors, packed.attributes)
+    read = tensors if isinstance(tensors, Sequence) else [tensors] * (packed.saved_count + packed.leaves.count(PARKED))
+    parked = iter(read[packed.saved_count :])
+    leaves = [next(parked) if leaf is PARKED else leaf for leaf in packed.leaves]
+    attributes = unflatten_tree(leaves, packed.structure)
+    return _of_context(tensors if isinstance(tensors, Unread) else read[: packed.saved_count], attributes)
 
 
 def _of_context(tensors: Any, attributes: Mapping[str, Any]) -> Iterator[Found]:

@@ -17,7 +17,7 @@ from custom_autograd.core.messages import show
 from custom_autograd.torch_private.nodes import Node, next_nodes, node_of, sequence_number
 
 Recorded = Tensor | GradientEdge | NodeType
-"""What leads to a graph."""
+"""A tensor, a gradient edge, or several of those."""
 
 
 def op_of(node: Node) -> Any:

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from custom_autograd.core.code_names import is_filled, names_in
 from custom_autograd.core.locations import layers_of, unwrap
 from custom_autograd.registration.registry import OpRecord, find_record, record_of
 
@@ -106,14 +107,14 @@ class Reader:
                 continue
             self._read_code(plain, code, own or package)
             if isinstance(value, MethodType):
-                self.read(value.__self__, _names_in(code), own or package)
+                self.read(value.__self__, names_in(code), own or package)
 
     def _read_code(self, function: Any, code: CodeType, package: str) -> None:
         if not self._is_new(code):
             return
         for piece in _pieces(code):
             self.digest.update(piece)
-        names = _names_in(code)
+        names = names_in(code)
         for value in _referenced(function, names):
             self.read(value, names, package)
         for name in _imports_in(code):
@@ -151,7 +152,7 @@ class Reader:
         plain: Any = unwrap(value) if callable(value) or hasattr(type(value), "__wrapped__") else value
         if isinstance(plain, FunctionType):
             self.read(plain, names, package)
-            names |= _names_in(plain.__code__)
+            names |= names_in(plain.__code__)
         if not self._is_foreign(_package_of(type(value)), package):
             self._read_class(type(value), names, package)
             self._read_attributes(getattr(value, "__dict__", {}), names, names, package)
@@ -216,14 +217,6 @@ def _root_of(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _names_in(code: CodeType | None) -> frozenset[str]:
-    """Return the names of globals and attributes that code uses, with the functions within it."""
-    if code is None:
-        return frozenset()
-    inner = (_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return frozenset(code.co_names).union(*inner)
-
-
 def _pieces(code: CodeType) -> Iterator[bytes]:
     """Yield what a function does, without its location."""
     yield code.co_code
@@ -245,7 +238,7 @@ def _referenced(function: Any, names: frozenset[str]) -> Iterator[Any]:
     """Yield the values of a function's global names, closure and defaults."""
     scope = getattr(function, "__globals__", {})
     yield from (scope[name] for name in sorted(names) if name in scope)
-    yield from (cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell))
+    yield from (cell.cell_contents for cell in getattr(function, "__closure__", None) or () if is_filled(cell))
     yield from getattr(function, "__defaults__", None) or ()
     yield from (getattr(function, "__kwdefaults__", None) or {}).values()
 
@@ -255,11 +248,3 @@ def _bound(function: Callable[..., Any]) -> Iterator[Any]:
     while isinstance(function, partial):
         yield from (*function.args, *function.keywords.values())
         function = function.func
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - reading is the question
-    except ValueError:
-        return False
-    return True

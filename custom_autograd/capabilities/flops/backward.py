@@ -7,11 +7,12 @@ under the counter has two hooks: what is counted between them is dropped, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from custom_autograd.autograd.derivatives import BEFORE_RULES
 from custom_autograd.autograd.plan import make_plan
+from custom_autograd.core.code_names import is_filled, names_in
 from custom_autograd.core.locations import layers_of
 from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.registration.registry import OpRecord, record_of
@@ -54,23 +55,9 @@ def _named(function: Any) -> Iterator[Any]:  # Any: a callable; what a function 
     """Yield the values of the global names and the closure of a function that is not torch's."""
     if not isinstance(function, FunctionType) or function.__module__.partition(".")[0] == "torch":
         return
-    names = _names_in(function.__code__)
+    names = names_in(function.__code__)
     yield from (function.__globals__[name] for name in names if name in function.__globals__)
-    yield from (cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell))
-
-
-def _is_filled(cell: Any) -> bool:  # Any: the content of a cell is of any type
-    try:
-        cell.cell_contents  # noqa: B018 - reading is the question
-    except ValueError:
-        return False
-    return True
-
-
-def _names_in(code: CodeType) -> set[str]:
-    """Return the names that code uses, with the functions within it."""
-    inner = (_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*inner)
+    yield from (cell.cell_contents for cell in function.__closure__ or () if is_filled(cell))
 
 
 def find_node(record: OpRecord, results: Sequence[Any]) -> Any:  # Any: as the schema says; a node has no public type

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from custom_autograd.core.code_names import is_filled, names_in
 from custom_autograd.core.locations import layers_of, unwrap
 from custom_autograd.registration.registry import record_of
 
@@ -73,22 +74,22 @@ class Walk:
                 self._read_all(_numbered("argument", layer.args), frozenset(), package)
                 self._read_all(layer.keywords.items(), frozenset(), package)
             elif isinstance(layer, MethodType):
-                self._read("self", layer.__self__, _names_in(layer.__func__.__code__), package)
+                self._read("self", layer.__self__, names_in(layer.__func__.__code__), package)
             elif isinstance(layer, FunctionType):
                 self._read_code(layer, package)
             elif not isinstance(layer, type):
-                names = _names_in(getattr(type(layer).__call__, "__code__", None))
+                names = names_in(getattr(type(layer).__call__, "__code__", None))
                 self._read("self", layer, names, package)
 
     def _read_code(self, function: FunctionType, package: str) -> None:
         if _root_of(function) != package or not self._is_new(function.__code__, frozenset()):
             return
         outer, self._module = self._module, function.__module__
-        names, scope, used = _names_in(function.__code__), function.__globals__, _globals_in(function.__code__)
+        names, scope, used = names_in(function.__code__), function.__globals__, _globals_in(function.__code__)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         self._read_all(((name, scope[name]) for name in sorted(used) if name in scope), names, package)
         self._read_attributes(function.__name__, vars(function), frozenset(vars(function)), package)
-        self._read_all(((name, cell.cell_contents) for name, cell in cells if _is_filled(cell)), names, package)
+        self._read_all(((name, cell.cell_contents) for name, cell in cells if is_filled(cell)), names, package)
         self._read_all(_defaults_of(function), names, package)
         self._module = outer
 
@@ -215,14 +216,6 @@ def _globals_in(code: CodeType) -> frozenset[str]:
     return frozenset(own).union(*inner)
 
 
-def _names_in(code: CodeType | None) -> frozenset[str]:
-    """Return the names of globals and attributes that code uses, with the functions within it."""
-    if code is None:
-        return frozenset()
-    inner = (_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return frozenset(code.co_names).union(*inner)
-
-
 def _defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:  # Any: of any type
     """Yield the parameters with a default, and the default."""
     defaults = function.__defaults__ or ()
@@ -240,11 +233,3 @@ def _root_of(value: Any) -> str:  # Any: a function, a class or a module
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     root = str(name or "").partition(".")[0]
     return "" if root in NOT_AUTHORS else root
-
-
-def _is_filled(cell: Any) -> bool:  # Any: the content of a cell is of any type
-    try:
-        cell.cell_contents  # noqa: B018 - reading is the question
-    except ValueError:
-        return False
-    return True
