@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -14,6 +14,7 @@ from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
 from custom_autograd.capabilities import CAPABILITIES
 from custom_autograd.capabilities import checkpoint as checkpointing
 from custom_autograd.capabilities.inlining import capability as inlining
+from custom_autograd.capabilities.shapes import capability as shape_notation
 from custom_autograd.core.annotations import read_function
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError
@@ -27,96 +28,19 @@ from custom_autograd.core.messages import quote, show
 from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.schema import Schema
 from custom_autograd.native import loading
+from custom_autograd.options import listed
 from custom_autograd.pytrees.adapters import flat_kernel_function
 from custom_autograd.pytrees.argument_tree import find_argument_tree, flat_options
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration import registry
-from custom_autograd.registration.capability import attach_all
+from custom_autograd.registration.capability import add, attach_all
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.shapes.rule import ShapeOptions
 from custom_autograd.torch_private.dispatch import is_defined
 
 loading.watch()
-
-
-class Options(TypedDict, total=False):
-    """The options of `custom_op` but `hidden`, for type checkers."""
-
-    mutates_args: str | Iterable[str]
-    device_types: str | Sequence[str] | None
-    schema: str | None
-    tags: Sequence[torch.Tag] | None
-    outputs: Sequence[str] | None
-    non_differentiable: Sequence[str]
-    aliases: Mapping[str, str] | None
-    reference: bool
-    static: Sequence[str]
-    inline: Literal["reference"] | None
-    checkpoint: Literal["save", "recompute"] | None
-    replace: bool
-
-
-def options_of(
-    name: str,
-    declared: object,
-    mutates_args: str | Iterable[str],
-    schema: str | None,
-    outputs: Sequence[str] | None,
-    hidden: Sequence[str],
-    non_differentiable: Sequence[str],
-    tags: Sequence[torch.Tag] | None,
-    aliases: Mapping[str, str] | None,
-    static: Sequence[str],
-    inline: str | None,
-    checkpoint: str | None,
-) -> DeclarationOptions:
-    """Return the arguments of `custom_op`, normalised; `declared` is what it decorates."""
-    refuse = Refusal(name, location_of_declaration(declared))
-    if inline not in (None, inlining.REFERENCE):
-        problem = "inline= takes what a compiled graph holds in place of the op"
-        raise refuse(problem, expected="'reference', or None", found=show(inline))
-    if checkpoint not in (None, *checkpointing.DEFAULTS):
-        problem = "checkpoint= takes what selective activation checkpointing does with the op"
-        raise refuse(problem, expected="'save', 'recompute', or None", found=show(checkpoint))
-    mutates: str | tuple[str, ...] = (
-        "unknown" if mutates_args == "unknown" else _listed(refuse, "mutates_args", mutates_args)
-    )
-    return DeclarationOptions(
-        op=name,
-        mutates=mutates,
-        schema=schema,
-        outputs=None if outputs is None else _listed(refuse, "outputs", outputs),
-        hidden=_listed(refuse, "hidden", hidden),
-        non_differentiable=_listed(refuse, "non_differentiable", non_differentiable),
-        tags=_tags(refuse, tags),
-        aliases=_aliases(refuse, aliases),
-        static=_listed(refuse, "static", static),
-        inline=inline,
-        checkpoint=checkpoint,
-    )
-
-
-def _aliases(refuse: Refusal, aliases: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    found = {} if aliases is None else aliases
-    if not isinstance(found, Mapping) or not all(isinstance(name, str) for pair in found.items() for name in pair):
-        problem = "aliases= takes a name of an input for a name of an output"
-        raise refuse(problem, expected="{'output': 'x'}", found=show(aliases))
-    return tuple(found.items())
-
-
-def _listed(refuse: Refusal, option: str, names: Any) -> tuple[str, ...]:  # Any: whatever the author wrote
-    """Return one name or several as a tuple; raise for anything else."""
-    if not isinstance(names, Iterable):
-        raise refuse(f"{option}= takes names", expected="a string or several", found=show(names))
-    return names_of(names)
-
-
-def _tags(refuse: Refusal, tags: torch.Tag | Sequence[torch.Tag] | None) -> tuple[torch.Tag, ...]:
-    found = (tags,) if isinstance(tags, torch.Tag) else tuple(tags or ())
-    if not all(isinstance(tag, torch.Tag) for tag in found):
-        raise refuse("tags= takes dispatcher tags", expected="torch.Tag.pointwise, ...", found=show(tags))
-    return found
 
 
 def declare(
@@ -125,6 +49,7 @@ def declare(
     device_types: str | Sequence[str] | None,
     *,
     is_reference: bool,
+    shapes: ShapeOptions,
     replace: bool,
 ) -> OpRecord:
     """Declare an op: schema, registry, dispatcher, capabilities.
@@ -136,7 +61,7 @@ def declare(
     name = parse_name(options.op, refuse.location, is_torchs=is_declared_by_torch())
     if not callable(function):
         raise _not_callable(refuse, function)
-    devices = None if device_types is None else _listed(refuse, "device_types", device_types)
+    devices = None if device_types is None else listed(refuse, "device_types", device_types)
     written = read_function(function, options, refuse)
     tree = find_argument_tree(written, options, refuse)
     if tree is None:
@@ -155,8 +80,11 @@ def declare(
     declaration = Declaration(
         name, schema, function, refuse.location, devices, options.tags, is_reference, written.signature, tree
     )
+    rule = shape_notation.declared_rule(declaration, shapes)
     with registry.one_declaration_at_a_time():
         record = define(declaration, replace=replace)
+        if rule is not None:
+            add(record, rule, replace=True)
         if options.inline is not None:
             inlining.register(record, options.inline)
         if options.checkpoint is not None:

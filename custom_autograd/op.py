@@ -15,6 +15,8 @@ from custom_autograd.capabilities import autograd, fake, kernels
 from custom_autograd.capabilities import reference as references
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.dispatch.call import publish
+from custom_autograd.options import options_of
+from custom_autograd.shapes.rule import DType, ShapeOptions
 from custom_autograd.subsystem_rules import SubsystemRules
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.values.validation import level_of, parse_level
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from custom_autograd.core.samples import Sample
     from custom_autograd.core.saving_policy import SavingPolicy
-    from custom_autograd.declare import Options
+    from custom_autograd.options import Options
     from custom_autograd.verification.report import Report
 
 P = ParamSpec("P")
@@ -63,6 +65,11 @@ def custom_op(
     static: Sequence[str] = (),
     inline: Literal["reference"] | None = None,
     checkpoint: Literal["save", "recompute"] | None = None,
+    shapes: str | None = None,
+    along: str | Sequence[str] | None = None,
+    dtypes: Mapping[str, DType] | None = None,
+    flops: str | None = None,
+    numbers: Mapping[str, Any] | None = None,
     replace: bool = False,
 ) -> Any:  # Any: the overloads say what
     """Declare a PyTorch operation. A superset of `torch.library.custom_op`.
@@ -85,6 +92,12 @@ def custom_op(
         inline: "reference": under `torch.compile` the reference takes the place of the op in the graph, so that the
             compiler can fuse it with its neighbours; gradients are those of the op's rules.
         checkpoint: whether `custom_autograd.checkpointing()` saves the op's outputs ("save") or runs the op again.
+        shapes: the dimensions of all tensors in one line, such as "x: *b [d], weight: [d] -> out: *b [d]"; see
+            `register_shapes`, which also takes a function.
+        along: in place of `shapes`, where jaxtyping's annotations say the dimensions: those that the op computes along.
+        dtypes: as in `register_shapes`.
+        flops: as in `register_shapes`.
+        numbers: as in `register_shapes`.
         replace: an op of that name may exist. Old handles to it keep what they were declared with.
 
     Returns:
@@ -108,7 +121,7 @@ def custom_op(
     """
 
     def decorate(function: Callable[..., Any]) -> CustomOp[..., Any]:
-        declared = declare.options_of(
+        declared = options_of(
             name,
             function,
             mutates_args,
@@ -122,7 +135,10 @@ def custom_op(
             inline,
             checkpoint,
         )
-        return CustomOp(declare.declare(function, declared, device_types, is_reference=reference, replace=replace))
+        notation = ShapeOptions(shapes, along, dtypes, flops, numbers)
+        return CustomOp(
+            declare.declare(function, declared, device_types, is_reference=reference, shapes=notation, replace=replace)
+        )
 
     return decorate if fn is None else decorate(fn)
 

@@ -12,13 +12,16 @@ from typing import Any, TypeVar
 from custom_autograd.capabilities import effects
 from custom_autograd.capabilities.autocast import capability as autocast
 from custom_autograd.capabilities.flops import capability as flops
+from custom_autograd.capabilities.shapes import capability as shape_notation
 from custom_autograd.capabilities.subclasses import capability as subclasses
 from custom_autograd.capabilities.vmap import capability as vmap
 from custom_autograd.core.casting import Cast
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.handle import Handle
+from custom_autograd.shapes.rule import DType, ShapeOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=str | Callable[..., Any])
 
 
 class SubsystemRules(Handle):
@@ -91,6 +94,52 @@ class SubsystemRules(Handle):
                 is the default.
         """
         effects.register(self._record, effect)
+
+    @or_decorator
+    def register_shapes(
+        self,
+        fn: S,
+        /,
+        *,
+        dtypes: Mapping[str, DType] | None = None,
+        flops: str | None = None,
+        numbers: Mapping[str, Any] | None = None,
+        replace: bool = False,
+    ) -> S:
+        """Register the dimensions of all tensors: a line, or a function that returns it for some arguments.
+
+        From the line follow refusals of wrong sizes and, unless a rule or a reference gives them, the fake, batching,
+        samples and sharding. In a line, `name` is one dimension, `*name` any number of them, `#name` may also be 1,
+        `(k g)` is a product, `[name]` a dimension that the op computes along, and `_` one that is not described.
+        A dimension without brackets is a claim, which `check` verifies: slices of the inputs give slices of the
+        outputs, and where an output lacks the dimension, they add up; the same holds for gradients.
+
+        Args:
+            fn: the line; or a function of some of the op's arguments, by name, which returns it. Tensors arrive as
+                their shapes, and None as it is.
+            dtypes: the dtype of an output by its name, where it is not that of the first tensor: a `torch.dtype`, the
+                name of an argument, or "wide" (that of the first tensor, at least float32).
+            flops: the floating-point operations of a call over the names, such as "2*b*i*o".
+            numbers: what samples take for an argument: a value, or `(make, shape, sizes)` which returns it.
+            replace: a line may be registered.
+
+        Raises:
+            RegistrationError: the line cannot be read or does not fit the op, or one is registered.
+
+        Example:
+            >>> import torch
+            >>> from torch import Tensor
+            >>> from custom_autograd import custom_op
+            >>> @custom_op("docs::weigh", shapes="x: *b d, weight: d -> output: *b d")
+            ... def weigh(x: Tensor, weight: Tensor) -> Tensor:
+            ...     return x * weight
+            >>> weigh(torch.ones(2, 3), torch.ones(4))
+            Traceback (most recent call last):
+            custom_autograd.core.errors.ShapeError: docs::weigh: 'weight' must be (d) with d = 3...
+        """
+        return shape_notation.register(
+            self._record, fn, ShapeOptions(None, None, dtypes, flops, numbers), replace=replace
+        )
 
     @or_decorator
     def register_flops(

@@ -68,6 +68,7 @@ SIGNATURES = {
     "register_autocast": "(self, device_type, cast_inputs, *, output=None, replace=False)",
     "register_effect": "(self, effect)",
     "register_flops": "(self, fn=None, /, *, backward=None, replace=False)",
+    "register_shapes": "(self, fn=None, /, *, dtypes=None, flops=None, numbers=None, replace=False)",
     "register_torch_dispatch": "(self, torch_dispatch_class, fn=None, /, *, replace=False)",
     "register_samples": "(self, fn=None, /, *, replace=False)",
     "set_kernel_enabled": "(self, device_type, enabled=True)",
@@ -102,7 +103,7 @@ def test_custom_op_takes():
     expected = (
         "(name, fn=None, /, *, mutates_args=(), device_types=None, schema=None, tags=None, outputs=None, hidden=(), "
         "non_differentiable=(), aliases=None, reference=False, static=(), inline=None, checkpoint=None, "
-        "replace=False)"
+        "shapes=None, along=None, dtypes=None, flops=None, numbers=None, replace=False)"
     )
 
     assert expected == shape(custom_op)

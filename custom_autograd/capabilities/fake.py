@@ -18,6 +18,8 @@ from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.shorter_rules import take_all
+from custom_autograd.shapes.described import check_sizes, described_op
+from custom_autograd.shapes.fakes import can_have_fake, empty_outputs, unknown_output
 from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
@@ -48,8 +50,9 @@ class Fake(Capability):
                     capability.before_trace(record)
             if record.uncalled:
                 make_ready(record)
-            rule = _find_rule(record)
             arguments = bind.arguments(*args, **kwargs)
+            check_sizes(record, arguments)
+            rule = _find_rule(record, arguments)
             if rule is None:
                 _check_has_no_data(record, "no fake is needed", None, arguments)
                 return reader.read(None, arguments, "fake")
@@ -74,6 +77,9 @@ class Fake(Capability):
             return found
         if record.reference() is not None:
             return "derived from the reference"
+        described = described_op(record)
+        if described is not None and can_have_fake(record.declaration.schema):
+            return f"derived from the line of shapes ({described.rule.location})"
         return "derived: the op returns nothing new" if _returns_nothing_new(record) else "missing: register_fake"
 
 
@@ -98,13 +104,19 @@ def _check_has_no_data(record: OpRecord, rule: str, found: Any, arguments: dict[
     )
 
 
-def _find_rule(record: OpRecord) -> rule_types.Fake | None:
+def _find_rule(record: OpRecord, arguments: dict[str, Any]) -> rule_types.Fake | None:
+    """Return what computes the result of a call (Any: its arguments); None for an op that returns nothing new."""
     rule = record.registrations.fake
     if rule is not None:
         return rule
     reference = record.reference()
     if reference is not None:
         return rule_types.Fake(record.reference_location, reference)
+    described = described_op(record)
+    if described is not None and can_have_fake(record.declaration.schema):
+        unknown = unknown_output(described.line(arguments))
+        if unknown is None:
+            return rule_types.Fake(described.rule.location, lambda *_, **__: empty_outputs(described, arguments))
     if _returns_nothing_new(record):
         return None
     raise FakeUnavailable(

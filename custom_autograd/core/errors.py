@@ -7,6 +7,7 @@ CustomAutogradError (RuntimeError)
     KernelUnavailable                    a kernel cannot be built or loaded here: the next one runs, where there is one
     FakeUnavailable                      the op meets fake tensors and has no fake: register one
     VmapUnavailable                      vmap cannot batch the op as it is asked to: change the call, or add a rule
+  ShapeError (also ValueError)           a tensor does not have the dimensions of the op's line: change the arguments
   GradientError                          a derivative is wrong, missing or impossible: change or add a rule
     GradientUnavailable                  the op has no such derivative: no rule is registered, or none can be derived
   CheckError (also AssertionError)       verification found something, or could not start
@@ -125,6 +126,10 @@ class FakeUnavailable(KernelError):  # noqa: N818 - a state, not a mistake
 
 class VmapUnavailable(KernelError):  # noqa: N818 - a state, not a mistake
     """The op cannot be batched as `torch.vmap` was asked to."""
+
+
+class ShapeError(CustomAutogradError, ValueError):
+    """A tensor does not have the dimensions that the op declares with `shapes=`."""
 
 
 class GradientError(CustomAutogradError):

@@ -32,6 +32,7 @@ from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.shapes.size_checks import find_size_check
 from custom_autograd.torch_private import guards, transforms, versions
 from custom_autograd.torch_private import registered_kernels as registrations
 from custom_autograd.torch_private.registered_kernels import changes
@@ -193,7 +194,8 @@ class DirectCallTable:
         """Return True if a kernel, called with tensors of this kind, needs no grad mode to be switched off for it."""
         is_converted = any(a.from_dispatcher is not None for a in self._record.declaration.schema.arguments)
         is_tracked = any(tensor.requires_grad for tensor in tensors)
-        return not is_converted and not is_tracked and is_blind_to_grad_mode(function)
+        checked = find_size_check(function)
+        return not is_converted and not is_tracked and is_blind_to_grad_mode(checked.function if checked else function)
 
     def _direct_call(self, tensors: Sequence[Tensor], autograd_key: str) -> DirectCall | None:
         record, device_type = self._record, tensors[0].device.type

@@ -22,6 +22,7 @@ from custom_autograd.calls.parameters import conversions, defaults, own_names
 from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.calls.watching import Watcher
 from custom_autograd.dispatch import direct_source as direct
+from custom_autograd.dispatch.around_kernels import AroundKernels
 from custom_autograd.dispatch.autograd_key import AutogradWriter
 from custom_autograd.dispatch.below import below, continue_below, leave_keys
 from custom_autograd.dispatch.call import call_source, write_kernel
@@ -65,6 +66,7 @@ class GeneratedOp:
         self.is_writing = bool(declaration.schema.mutated_arguments)
         self.watch = Watcher(record, compares_contents=level == "full")
         self._is_watched = level == "full"
+        self._around_kernel = AroundKernels(record)
         self._kernels = record.kernels
         source, writer, node = _write(self.plan, is_checked=self.is_checked, is_strict=self._is_watched)
         self.source = source.text
@@ -104,7 +106,8 @@ class GeneratedOp:
         function = self._kernels.choose(device_type)
         if isinstance(function, Choice):
             function.watch = self.watch if self.is_checked else None
-        return self.watch(function) if self._is_watched else function
+        watched = self.watch(function) if self._is_watched else function
+        return self._around_kernel(watched) if self.is_checked else watched
 
     def _helpers(self, record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
         found = {**direct.helpers(), **_helpers(record, derivatives), **_quick_helpers(derivatives)}

@@ -22,6 +22,7 @@ from custom_autograd.dispatch.generated import GeneratedOp, generated_code_of
 from custom_autograd.native.recipes import RecipeFacts, facts_of
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.shapes.size_checks import find_size_check
 from custom_autograd.torch_private.compiler import compiling_callback
 from custom_autograd.torch_private.overloads import function_of, set_function
 from custom_autograd.torch_private.registered_kernels import changes
@@ -112,9 +113,26 @@ class NativeCalls:
             return
         _, function, recorder, is_checked, is_blind = found
         facts = self._facts_for(found)
+        kernel, sizes = self._sizes_for(function, values)
         with changes.lock:
             if epoch == changes.count:
-                call.add(values, function, recorder, is_checked, is_blind, facts)
+                call.add(values, kernel, recorder, is_checked, is_blind, facts, function, sizes)
+
+    def _sizes_for(self, function: Any, values: tuple[Any, ...]) -> tuple[Any, tuple[tuple[int, ...], ...]]:
+        """Return a kernel, and the sizes that native code compares before it calls it; `function` runs if they differ.
+
+        Each row has the argument, its tensor and the dimension, then the same of another, or -1, 0 and a number.
+        """
+        check = find_size_check(function)
+        names = self._record.declaration.schema.argument_names
+        found = None if check is None else check.constraints(dict(zip(names, values, strict=True)))
+        if check is None or found is None:
+            return function, ()
+        rows = []
+        for (name, element, dim), other in found:
+            its = (-1, 0, other) if isinstance(other, int) else (names.index(other[0]), *other[1:])
+            rows.append((names.index(name), element, dim, *its))
+        return check.function, tuple(rows)
 
     def read(self, result: Any, values: tuple[Any, ...], function: Any, is_checked: bool) -> Any:
         """Return the results of a kernel that are not the plain new tensors they should be, or raise."""

@@ -39,6 +39,10 @@ class Capability:
         """Return False if a call with these tensors must go through the dispatcher now."""
         return True
 
+    def around_kernel(self, record: OpRecord, kernel: Call) -> Call:
+        """Return what runs in place of a kernel, unless nothing is to be checked (`validation("off")`)."""
+        return kernel
+
     def around_backward(self, record: OpRecord, backward: Call) -> Call:
         """Return what runs in place of the backward of an op."""
         return backward

@@ -195,6 +195,7 @@ class Kernels(Mapping["str | None", Kernel]):
 
     def describe(self, function: Function) -> str:
         """Return what a chosen function is, for a message: "cpu kernel, k.py:12,"."""
+        function = kernel_behind(function)
         if isinstance(function, Choice) and function.last is not None:
             function = function.last.function
         for kernel in self.all():
@@ -228,7 +229,7 @@ class Kernels(Mapping["str | None", Kernel]):
         Raises:
             KernelUnavailable: nothing does.
         """
-        function = getattr(function, "kernel_function", function)  # behind what watches it
+        function = kernel_behind(function)
         kernel = next((one for one in self.all() if one.function is function), None)
         if kernel is None or len(self._candidates(kernel.device_type)) == 1:
             raise error
@@ -249,3 +250,9 @@ class Kernels(Mapping["str | None", Kernel]):
         with changes.lock:
             self._switches = switches
             self._changed()
+
+
+def kernel_behind(function: Function) -> Function:
+    """Return the kernel behind what watches it, or looks at the sizes of its tensors."""
+    inner: Function | None = getattr(function, "kernel_function", None)
+    return function if inner is None else kernel_behind(inner)

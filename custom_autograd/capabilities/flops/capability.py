@@ -27,6 +27,8 @@ from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_names import NEEDS
 from custom_autograd.registration.rule_types import Function, NamedRule
+from custom_autograd.shapes.described import described_op
+from custom_autograd.shapes.expressions import evaluate
 from custom_autograd.torch_private import flop_counter
 from custom_autograd.torch_private.compiler import is_tracing
 from custom_autograd.torch_private.modes import is_functionalizing
@@ -71,7 +73,7 @@ class FlopCounting(Capability):
         found = _OPS.pop(record, None)
         for overload in () if found is None else found.overloads:
             flop_counter.withdraw(overload)
-        if record.registrations.get(Flops) is None and _computation(record) is None:
+        if record.registrations.get(Flops) is None and _expression(record) is None and _computation(record) is None:
             return
         _OPS[record] = found = OpFlops(record)
         for overload in found.overloads:
@@ -84,6 +86,8 @@ class FlopCounting(Capability):
             return f"{registered(rule)}, backward: {registered(rule.backward)}"
         if rule is not None:
             return f"{registered(rule)}"
+        if _expression(record) is not None:
+            return f"derived from the line of shapes: {_expression(record)}"
         return "none: FLOPs count as 0" if _computation(record) is None else "derived from the reference"
 
     def after_call(self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -93,6 +97,12 @@ class FlopCounting(Capability):
         found = _OPS.get(record)
         if found is not None and found.counts_backward:
             found.note_backward(args, kwargs, result)
+
+
+def _expression(record: OpRecord) -> str | None:
+    """Return the number of FLOPs of a call as an expression over the names of its line, or None."""
+    described = described_op(record)
+    return None if described is None else described.rule.flops
 
 
 def _computation(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
@@ -131,6 +141,10 @@ class OpFlops:
             return 0
         if self._rule is not None:
             return _evaluated(record, self._rule, _given(record, values, {}))
+        described, expression = described_op(record), _expression(record)
+        if described is not None and expression is not None:
+            sizes = described.sizes(values)
+            return evaluate(expression, {name: sizes.count(name) for name in sizes.names()})
         assert self._derived is not None  # else nothing is in torch's table
         return self._derived.forward(values)
 

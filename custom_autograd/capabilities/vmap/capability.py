@@ -18,6 +18,8 @@ from custom_autograd.registration.one_tuple import content, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.registration.shorter_rules import take_all
+from custom_autograd.shapes.batching import can_be_batched, group_of_batch, with_batch_in_front
+from custom_autograd.shapes.described import DescribedOp, described_op
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
 from custom_autograd.torch_private.transforms import VmapLevel
@@ -43,10 +45,12 @@ class Vmap(Capability):
         found = registered(record.registrations.vmap)
         if found is not None:
             return found
+        described = _described(record)
+        by_line = "" if described is None else f"derived from the line of shapes ({described.rule.location}), else "
         if _find_reference(record) is not None:
-            return "derived from the reference"
+            return f"{by_line}derived from the reference"
         is_view = record.declaration.schema.is_view
-        return "missing: register_reference" if is_view else "derived: a loop over the batch"
+        return "missing: register_reference" if is_view else f"{by_line}derived: a loop over the batch"
 
 
 def _find_reference(record: OpRecord) -> Callable[..., Any] | None:
@@ -65,6 +69,10 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
         raw = bind.raw(*args, **kwargs)
         values, dims = level.unwrap(raw)
         rule = record.registrations.vmap
+        if rule is None and is_batched(dims):
+            found = _by_line(record, bind, level, values, dims)
+            if found is not None:
+                return found
         reference = _find_reference(record) if rule is None and is_batched(dims) else None
         if reference is not None:
             return _by_reference(record, reference, bind, bind.arguments(*args, **kwargs))
@@ -84,6 +92,30 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
     for capability in record.capabilities:
         around = capability.around_batched(record, around)
     return outside_compilation(around)
+
+
+def _described(record: OpRecord) -> DescribedOp | None:
+    """Return an op whose line may say how it is batched, or None."""
+    return described_op(record) if can_be_batched(record.declaration) else None
+
+
+def _by_line(
+    record: OpRecord, bind: Binder, level: VmapLevel, values: dict[str, Any], dims: dict[str, Any]
+) -> Any | None:  # Any: values and results, as the schema says
+    """Return the batched result of one call, in which the batch is one more dimension; None if the line has no such."""
+    described = _described(record)
+    if described is None:
+        return None
+    arguments = bind_converted(bind, level.wrap(values, dims))
+    line = described.line(arguments)
+    group = group_of_batch(line, dims)
+    if group is None:
+        return None
+    described.sizes(arguments)
+    positional, keywords = bind.call(with_batch_in_front(line, group, values, dims, level.info.batch_size))
+    with without_key(KEY):
+        results = opened(record)(*positional, **keywords)
+    return level.wrap(results, (0,) * len(results) if isinstance(results, tuple) else 0)
 
 
 def _no_view(record: OpRecord) -> KernelError:

@@ -34,6 +34,13 @@ struct KindOfTensor {
   bool requires_grad;
 };
 
+// A size that a kernel relies on: that of a dimension is that of another one, or a number.
+struct EqualSize {
+  int argument, element, dimension;
+  int other_argument, other_element;  // the argument is -1 where `other` is a number
+  long long other;                    // the other dimension, or the number
+};
+
 // One kind of call. Counted under the GIL, as Python's objects are.
 struct Kind {
   mutable Py_ssize_t holders = 1;
@@ -43,6 +50,8 @@ struct Kind {
   std::vector<KindOfTensor> tensors;
   bool is_checked, is_blind;
   Held function, record;
+  std::vector<EqualSize> sizes;
+  Held refusing;  // what runs in place of the function if these differ: it raises
   std::shared_ptr<const Recipe> recipe;
 };
 
@@ -259,8 +268,23 @@ PyObject* call_kernel(const Call* op, PyObject* function, const Values& values) 
   return PyObject_Vectorcall(function, copies.data(), op->positional, op->keywords);
 }
 
+int64_t size_of(const Call* op, const Values& values, int argument, int element, int64_t dimension) {
+  return THPVariable_Unpack(tensor_of((*op->arguments)[argument], values[argument], element)).unsafeGetTensorImpl()->size(dimension);
+}
+
+bool has_sizes(const Call* op, const Kind& kind, const Values& values) {
+  for (const EqualSize& one : kind.sizes) {
+    int64_t expected = one.other_argument < 0
+        ? one.other
+        : size_of(op, values, one.other_argument, one.other_element, one.other);
+    if (size_of(op, values, one.argument, one.element, one.dimension) != expected) return false;
+  }
+  return true;
+}
+
 PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
-  PyObject* result = call_kernel(op, kind.function.object, values);
+  PyObject* function = has_sizes(op, kind, values) ? kind.function.object : kind.refusing.object;
+  PyObject* result = call_kernel(op, function, values);
   if (result || !PyErr_ExceptionMatches(op->unavailable)) return checked(result);
   Raised raised;
   THPObjectPtr given(as_tuple(op, values));
@@ -626,13 +650,26 @@ std::shared_ptr<const Recipe> recipe_of(const Call* op, PyObject* facts) {
   return std::make_shared<Recipe>(facts);
 }
 
-// add(arguments, function, record, is_checked, is_blind, facts): the kind of these arguments, under the present modes
+std::vector<EqualSize> sizes_of(PyObject* rows) {
+  std::vector<EqualSize> found(PyTuple_GET_SIZE(rows));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); ++i) {
+    EqualSize& one = found[i];
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "iiiiiL", &one.argument, &one.element, &one.dimension, &one.other_argument,
+                          &one.other_element, &one.other))
+      throw python_error();
+  }
+  return found;
+}
+
+// add(arguments, function, record, is_checked, is_blind, facts, refusing, sizes): the kind of these arguments, under the
+// present modes; what refuses runs in place of the function where sizes differ
 PyObject* add(PyObject* object, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* op = reinterpret_cast<Call*>(object);
-  PyObject *given, *function, *record, *facts;
+  PyObject *given, *function, *record, *facts, *refusing, *sizes;
   int is_checked, is_blind;
-  if (!PyArg_ParseTuple(args, "O!OOppO", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &facts))
+  if (!PyArg_ParseTuple(args, "O!OOppOOO!", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &facts,
+                        &refusing, &PyTuple_Type, &sizes))
     return nullptr;
   TORCH_CHECK(PyTuple_GET_SIZE(given) == static_cast<Py_ssize_t>(op->arguments->size()), "another number of arguments");
   auto kind = std::make_unique<Kind>();
@@ -660,6 +697,8 @@ PyObject* add(PyObject* object, PyObject* args) {
   kind->is_blind = is_blind;
   kind->function = Held(function);
   kind->record = Held(record);
+  kind->refusing = Held(refusing);
+  kind->sizes = sizes_of(sizes);
   kind->recipe = recipe_of(op, facts);
   auto& kinds = *op->kinds;
   const Kind* last = kinds.size() >= MOST_KINDS ? kinds.back() : nullptr;
@@ -764,6 +803,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
     if (kind->holders > 1) continue;
     Py_VISIT(kind->function.object);
     Py_VISIT(kind->record.object);
+    Py_VISIT(kind->refusing.object);
     auto has_same = [&](const Kind* other) { return other->recipe == kind->recipe; };
     bool is_first = std::find_if(op->kinds->begin(), op->kinds->end(), has_same) == std::find(op->kinds->begin(), op->kinds->end(), kind);
     auto holders = std::count_if(op->kinds->begin(), op->kinds->end(), has_same);

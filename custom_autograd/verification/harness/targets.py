@@ -27,6 +27,7 @@ from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.pytrees.treespecs import MisfitError
 from custom_autograd.registration import registry
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.shapes.sampling import find_samples
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.dispatching import call_overload, completing, repeatable, to_dispatcher
 from custom_autograd.verification.harness.known_kernels import conditional, key_of_kernel
@@ -179,9 +180,9 @@ def _target_of(value: object) -> Target:
 
 
 def _from_record(call: Function, record: OpRecord) -> Target:
-    schema, samples = record.declaration.schema, record.registrations.samples
+    schema = record.declaration.schema
     found = _from_schema(call, record, schema)
-    found = replace(found, samples=None if samples is None else cast(SamplesRule, samples.function))
+    found = replace(found, samples=find_samples(record))
     return adapter_of(record.declaration).around(found, functools.partial(_with_containers, schema))
 
 

@@ -1,0 +1,93 @@
+"""What a line must say of an op: every tensor, and nothing that its schema does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.schema import Schema
+from custom_autograd.shapes.notation import Item, Line
+
+INTEGERS = ("int", "SymInt")
+
+
+class LineMismatch(Exception):  # noqa: N818 - it becomes an error of the op
+    """A line does not fit the op.
+
+    Attributes:
+        problem: what is wrong.
+        expected: what would have been right.
+        do: what to do about it.
+    """
+
+    def __init__(self, problem: str, expected: str | None = None, do: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.expected, self.do = problem, expected, do
+
+
+def numbers_of(line: Line, schema: Schema) -> tuple[str, ...]:
+    """Return the int arguments of an op that are names of dimensions in a line."""
+    integers = {argument.name for argument in schema.arguments if argument.type in INTEGERS}
+    return tuple(name for name in line.names() if name in integers)
+
+
+def check_line(line: Line, schema: Schema) -> None:
+    """Check that a line fits an op.
+
+    Raises:
+        LineMismatch: it does not.
+    """
+    arguments = {argument.name: argument for argument in schema.tensor_arguments}
+    outputs = {output.name: output for output in schema.fresh_outputs}
+    _check_names("input", line.inputs, list(arguments), [a.name for a in schema.arguments], line)
+    _check_names("output", line.outputs, list(outputs), [], line)
+    for item in line.inputs:
+        if item.is_optional and not arguments[item.name].is_optional:
+            problem = f"the line marks '{item.name}' as optional, and the op always has it"
+            raise LineMismatch(problem, do=f"leave out the '?' of '{item.name}'")
+    for item in line.outputs:
+        if any(dim.is_broadcast for dim in item.dims):
+            raise LineMismatch(f"output '{item.name}' has a '#', and only inputs are broadcast")
+    _check_known(line, schema)
+
+
+def _check_names(what: str, items: Sequence[Item], valid: list[str], others: Iterable[str], line: Line) -> None:
+    given = [item.name for item in items]
+    for name in given:
+        if name in valid:
+            continue
+        problem = f"the line has an {what} '{name}', which the op does not have"
+        if name in others:
+            problem = f"the line gives dimensions to '{name}', which is not a tensor"
+        raise LineMismatch(problem, quote(valid), suggest(name, valid))
+    missing = [name for name in valid if name not in given]
+    if missing:
+        problem = f"the line says nothing of the {what} {quote(missing)}"
+        raise LineMismatch(problem, do=f"add '{missing[0]}: ...' if its shape is not to be described")
+
+
+def _check_known(line: Line, schema: Schema) -> None:
+    """Raise if a size that an output has does not follow from the inputs."""
+    known = {dim.name for item in line.inputs for dim in item.dims if dim.name is not None} | set(
+        numbers_of(line, schema)
+    )
+    products = [dim for item in line.inputs for dim in item.dims if len(dim.factors) > 1 or dim.plus]
+    for _ in products:
+        for dim in products:
+            unknown = [name for name in dim.names if name not in known]
+            known.update(unknown if len(unknown) == 1 else ())
+    for item in line.inputs:
+        _check_each(item, known, "input", "in a product of unknown factors")
+    for item in line.outputs:
+        _check_each(item, known, "output", "which no input has")
+
+
+def _check_each(item: Item, known: set[str], what: str, why: str) -> None:
+    for dim in item.dims:
+        unknown = [name for name in dim.names if name not in known]
+        if unknown:
+            raise LineMismatch(
+                f"the {what} '{item.name}' has the dimension '{unknown[0]}', {why}",
+                "dimensions of inputs, or int arguments of the op",
+                f"write _ for one that does not follow from the inputs, or give '{unknown[0]}' to an input",
+            )

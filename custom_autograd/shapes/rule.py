@@ -1,0 +1,75 @@
+"""What is registered for the shapes of an op: a line, or a function that returns one, and what the line leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from custom_autograd.registration.rule_types import Function, Registration
+
+DType: TypeAlias = torch.dtype | str
+"""The dtype of an output: itself, the name of an input that has it or is it, or "wide": that of the first tensor, at
+least float32."""
+
+Maker: TypeAlias = Callable[..., Any]
+"""Makes an argument of a sample: (make, shape, sizes) -> its value (Any: a tensor, or a value of another type)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeOptions:
+    """The author's options for the shapes of an op, as `custom_op` and `register_shapes` take them.
+
+    Attributes:
+        shapes: the line, or None.
+        along: with annotations of jaxtyping, the dimensions in brackets; None to leave annotations alone.
+        dtypes, flops, numbers: as of `Shapes`.
+    """
+
+    shapes: str | None = None
+    along: str | Sequence[str] | None = None
+    dtypes: Mapping[str, DType] | None = None
+    flops: str | None = None
+    numbers: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes(Registration):
+    """The shapes of the tensors of an op, from `custom_op(shapes=...)` or `register_shapes`.
+
+    Attributes:
+        shapes: the line; None if a function returns it.
+        function: returns the line for some of the op's arguments; None if the line is always the same.
+        names: the arguments that the function takes.
+        dtypes: by output, its dtype, where it is not that of the first tensor.
+        flops: the number of floating-point operations of a call, as an expression over the names; or None.
+        numbers: by argument, what makes it for samples, or its value.
+    """
+
+    kind = "shapes"
+    shapes: str | None
+    function: Function | None = None
+    names: tuple[str, ...] = ()
+    dtypes: Mapping[str, DType] = field(default_factory=dict[str, DType])
+    flops: str | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Return the function, if there is one."""
+        return () if self.function is None else (self.function,)
+
+    @property
+    def settings(self) -> str:
+        """Return the line and what it leaves open, but for samples."""
+        dtypes = ", ".join(f"{name}: {dtype}" for name, dtype in self.dtypes.items())
+        return "; ".join(part for part in (self.shapes, dtypes, self.flops) if part)
+
+    @property
+    def shown(self) -> str:
+        """Return what reports and errors print: the line, or where the function is."""
+        if self.shapes is not None:
+            return self.shapes
+        return f"a line for each ({', '.join(self.names)})"
