@@ -8,25 +8,30 @@ from typing import Any
 
 from custom_autograd.verification.report.headline import format_counts, format_warnings
 from custom_autograd.verification.report.results import STATUSES, Result, count, skips_of, summarise
+from custom_autograd.verification.report.runs import Run, fields_of, run_of
 
 JSON_FORMAT = 1
 """Raised when a key of the JSON document changes its meaning or goes away; new keys do not raise it."""
 
 
-def format_json(results: Sequence[Result], sources: Mapping[str, str]) -> str:
-    """Return an object with `format`, `ok`, `counts` by status, `results` (the fields of `Result`) and `sources`."""
+def format_json(results: Sequence[Result], sources: Mapping[str, str], run: Run | None = None) -> str:
+    """Return an object with `format`, `ok`, `counts` by status, `results`, `sources` and `run`.
+
+    A result has the fields of `Result`; the run has those of `Run`, or is null if there is none.
+    """
     document = {
         "format": JSON_FORMAT,
         "ok": not any(result.is_finding for result in results),
         "counts": {status: count(results, status) for status in STATUSES},
         "results": [_fields(result) for result in results],
         "sources": dict(sources),
+        "run": None if run is None else fields_of(run),
     }
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def parse_json(text: str) -> tuple[list[Result], dict[str, str]]:
-    """Return the results and the sources of what `format_json` wrote; keys that are not known here are left out.
+def parse_json(text: str) -> tuple[list[Result], dict[str, str], Run | None]:
+    """Return the results, the sources and the run of a document by `format_json`; unknown keys are left out.
 
     Raises:
         ValueError: it is no such document, or of a format that is not known here.
@@ -35,7 +40,14 @@ def parse_json(text: str) -> tuple[list[Result], dict[str, str]]:
     found = document.get("format") if isinstance(document, dict) else None
     if found != JSON_FORMAT:
         raise ValueError(f"this is not a report of format {JSON_FORMAT}: its format is {found!r}")
-    return [_result(fields) for fields in document["results"]], dict(document["sources"])
+    if "results" not in document:
+        raise ValueError(f"this is not a report of format {JSON_FORMAT}: it has no results")
+    try:
+        results = [_result(fields) for fields in document["results"]]
+        run = document.get("run")  # documents of earlier versions have none
+        return results, dict(document["sources"]), None if run is None else run_of(run)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"this is not a report of format {JSON_FORMAT}: {type(error).__name__}: {error}") from error
 
 
 def _result(fields: dict[str, Any]) -> Result:  # Any: values of a JSON document
@@ -43,6 +55,8 @@ def _result(fields: dict[str, Any]) -> Result:  # Any: values of a JSON document
     names = {field.name for field in dataclasses.fields(Result)}
     known = {name: value for name, value in fields.items() if name in names}
     known["measures"] = {name: float(value) for name, value in fields["measures"].items()}
+    if fields["status"] not in STATUSES:
+        raise ValueError(f"this is not a report of format {JSON_FORMAT}: there is no status {fields['status']!r}")
     return Result(**known)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from custom_autograd.core.errors import CheckError
 from custom_autograd.verification.report import documents, html, junit, text
 from custom_autograd.verification.report.results import Result
+from custom_autograd.verification.report.runs import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +16,12 @@ class Report:
     Args:
         results: one per op, check and sample, in the order in which they were found.
         sources: the generated source of each op that has one, by the op's name.
+        run: the run of `custom-autograd check` that it comes from; None for a report made in Python.
     """
 
     results: tuple[Result, ...]
     sources: Mapping[str, str] = field(default_factory=dict)
+    run: Run | None = None
 
     @property
     def ok(self) -> bool:
@@ -35,8 +38,8 @@ class Report:
             raise CheckError(text.format_failures(self.results))
 
     def to_json(self) -> str:
-        """Return the results as JSON: an object with `format`, `ok`, `counts`, `results` and `sources`."""
-        return documents.format_json(self.results, self.sources)
+        """Return the results as JSON: an object with `format`, `ok`, `counts`, `results`, `sources` and `run`."""
+        return documents.format_json(self.results, self.sources, self.run)
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
@@ -45,8 +48,8 @@ class Report:
         Raises:
             ValueError: it is no such document, or of a format that is not known here.
         """
-        results, sources = documents.parse_json(text)
-        return cls(tuple(results), sources)
+        results, sources, run = documents.parse_json(text)
+        return cls(tuple(results), sources, run)
 
     def to_markdown(self) -> str:
         """Return a table of ops and checks, then each finding, what is accepted, and each reason for a skip."""
