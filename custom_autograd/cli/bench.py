@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         CheckError: a target, the callable, a device or a file format is unknown, a number makes no sense, no op has
             samples, or matplotlib is missing.
     """
-    from custom_autograd.cli.check import cases_of  # imports torch
+    from custom_autograd.cli.selected_ops import cases_of, results_without_samples, select_ops  # imports torch
     from custom_autograd.cli.terminal import print_table  # imports torch
 
     compared = _compared(arguments.compare)
@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check_plot(arguments.plot)
     rows: list[Row] = []
     peaks: Peaks = {}
-    cases, without = cases_of(arguments, done="measured")
+    ops = select_ops(arguments.targets, done="measured")
+    cases, without = cases_of(ops, arguments), results_without_samples(ops)
     left_out: list[Row] = [{"op": result.op, "reason": result.message, "is finding": False} for result in without]
     with _threads(arguments.threads):
         for case in cases:

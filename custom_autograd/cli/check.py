@@ -1,17 +1,19 @@
-"""custom-autograd check: verifies ops, shows what was found, and writes it down."""
+"""custom-autograd check: verifies ops, or one shard of them, shows what was found, and writes it down."""
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from custom_autograd.cli.options import device_of, dtype_of, names_of, processes_of
+from custom_autograd.cli import report_options
+from custom_autograd.cli.options import dtype_of, names_of, processes_of, shard_of
+from custom_autograd.cli.selected_ops import SelectedOp, cases_of, results_without_samples, select_ops
 
 if TYPE_CHECKING:
     from custom_autograd.verification.harness.base import Check
     from custom_autograd.verification.harness.runner import Case
     from custom_autograd.verification.report import Report, Result
+    from custom_autograd.verification.report.runs import Run
 
 PURPOSE = "verify ops on their samples"
 
@@ -22,10 +24,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="DEVICE", default="cpu", help="where samples live (default: cpu)")
     parser.add_argument("--dtype", metavar="DTYPE", help="the dtype of samples, such as float64")
     parser.add_argument("--seed", type=int, default=0, help="where random numbers begin (default: 0)")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as one HTML page")
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the report as Markdown")
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the report as JUnit XML, for CI services")
+    parser.add_argument(
+        "--shard",
+        metavar="I/N",
+        type=shard_of,
+        help="check one of N shards of the ops, with I from 1 to N; custom-autograd report joins their JSON",
+    )
+    report_options.configure(parser)
     parser.add_argument(
         "-j",
         metavar="N",
@@ -34,7 +39,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="use N processes (default: 1); 0 checks in this one, which a crash ends",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show only what was found")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,51 +53,70 @@ def run(arguments: argparse.Namespace) -> int:
     from custom_autograd.verification.harness.op_files import is_whole, names_of_all  # imports torch
     from custom_autograd.verification.report import Report  # imports torch
 
+    _empty_document(arguments)
     checks = select_checks(None if arguments.checks is None else names_of(arguments.checks))
-    cases, without = cases_of(arguments)
+    ops = select_ops(arguments.targets)
+    own = [op for op in ops if arguments.shard is None or arguments.shard.holds(op.target.name)]
+    cases = cases_of(own, arguments)
     accepted = accepted_failures()
     if all(map(is_whole, arguments.targets)):
-        acceptance.require_known(accepted, {*names_of_all(), *(case.target.name for case in cases)})
+        acceptance.require_known(accepted, {*names_of_all(), *(op.target.name for op in ops)})
     total = sum(len(case.samples) for case in cases) * len(checks)
-    verify = _verify_in_processes if arguments.processes else _verify_here
     with progress(total, is_quiet=arguments.quiet) as advance:
-        found, is_complete = verify(arguments, cases, checks, advance)
-    report = acceptance.accept(Report((*found.results, *without), found.sources), accepted)
-    _write(report, arguments)
-    _print(report, is_quiet=arguments.quiet)
+        found, is_complete = _verify(arguments, own, cases, checks, advance)
+    origin = _origin(arguments, ops, checks, is_complete=is_complete)
+    report = acceptance.accept(Report((*found.results, *results_without_samples(own)), found.sources, origin), accepted)
+    report_options.write_report(report, arguments)
+    report_options.show_report(report, is_quiet=arguments.quiet)
+    if arguments.shard is not None and not arguments.quiet:
+        print(f"shard {arguments.shard}: {len(origin.own_ops()) or 'none'} of {len(origin.ops)} ops")
     if not is_complete:
         print("custom-autograd: stopped by Ctrl-C; this is what was found until then", file=sys.stderr)
         return INTERRUPTED
     return 0 if report.ok else 1
 
 
-def cases_of(arguments: argparse.Namespace, *, done: str = "checked") -> "tuple[list[Case], list[Result]]":
-    """Return the targets with samples, and a skipped result for each without.
+def _empty_document(arguments: argparse.Namespace) -> None:
+    """Empty the document of a shard, so that one of an earlier run does not replace that of a run that is killed."""
+    if arguments.shard is not None and arguments.json is not None:
+        arguments.json.write_text("", encoding="utf-8")
 
-    `done` is what the command does to them.
-    """
-    from custom_autograd.core.errors import CheckError  # imports torch
-    from custom_autograd.verification.check import case_of  # imports torch
-    from custom_autograd.verification.harness.op_files import load  # imports torch
-    from custom_autograd.verification.harness.targets import target_of  # imports torch
-    from custom_autograd.verification.report import Result  # imports torch
 
-    device, dtype = device_of(arguments.device), dtype_of(arguments.dtype)
-    cases, without = [], []
-    for loaded in [loaded for text in arguments.targets for loaded in load(text)]:
-        target = target_of(loaded.value)
-        if target.samples is None:
-            reason = "no samples are registered (register_samples)"
-            without.append(Result(target.name, "all checks", "no sample", "skipped", reason))
-            continue
-        cases.append(case_of(target, device=device, dtype=dtype, seed=arguments.seed))
-    if not cases:
-        names = ", ".join(result.op for result in without)
-        raise CheckError(
-            f"{names}: nothing was {done}, because no samples are registered (register_samples); "
-            "those of ops that have no register_samples are given in Python: check(op, [Sample(...)])"
-        )
-    return cases, without
+def _origin(
+    arguments: argparse.Namespace, ops: Sequence[SelectedOp], checks: "Sequence[Check]", *, is_complete: bool
+) -> "Run":
+    """Return what the report records about its run; ops without samples come last, as in the report."""
+    import torch  # heavy
+
+    from custom_autograd import __version__
+    from custom_autograd.verification.report.runs import Run  # imports torch
+
+    dtype = dtype_of(arguments.dtype)
+    return Run(
+        targets=tuple(arguments.targets),
+        ops=tuple(dict.fromkeys(op.target.name for op in sorted(ops, key=lambda op: not op.has_samples))),
+        checks=tuple(check.name for check in checks),
+        device=arguments.device,
+        dtype=None if dtype is None else str(dtype).removeprefix("torch."),
+        seed=arguments.seed,
+        torch=str(torch.__version__),
+        custom_autograd=__version__,
+        shard=arguments.shard,
+        is_complete=is_complete,
+    )
+
+
+def _verify(
+    arguments: argparse.Namespace,
+    ops: Sequence[SelectedOp],
+    cases: "list[Case]",
+    checks: "Sequence[Check]",
+    advance: "Callable[[Result], None] | None",
+) -> "tuple[Report, bool]":
+    """Return the report, and whether it is complete."""
+    if arguments.processes:  # tensors and rules do not travel: each process makes its own
+        return _verify_in_processes(arguments, ops, checks, advance)
+    return _verify_here(arguments, cases, checks, advance)
 
 
 def _verify_here(
@@ -102,7 +125,7 @@ def _verify_here(
     checks: "Sequence[Check]",
     advance: "Callable[[Result], None] | None",
 ) -> "tuple[Report, bool]":
-    """Return the report, and whether it is complete."""
+    """Return the report and whether it is complete, by this process."""
     from custom_autograd.verification.harness import runner  # imports torch
     from custom_autograd.verification.isolation.running import loud  # imports torch
     from custom_autograd.verification.report import Report  # imports torch
@@ -123,52 +146,21 @@ def _verify_here(
 
 def _verify_in_processes(
     arguments: argparse.Namespace,
-    cases: "list[Case]",
+    ops: Sequence[SelectedOp],
     checks: "Sequence[Check]",
     advance: "Callable[[Result], None] | None",
 ) -> "tuple[Report, bool]":
     """Return the same, by several processes."""
     from custom_autograd.cli.workers import Task, Workers  # imports torch
-    from custom_autograd.verification.harness.op_files import load  # imports torch
-    from custom_autograd.verification.harness.targets import target_of  # imports torch
 
-    del cases  # tensors and rules do not travel: each process makes its own
     names, how = tuple(check.name for check in checks), (arguments.device, arguments.dtype, arguments.seed)
-    tasks = [
-        Task(text, position, target.name, names, *how, alone=loaded.alone)
-        for text in arguments.targets
-        for position, loaded in enumerate(load(text))
-        if (target := target_of(loaded.value)).samples is not None
-    ]
+    tasks = [Task(op.text, op.position, op.target.name, names, *how, alone=op.alone) for op in ops if op.has_samples]
     workers = Workers(tasks, arguments.processes, advance)
     try:
         workers.run()
     except KeyboardInterrupt:
         return workers.report(), False
     return workers.report(), True
-
-
-def _write(report: "Report", arguments: argparse.Namespace) -> None:
-    documents: tuple[tuple[Path | None, Callable[[], str]], ...] = (
-        (arguments.json, report.to_json),
-        (arguments.html, report.to_html),
-        (arguments.markdown, report.to_markdown),
-        (arguments.junit, report.to_junit),
-    )
-    for path, document in documents:
-        if path is not None:
-            path.write_text(document(), encoding="utf-8", errors="backslashreplace")
-
-
-def _print(report: "Report", *, is_quiet: bool) -> None:
-    from custom_autograd.cli.terminal import print_report, print_results  # imports rich
-    from custom_autograd.verification.report.headline import format_warnings  # imports torch
-    from custom_autograd.verification.report.text import format_failures  # imports torch
-
-    if not is_quiet:
-        print_results(report.results, sys.stdout)
-    elif not report.ok or format_warnings(report.results):
-        print_report(format_failures(report.results), sys.stdout)
 
 
 INTERRUPTED = 130

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from custom_autograd import __version__
-from custom_autograd.cli import bench, check, list_ops, mutate, native, new, show
+from custom_autograd.cli import bench, check, list_ops, mutate, native, new, report, show
 
 USAGE = 2
 
@@ -85,5 +85,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("mutate", mutate.PURPOSE, mutate.configure, mutate.run),
     Command("native", native.PURPOSE, native.configure, native.run, takes_targets=False),
     Command("new", new.PURPOSE, new.configure, new.run, takes_targets=False),
+    Command("report", report.PURPOSE, report.configure, report.run, takes_targets=False),
     Command("show", show.PURPOSE, show.configure, show.run),
 )

@@ -1,10 +1,12 @@
-"""What the texts of options mean: names, dtypes, devices and numbers of processes."""
+"""What the texts of options mean: names, dtypes, devices, numbers of processes and shards."""
 
 import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+    from custom_autograd.verification.report.runs import Shard
 
 
 def names_of(text: str) -> list[str]:
@@ -57,3 +59,17 @@ def processes_of(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"a number of processes is 0 or more, not {text!r}")
     return int(text)
+
+
+def shard_of(text: str) -> "Shard":
+    """Return the shard that a text such as 3/16 names.
+
+    Raises:
+        ArgumentTypeError: if the text does not name one.
+    """
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"a shard is I/N, such as 3/16, with I from 1 to N, not {text!r}")
+    from custom_autograd.verification.report.runs import Shard  # imports torch
+
+    return Shard(int(number), int(count))

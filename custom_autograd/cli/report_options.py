@@ -1,0 +1,44 @@
+"""What `check` and `report` do with a report: write the documents that options name, and print it."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from custom_autograd.verification.report import Report
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options for documents."""
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as one HTML page")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the report as Markdown")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the report as JUnit XML, for CI services")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show only what was found")
+
+
+def write_report(report: "Report", arguments: argparse.Namespace) -> None:
+    """Write the documents that the options name."""
+    documents: tuple[tuple[Path | None, Callable[[], str]], ...] = (
+        (arguments.json, report.to_json),
+        (arguments.html, report.to_html),
+        (arguments.markdown, report.to_markdown),
+        (arguments.junit, report.to_junit),
+    )
+    for path, document in documents:
+        if path is not None:
+            path.write_text(document(), encoding="utf-8", errors="backslashreplace")
+
+
+def show_report(report: "Report", *, is_quiet: bool) -> None:
+    """Print the table and what was found; only the latter, if there is anything, where the run is quiet."""
+    from custom_autograd.cli.terminal import print_report, print_results  # imports rich
+    from custom_autograd.verification.report.headline import format_warnings  # imports torch
+    from custom_autograd.verification.report.text import format_failures  # imports torch
+
+    if not is_quiet:
+        print_results(report.results, sys.stdout)
+    elif not report.ok or format_warnings(report.results):
+        print_report(format_failures(report.results), sys.stdout)
