@@ -6,6 +6,8 @@
 - `_C._dispatch_key_for_device`: the name of a device type's key; also what says that a device type does not exist.
 - `Library._register_torch_dispatch_rule`, `Library.m.register_ad_inplace_or_view_fallback`, `OpOverload.redispatch`:
   what `torch.library.CustomOpDef` itself uses.
+- `OpOverload._handle.redispatch_boxed`: what `OpOverload.redispatch` calls, whose own parameter `keyset` is in the way
+  of an argument of that name (torch 2.15 and before).
 - `_C._get_operation_overload`: `torch.ops` cannot tell an overload that does not exist from one that has no kernels.
 - `OpOverload._is_pyobj_dispatcher_enabled`: from torch 2.15 on, whether the dispatcher's steps are done on Python
   objects, as for ops of torch.library.custom_op: profilers do not see such ops.
@@ -61,6 +63,8 @@ def key_set(key: str) -> Any:  # Any: DispatchKeySet has no public type
 
 def redispatch(overload: OpOverload, keys: Any, /, *args: Any, **kwargs: Any) -> Any:  # Any: any op's call
     """Call an op at the highest of the given keys."""
+    if "keyset" in kwargs:  # an argument of the op, whose name is that of a parameter of OpOverload.redispatch
+        return overload._handle.redispatch_boxed(keys, *args, **kwargs)
     return overload.redispatch(keys, *args, **kwargs)
 
 

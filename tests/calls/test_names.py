@@ -202,6 +202,12 @@ def test_the_harvest_has_the_names_that_once_collided():
     assert {"_", "needs_x", "given_x", "from_dispatcher_n", "result", "ctx", "kept_n"} <= set(HARVEST)
 
 
+def test_a_keyword_can_have_the_name_of_a_parameter_of_redispatch():
+    names = {**PLAIN, "m": "keyset"}
+
+    assert outcomes("lists", declared(LISTS, PLAIN), PLAIN) == outcomes("lists", declared(LISTS, names), names)
+
+
 @pytest.mark.parametrize("kind", slow_but_every(3, KINDS))
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(drawn=st.data())
