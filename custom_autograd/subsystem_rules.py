@@ -13,6 +13,7 @@ from custom_autograd.capabilities import effects
 from custom_autograd.capabilities.autocast import capability as autocast
 from custom_autograd.capabilities.flops import capability as flops
 from custom_autograd.capabilities.shapes import capability as shape_notation
+from custom_autograd.capabilities.sharding import combining
 from custom_autograd.capabilities.subclasses import capability as subclasses
 from custom_autograd.capabilities.vmap import capability as vmap
 from custom_autograd.core.casting import Cast
@@ -140,6 +141,46 @@ class SubsystemRules(Handle):
         return shape_notation.register(
             self._record, fn, ShapeOptions(None, None, dtypes, flops, numbers), replace=replace
         )
+
+    @or_decorator_for
+    def register_sharding(
+        self, dim: str, fn: F, /, *, arguments: Callable[..., Any] | None = None, replace: bool = False
+    ) -> F:
+        """Register how the outputs of slices are combined where a dimension in brackets is cut across ranks.
+
+        Dimensions without brackets need no rule. With one, DTensors that are sharded along the dimension stay so if
+        least is sent that way: each rank runs the op on its slice, with autograd, and the function combines what the
+        ranks have. It may call collectives that autograd knows of (such as those of
+        `torch.distributed._functional_collectives` with `_autograd` in their names), and every rank returns the whole
+        of an output that lacks the dimension, and its slice of an output that has it.
+
+        Args:
+            dim: the name of the dimension in the line.
+            fn: its parameters are names of outputs, hidden ones included, of arguments, or of what a rank has: `group`
+                (the process group), `index` (of the slice), `count` (of slices), `start` (of the slice in the whole
+                dimension) and `size` (of the whole). It returns the visible outputs in order, or a dict by name.
+            arguments: takes arguments and what a rank has by name, and returns a dict of the arguments that a rank is
+                to be given instead: an offset for numbers that depend on the position, or a halo from other ranks.
+            replace: a rule may be registered.
+
+        Raises:
+            RegistrationError: the line has no such dimension in brackets, a parameter names nothing, or a rule is
+                registered.
+
+        Example:
+            >>> import torch
+            >>> import torch.distributed._functional_collectives as collectives
+            >>> from torch import Tensor
+            >>> from custom_autograd import custom_op
+            >>> @custom_op("docs::log_sum", shapes="x: *b [n] -> total: *b")
+            ... def log_sum(x: Tensor) -> Tensor:
+            ...     return x.logsumexp(-1)
+            >>> @log_sum.register_sharding("n")
+            ... def _(total, group):
+            ...     parts = collectives.all_gather_tensor_autograd(total.unsqueeze(0), 0, group)
+            ...     return parts.logsumexp(0)
+        """
+        return combining.register(self._record, dim, fn, arguments, replace=replace)
 
     @or_decorator
     def register_flops(

@@ -11,7 +11,7 @@ from custom_autograd.capabilities.inlining.capability import Inlining
 from custom_autograd.capabilities.kernels import Kernels
 from custom_autograd.capabilities.op_variants import VARIANTS
 from custom_autograd.capabilities.shapes.capability import ShapeNotation
-from custom_autograd.capabilities.sharding import Sharding
+from custom_autograd.capabilities.sharding.capability import Sharding
 from custom_autograd.capabilities.subclasses.capability import Subclasses
 from custom_autograd.capabilities.vmap.capability import Vmap
 from custom_autograd.registration.capability import Capability

@@ -88,6 +88,10 @@ def _kind_of(tensor: torch.Tensor | None) -> tuple[str | None, torch.layout]:
 def _autograd(record: OpRecord) -> Callable[..., Any]:
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if record.around_autograd is not None:
+            result = record.around_autograd(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         try:
             result = generated_code_of(record).autograd(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from custom_autograd.registration.rule_types import (
     Autocast,
@@ -23,6 +23,9 @@ from custom_autograd.registration.rule_types import (
 
 R = TypeVar("R", bound=Registration)
 
+Key: TypeAlias = tuple[type[Registration], str]
+"""What tells registrations apart that one capability declares: the class, and the part of the op."""
+
 
 @dataclass(frozen=True, slots=True)
 class Registrations:
@@ -39,11 +42,15 @@ class Registrations:
     inline: Inline | None = None
     autocast: Mapping[str, Autocast] = field(default_factory=dict[str, Autocast])
     torch_dispatch: Mapping[type, TorchDispatch] = field(default_factory=dict[type, TorchDispatch])
-    others: Mapping[type[Registration], Registration] = field(default_factory=dict[type[Registration], Registration])
+    others: Mapping[Key, Registration] = field(default_factory=dict[Key, Registration])
 
     def get(self, cls: type[R]) -> R | None:
         """Return what is registered of a type that one capability declares, or None."""
-        return cast(R | None, self.others.get(cls))
+        return cast(R | None, self.others.get((cls, "")))
+
+    def all_of(self, cls: type[R]) -> tuple[R, ...]:
+        """Return all that are registered of a type, one for each part of the op."""
+        return tuple(one for one in self.others.values() if isinstance(one, cls))
 
     def all(self) -> tuple[Registration, ...]:
         """Return all registrations."""
@@ -82,7 +89,7 @@ class Registrations:
                 single: dict[str, Any] = {new.kind: new}  # the field has the name of the kind (Any: its own class)
                 return replace(self, **single)
             case _:
-                return replace(self, others={**self.others, type(new): new})
+                return replace(self, others={**self.others, (type(new), new.part): new})
 
     def _gradients_with(self, new: Gradient) -> tuple[Gradient, ...]:
         kept = {one.named: one for one in self.gradients if one.named == new.named or not one.overlaps(new)}

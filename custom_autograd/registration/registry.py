@@ -72,6 +72,8 @@ class OpRecord:
         validation: the op's own level of validation, or None.
         capabilities: the subsystems of PyTorch that know the op.
         is_traced: its fake has run, so that compiled graphs may hold the op.
+        around_autograd: runs calls that a capability takes before autograd sees them, and returns NotImplemented for
+            all others; None if there are none.
         attached: the dispatch keys, the names of subsystems and the classes that something is attached to.
         registrations: the rules and policies that are registered; replaced, never changed.
         variants: the entries of its variants that are declared, "inplace" and "out".
@@ -97,6 +99,7 @@ class OpRecord:
         self.validation: str | None = None
         self.capabilities: tuple[Capability, ...] = ()
         self.is_traced = False
+        self.around_autograd: GeneratedCall | None = None
         self.attached: set[str | type] = set()
         self.lock = threading.RLock()
         self.registrations = Registrations()

@@ -36,6 +36,11 @@ class Registration:
         return self.kind
 
     @property
+    def part(self) -> str:
+        """Return the part of the op that it is for; registrations of one class for several parts stand side by side."""
+        return ""
+
+    @property
     def where(self) -> str:
         """Return the location and the title: what an error says of the rule."""
         return f"{self.location}, {self.title}"

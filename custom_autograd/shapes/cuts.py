@@ -55,17 +55,30 @@ def cuts_of(line: Line, shapes: Shapes, sizes: Sizes) -> Iterator[Cut]:
         if name not in sizes:
             continue
         size = sizes[name]
-        indices = range(len(size)) if isinstance(size, tuple) else (None,)
-        for index in indices:
-            inputs = {
-                item.name: tuple(_position(item, shape, sizes, name, index) for shape in shapes.get(item.name, ()))
-                for item in line.inputs
-            }
-            if all(dim is None for dims in inputs.values() for dim in dims):
-                continue
-            whole = size[index] if isinstance(size, tuple) and index is not None else sizes.count(name)
-            outputs = {item.name: _output_position(item, sizes, name, index) for item in line.outputs}
-            yield Cut(name, index, whole, inputs, outputs, _is_in_product(line, name))
+        for index in range(len(size)) if isinstance(size, tuple) else (None,):
+            cut = cut_of(line, shapes, sizes, name, index)
+            if any(dim is not None for dims in cut.inputs.values() for dim in dims):
+                yield cut
+
+
+def cut_of(line: Line, shapes: Shapes, sizes: Sizes, name: str, index: int | None = None) -> Cut:
+    """Return the cut along one dimension, which may be in brackets.
+
+    Args:
+        line: the line.
+        shapes: of the inputs.
+        sizes: of the names.
+        name: of the dimension.
+        index: of the dimension within a group.
+    """
+    inputs = {
+        item.name: tuple(_position(item, shape, sizes, name, index) for shape in shapes.get(item.name, ()))
+        for item in line.inputs
+    }
+    size = sizes[name]
+    whole = size[index] if isinstance(size, tuple) and index is not None else sizes.count(name)
+    outputs = {item.name: _output_position(item, sizes, name, index) for item in line.outputs}
+    return Cut(name, index, whole, inputs, outputs, _is_in_product(line, name))
 
 
 def _candidates(line: Line) -> list[str]:

@@ -13,11 +13,9 @@ The module takes a while to import, and most programs do not count: what is regi
 
 from __future__ import annotations
 
-import importlib.machinery
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -25,6 +23,7 @@ import torch
 from torch import _C, Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from custom_autograd.torch_private.awaited_modules import when_imported
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.modes import unrecorded
 
@@ -79,29 +78,8 @@ def _publish(module: ModuleType) -> None:
         module.flop_registry.setdefault(packet, formula)
 
 
-class _Finder(MetaPathFinder):
-    """Finds the module as the other finders do, and publishes the formulas once it has run."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of the module; None for any other."""
-        if fullname != MODULE:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next((one for one in found if one is not None), None)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_publish(module: ModuleType) -> None:
-                execute(module)
-                _publish(module)
-
-            spec.loader.exec_module = execute_and_publish  # type: ignore[method-assign]  # of this one loader
-        return spec
-
-
 _FORMULAS: dict[Any, PacketFormula] = {}
-sys.meta_path.insert(0, _Finder())
+when_imported(MODULE, _publish)
 
 
 def counters() -> list[Any]:  # Any: FlopCounterMode, whose module is not imported here

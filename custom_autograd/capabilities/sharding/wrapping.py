@@ -1,0 +1,123 @@
+"""DTensors to tensors of this rank and back, with the placements of gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import KernelError
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.torch_private.placements import PARTIAL, REPLICATE, Placement, is_placed, torch_placements
+
+Shape: TypeAlias = Sequence[int]
+Whole: TypeAlias = Callable[[int, Tensor], Shape]
+
+
+class Cost(NamedTuple):
+    """What a choice costs; of equal ones, more ranks share the work, and no rule is needed.
+
+    Attributes:
+        sent: the number of elements that are sent.
+        is_replicated: every rank does everything.
+        is_combined: a rule combines outputs.
+    """
+
+    sent: float
+    is_replicated: bool
+    is_combined: bool
+
+    @staticmethod
+    def of(tensor: Any, wanted: Any, dim: int) -> float:  # Any: a DTensor and a placement
+        """Return the number of elements that are sent to change the placement of a tensor."""
+        if not is_placed(tensor):
+            return 0
+        placement = tensor.placements[dim]
+        if placement == wanted or placement.is_replicate():
+            return 0
+        size, count = tensor.numel(), tensor.device_mesh.size(dim)
+        if placement.is_partial():
+            return size * (1 if wanted.is_shard() else 2)
+        return size / count if wanted.is_shard() else size
+
+
+def local_of(record: OpRecord, tensor: Any, placements: Sequence[Placement], grads: Sequence[Placement]) -> Tensor:
+    """Return what this rank has of a DTensor (Any), once it is placed as wanted.
+
+    Args:
+        record: the op.
+        tensor: the DTensor.
+        placements: that the op takes.
+        grads: of the gradient.
+
+    Raises:
+        KernelError: it is a plain tensor.
+    """
+    if not is_placed(tensor):
+        if tensor.ndim == 0 and not tensor.requires_grad:
+            return cast("Tensor", tensor)  # the same on all ranks, as torch takes it to be
+        raise KernelError(
+            record.name,
+            "got mixed torch.Tensor and DTensor",
+            expected="DTensors only",
+            found="a plain tensor among them",
+            declared=record.declaration.location,
+            do="convert it: distribute_tensor(tensor, mesh)",
+        )
+    wanted = torch_placements(placements)
+    placed = tensor if tensor.placements == wanted else tensor.redistribute(placements=wanted)
+    local: Tensor = placed.to_local(grad_placements=torch_placements(grads))
+    return local
+
+
+class Wrapping:
+    """Makes DTensors of the outputs of all ranks.
+
+    Args:
+        mesh: of the ranks (Any: DeviceMesh, here and below).
+        placements: of the output.
+        divisor: what the gradient is divided by: the number of ranks that compute the same output with collectives,
+            whose backward adds up the gradients of all ranks.
+        whole: (position in a list, local tensor) -> the shape of the whole output.
+    """
+
+    def __init__(self, mesh: Any, placements: Sequence[Placement], divisor: int, whole: Whole) -> None:
+        self.mesh, self.divisor, self._whole = mesh, divisor, whole
+        self.placements = torch_placements(placements)
+        self.grads = torch_placements(REPLICATE if one == PARTIAL else one for one in placements)
+
+    def around(self, local: Any) -> Any:
+        """Return an output, or the tensors of an output that is a list; None stays."""
+        if isinstance(local, (list, tuple)):
+            return [self._around(one, place) for place, one in enumerate(local)]
+        return self._around(local, 0)
+
+    def _around(self, local: Any, place: int) -> Any:
+        return _Wrap.apply(local, self, self._whole(place, local)) if isinstance(local, Tensor) else local
+
+
+class _Wrap(torch.autograd.Function):
+    """`DTensor.from_local`, whose gradient is placed as the output needs it, whatever its placements are."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, wrapping: Wrapping, shape: Shape) -> Tensor:  # Any: torch's context
+        from torch.distributed.tensor import DTensor
+
+        ctx.wrapping = wrapping
+        ctx.set_materialize_grads(False)
+        stride = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+        made: Tensor = DTensor.from_local(
+            local, wrapping.mesh, wrapping.placements, run_check=False, shape=torch.Size(shape), stride=stride
+        )
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]  # Any: a DTensor
+        wrapping: Wrapping = ctx.wrapping
+        if grad is None:
+            return None, None, None
+        local = grad.redistribute(placements=wrapping.grads).to_local()
+        return (local if wrapping.divisor == 1 else local / wrapping.divisor), None, None

@@ -1,0 +1,183 @@
+"""The rules by which DTensors are placed, `torch.distributed.tensor`; `register_sharding` is public, but see below.
+
+- `DTensor._op_dispatcher.sharding_propagator`, its `register_op_strategy` and `op_strategy_funcs`, and
+  `RuntimeSchemaInfo`: the public `register_sharding` leaves str, bool, float and int[] arguments out of the key of its
+  cache, so that a second call with another value gets the placements, the shape and the dtype of the first.
+- `OpStrategy`, `OpSpec`, `DTensorSpec`, `TupleStrategy`, `generate_redistribute_costs`: what a strategy is made of.
+- `debug._clear_sharding_prop_cache`: placements that were learnt under a rule that has been replaced.
+
+The module takes half a second to import, and whoever has made a DTensor has imported it: what is registered before
+waits for the import.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from custom_autograd.torch_private.awaited_modules import when_imported
+from custom_autograd.torch_private.dispatch import OpOverload
+
+MODULE = "torch.distributed.tensor"
+
+Placement: TypeAlias = int | str
+"""A dimension that is cut, or REPLICATE or PARTIAL: what becomes a placement of torch."""
+REPLICATE, PARTIAL = "replicate", "partial"
+
+Placements: TypeAlias = tuple[Sequence[Placement], Sequence[Placement]]
+"""What one dimension of a mesh may hold: of each input, and of each output."""
+Rule: TypeAlias = Callable[[Sequence[Any], dict[str, Any], Sequence[int]], list[Sequence[Placements]]]
+"""(arguments, keyword arguments, sizes of the mesh) -> each choice, with one entry per dimension of the mesh.
+
+Any: tensors have a shape and placements, lists of them are lists, and all else is as the dispatcher has it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What a rule sees of a DTensor.
+
+    Attributes:
+        shape: of the whole tensor.
+        placements: of torch, one for each dimension of the mesh (Any: their classes are torch's).
+    """
+
+    shape: Sequence[int]
+    placements: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Strategy:
+    rule: Rule
+    first_in_key: int
+    keywords_in_key: tuple[str, ...]
+
+
+def is_loaded() -> bool:
+    """Return True if the program can have made a DTensor."""
+    return MODULE in sys.modules
+
+
+def is_placed(value: object) -> bool:
+    """Return True if a value is a DTensor."""
+    module = sys.modules.get(MODULE)
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def register(overload: OpOverload, rule: Rule, first_in_key: int, keywords_in_key: tuple[str, ...]) -> None:
+    """Register how the calls of an op are placed; a user's own rule stays.
+
+    Args:
+        overload: of the op.
+        rule: returns the choices of a call, the cheapest of which is taken.
+        first_in_key: the positional arguments from this one on decide on the placements, besides tensors.
+        keywords_in_key: the keyword-only arguments that do.
+    """
+    _STRATEGIES[overload] = _Strategy(rule, first_in_key, keywords_in_key)
+    if is_loaded():
+        _publish(sys.modules[MODULE], [overload])
+
+
+def withdraw(overload: OpOverload) -> None:
+    """Take back what was registered, if anything was."""
+    if _STRATEGIES.pop(overload, None) is not None and is_loaded():
+        propagator = sys.modules[MODULE].DTensor._op_dispatcher.sharding_propagator
+        if isinstance(propagator.op_strategy_funcs.get(overload), _Function):
+            del propagator.op_strategy_funcs[overload]
+        _forget()
+
+
+def has_other_rule(overload: OpOverload) -> bool:
+    """Return True if the user has registered a rule with torch."""
+    if not is_loaded():
+        return False
+    propagator = sys.modules[MODULE].DTensor._op_dispatcher.sharding_propagator
+    tables = (propagator.op_strategy_funcs, getattr(propagator, "op_single_dim_strategy_funcs", {}))
+    return any(overload in table and not isinstance(table[overload], _Function) for table in tables)
+
+
+class _Function:
+    """What torch calls for the strategies of a call."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+
+    def __call__(self, schema: Any) -> Any:  # Any: OpSchema and OpStrategy
+        """Return every choice with its cost."""
+        from torch.distributed.tensor._op_schema import OpStrategy
+
+        mesh = schema.get_mesh_from_args()
+        arguments = [_placed(value) for value in schema.args_schema]
+        keywords = {name: _placed(value) for name, value in schema.kwargs_schema.items()}
+        sizes = [mesh.size(dim) for dim in range(mesh.ndim)]
+        choices = self._rule(arguments, keywords, sizes)
+        inputs = [*schema.args_strategy]
+        return OpStrategy([_spec(mesh, inputs, choice) for choice in choices])
+
+
+def _spec(mesh: Any, inputs: Sequence[Any], choice: Sequence[Placements]) -> Any:  # Any: as above
+    """Return one choice with its cost."""
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+    from torch.distributed.tensor._op_schema import OpSpec
+    from torch.distributed.tensor._ops.utils import generate_redistribute_costs
+
+    count = len(choice[0][1])
+    wanted = [torch_placements([per_dim[0][at] for per_dim in choice]) for at in range(len(inputs))]
+    made = [torch_placements([per_dim[1][at] for per_dim in choice]) for at in range(count)]
+    input_specs = [
+        DTensorSpec(mesh, placements, tensor_meta=one.strategies[0].output_spec.tensor_meta)
+        for one, placements in zip(inputs, wanted, strict=True)
+    ]
+    outputs = tuple(DTensorSpec(mesh, placements) for placements in made)
+    costs = [generate_redistribute_costs(one, spec) for one, spec in zip(inputs, input_specs, strict=True)]
+    output_specs = None if not outputs else outputs[0] if count == 1 else outputs
+    return OpSpec(output_specs=output_specs, input_specs=input_specs, redistribute_cost=costs)
+
+
+def torch_placements(placements: Iterable[Placement]) -> tuple[Any, ...]:  # Any: placements are classes of torch's
+    """Return the placements of a tensor as torch has them."""
+    tensor = sys.modules[MODULE]
+    known = {REPLICATE: tensor.Replicate, PARTIAL: tensor.Partial}
+    return tuple(tensor.Shard(one) if isinstance(one, int) else known[one]() for one in placements)
+
+
+def _placed(value: Any) -> Any:  # Any: an argument
+    from torch.distributed.tensor._op_schema import OpStrategy, TupleStrategy
+
+    if isinstance(value, OpStrategy):
+        spec = value.strategies[0].output_spec
+        return Placed(value.shape, spec.placements)
+    if isinstance(value, TupleStrategy):
+        return [_placed(one) for one in value.children]
+    if isinstance(value, (list, tuple)):
+        return [_placed(one) for one in value]
+    return value
+
+
+def _publish(module: ModuleType, overloads: Iterable[OpOverload] | None = None) -> None:
+    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+
+    propagator = module.DTensor._op_dispatcher.sharding_propagator
+    for overload in list(_STRATEGIES) if overloads is None else overloads:
+        if has_other_rule(overload):
+            continue
+        is_known = overload in propagator.op_strategy_funcs
+        one = _STRATEGIES[overload]
+        key = RuntimeSchemaInfo(one.first_in_key, list(one.keywords_in_key) or None, needs_pytree=True)
+        propagator.register_op_strategy(overload, _Function(one.rule), key)
+        if is_known:
+            _forget()
+
+
+def _forget() -> None:
+    """Forget all placements that were found: the rule of an op was replaced."""
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+    _clear_sharding_prop_cache()
+
+
+_STRATEGIES: dict[OpOverload, _Strategy] = {}
+when_imported(MODULE, _publish)
