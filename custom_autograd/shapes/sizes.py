@@ -20,6 +20,9 @@ class Sizes:
         lists: the names of the tensors that are lists; a name of a dimension that only lists have may stand for another
             size at each place.
 
+    Attributes:
+        local: the names that may stand for another size at each place.
+
     Raises:
         SizeMismatch: the shapes do not fit the line.
     """
@@ -27,18 +30,18 @@ class Sizes:
     def __init__(
         self, line: Line, shapes: Shapes, numbers: Mapping[str, int], lists: frozenset[str] = frozenset()
     ) -> None:
-        self._local = names_of_places(line, lists)
-        self._found = unify(line, shapes, numbers, self._local)
+        self.local = names_of_places(line, lists)
+        self._found = unify(line, shapes, numbers, self.local)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._found or (name in self._local and f"{name}.0" in self._found)
+        return name in self._found or (name in self.local and f"{name}.0" in self._found)
 
     def __getitem__(self, name: str) -> Size:
         return self.at(name, 0)
 
     def at(self, name: str, place: int) -> Size:
         """Return the size of a name at a place of the lists."""
-        return self._found[key_of(name, place, self._local)]
+        return self._found[key_of(name, place, self.local)]
 
     def names(self) -> list[str]:
         """Return the names whose sizes are known, and the same at all places."""

@@ -7,7 +7,13 @@ from torch import Tensor
 from custom_autograd import CheckError, Sample, check, custom_op
 
 
-@custom_op("checks::scaled_square", outputs=("out", "square"), hidden=("square",), reference=True)
+@custom_op(
+    "checks::scaled_square",
+    outputs=("out", "square"),
+    hidden=("square",),
+    reference=True,
+    shapes="x: n d, w: d -> out: n d, square: n d",
+)
 def scaled_square(x: Tensor, w: Tensor, k: float = 2.0) -> tuple[Tensor, Tensor]:
     square = x * x
     return k * square * w, square

@@ -38,6 +38,7 @@ from custom_autograd.verification.checks.saved import Saved
 from custom_autograd.verification.checks.saved_hooks import SavedHooks
 from custom_autograd.verification.checks.schema import Schema
 from custom_autograd.verification.checks.second_order import SecondOrder
+from custom_autograd.verification.checks.shapes import Shapes
 from custom_autograd.verification.checks.shared_inputs import SharedInputs
 from custom_autograd.verification.checks.side_effects import SideEffects
 from custom_autograd.verification.checks.sizes import Sizes
@@ -59,6 +60,7 @@ CHECKS: tuple[Check, ...] = (
     Kernels(),
     Parity(),
     Contract(),  # before what repeats one wrong shape for many sizes
+    Shapes(),
     Determinism(),
     ProcessState(),
     SpecialValues(),

@@ -129,6 +129,7 @@ def _run_check(
     if reason:
         yield None, Result(name, check.name, "all samples", "skipped", reason, code=check.code, seed=seed)
         return
+    check = check.among(case.target, [sample for _, sample in samples])
     for position, sample in representatives(samples, check.most_samples):
         label = label_of(sample, position)
         failed_first = [other for other in check.needs if (other, label) in findings]

@@ -1,0 +1,183 @@
+"""An op with a line of shapes has them, and computes of slices what the line claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import ShapeError
+from custom_autograd.core.samples import Sample
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.shapes.contract import numbers_of
+from custom_autograd.shapes.described import DescribedOp, described_op
+from custom_autograd.verification.harness.agreement import to_double, why_no_reference
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    skipped,
+)
+from custom_autograd.verification.harness.cut_calls import WholeCall, compare_slices
+from custom_autograd.verification.harness.line_agreement import find_other_metadata, find_other_shapes
+from custom_autograd.verification.harness.records import record_of
+from custom_autograd.verification.harness.sliced_calls import (
+    NamedFunction,
+    Outcome,
+    Part,
+    op_function,
+    reference_function,
+    run,
+    values_of,
+)
+from custom_autograd.verification.harness.slices import cut_dimensions, cuts_of
+from custom_autograd.verification.harness.targets import Target
+
+
+class Shapes(Check):
+    """Outputs against the line; then the op on slices along each dimension without brackets, and its gradients."""
+
+    name = "shapes"
+    code = "F17"
+    group = "values"
+    is_quick = True
+    purpose = "outputs have the dimensions of the line of shapes, and slices along those without brackets give slices"
+
+    def __init__(self, uncut: Sequence[str] = ()) -> None:
+        """Make the check; `uncut`: what no sample cuts."""
+        self._uncut = tuple(uncut)
+
+    def applies_to(self, target: Target) -> str | None:
+        """Return a reason unless the op has a line."""
+        record = record_of(target)
+        return NO_LINE if record is None or described_op(record) is None else None
+
+    def among(self, target: Target, samples: Sequence[Sample]) -> Check:
+        """Return the check that reports what none of the samples cuts."""
+        found: dict[str, bool] = {}
+        for sample in samples:
+            for name, is_cut in _cut_names(_record(target), sample).items():
+                found[name] = found.get(name, False) or is_cut
+        return Shapes([name for name, is_cut in found.items() if not is_cut])
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Return one finding per tensor that is not as its line says, else one per dimension."""
+        if any(tensor.layout != torch.strided for tensor in sample.tensors()):
+            raise NothingToCheckError("a tensor of the sample is not strided, and has no slices")
+        try:
+            yield from self._findings(target, sample)
+        except ShapeError as error:  # of the sample, or of a call in the backward of the op
+            yield failed(f"the line refuses the call: {error}")
+
+    def _findings(self, target: Target, sample: Sample) -> Iterator[Finding]:
+        record = _record(target)
+        described = _described(record)
+        problems = list(_find_problems(described, record, sample))
+        if problems:
+            yield from map(failed, problems)
+            return
+        found = [PASSED, *_compare(described, record, sample)]
+        yield from found
+        if why_no_reference(target) is None and not any(finding.status == "failed" for finding in found):
+            yield from _compare_reference(described, record, sample)
+        yield from self._find_uncut(record, sample)
+
+    def _find_uncut(self, record: OpRecord, sample: Sample) -> Iterator[Finding]:
+        for name in self._uncut:
+            if name in _cut_names(record, sample):
+                text = f"no sample cuts '{name}': its size is 0 or 1 in all of them; add one with 3 or more"
+                yield skipped(text, advice=text)
+
+
+def _record(target: Target) -> OpRecord:
+    return cast(OpRecord, record_of(target))
+
+
+def _described(record: OpRecord) -> DescribedOp:
+    return cast(DescribedOp, described_op(record))
+
+
+def _find_problems(described: DescribedOp, record: OpRecord, sample: Sample) -> list[str]:
+    """Return what outputs of a call as it is do not have of their line."""
+    values = values_of(record, sample)
+    line, sizes = described.line(values), described.sizes(values)
+    with torch.no_grad():
+        outcome = run(record, op_function(record), values, has_gradients=False)
+    shapes = list(find_other_shapes(line, sizes, outcome))
+    return shapes or list(find_other_metadata(described, record, values, outcome))
+
+
+def _compare(described: DescribedOp, record: OpRecord, sample: Sample) -> Iterator[Finding]:
+    """Yield one finding for each dimension that the call can be cut along."""
+    whole, reason = _whole(described, record, op_function(record), sample)
+    if reason:
+        yield skipped(f"gradients: {reason}")
+    for dimension in cut_dimensions(whole.line, whole.sizes, numbers_of(whole.line, record.declaration.schema)):
+        finding = compare_slices(whole, dimension)
+        if finding is not None:
+            yield finding
+
+
+def _compare_reference(described: DescribedOp, record: OpRecord, sample: Sample) -> Iterator[Finding]:
+    """Yield what the values of the reference do not have of the line."""
+    reference = reference_function(record)
+    assert reference is not None  # the target has one
+    whole, _ = _whole(described, record, reference, sample.map(Tensor.detach))
+    for problem in find_other_shapes(whole.line, whole.sizes, whole.outcome):
+        yield failed(f"the reference: {problem}")
+        return
+    for dimension in cut_dimensions(whole.line, whole.sizes, numbers_of(whole.line, record.declaration.schema)):
+        finding = compare_slices(whole, dimension)
+        if finding is not None and finding.status == "failed":
+            yield failed(f"the reference: {finding.message}", cause=finding.cause)
+
+
+def _whole(described: DescribedOp, record: OpRecord, function: NamedFunction, sample: Sample) -> tuple[WholeCall, str]:
+    """Return a call in float64, if the op takes it, and why its gradients are left out; empty if they are not."""
+    found = _in_double(record, function, sample)
+    values, outcome = values_of(record, found[0]), found[1]
+    cotangents: dict[Part, Tensor] = {
+        part: torch.randn_like(tensor, memory_format=torch.contiguous_format)
+        for part, tensor in outcome.results.items()
+        if tensor.requires_grad
+    }
+    line, sizes = described.line(values), described.sizes(values)
+    try:
+        gradients = outcome.gradients(cotangents)
+    except Exception as error:
+        refusal = find_refusal(error)
+        if refusal is None:
+            raise
+        return WholeCall(record, function, line, sizes, values, outcome, {}, {}), refusal
+    return WholeCall(record, function, line, sizes, values, outcome, cotangents, gradients), ""
+
+
+def _in_double(record: OpRecord, function: NamedFunction, sample: Sample) -> tuple[Sample, Outcome]:
+    """Return a sample and its outcome, in float64 unless the op refuses that."""
+    double = sample.map(lambda tensor: to_double(tensor.detach()).requires_grad_(tensor.requires_grad))
+    try:
+        return double, run(record, function, values_of(record, double))
+    except Exception:  # noqa: BLE001  # it takes the sample as it is, or raises again
+        return sample, run(record, function, values_of(record, sample))
+
+
+def _cut_names(record: OpRecord, sample: Sample) -> dict[str, bool]:
+    """Return the dimensions without brackets of a sample, and whether they are large enough to be cut."""
+    described, values = _described(record), values_of(record, sample)
+    try:
+        line, sizes = described.line(values), described.sizes(values)
+    except ShapeError:  # it is a finding of the sample
+        return {}
+    found: dict[str, bool] = {}
+    for dimension in cut_dimensions(line, sizes, numbers_of(line, record.declaration.schema)):
+        is_cut = any(cuts_of({0: dimension.size(sizes)}))
+        found[dimension.written] = found.get(dimension.written, False) or is_cut
+    return found
+
+
+NO_LINE = "no line says the dimensions of its tensors (shapes=, register_shapes)"
