@@ -49,6 +49,21 @@ def check_line(line: Line, schema: Schema) -> None:
         if any(dim.is_broadcast for dim in item.dims):
             raise LineMismatch(f"output '{item.name}' has a '#', and only inputs are broadcast")
     _check_known(line, schema)
+    _check_cuts(line, schema)
+
+
+def _check_cuts(line: Line, schema: Schema) -> None:
+    """Raise if a dimension is not in brackets, although no tensor can be cut along it."""
+    for name in numbers_of(line, schema):
+        if name not in line.along:
+            problem = f"the dimension '{name}' is an argument of the op, whose value is not that of a slice"
+            raise LineMismatch(problem, do=f"write [{name}]: it cannot be cut")
+    for item in (*line.inputs, *line.outputs):
+        names = [name for dim in item.dims for name in dim.names]
+        twice = next((name for name in names if names.count(name) > 1 and name not in line.along), None)
+        if twice is not None:
+            problem = f"'{item.name}' has the dimension '{twice}' twice: slices would be blocks on a diagonal"
+            raise LineMismatch(problem, do=f"write [{twice}]: it cannot be cut")
 
 
 def _check_names(what: str, items: Sequence[Item], valid: list[str], others: Iterable[str], line: Line) -> None:

@@ -12,6 +12,7 @@ from corpus.containers import CONTAINERS
 from corpus.contracts import CONTRACTS
 from corpus.correct import CORRECT
 from corpus.effects import EFFECTS
+from corpus.false_lines import FALSE_LINES
 from corpus.formulas import FORMULAS
 from corpus.incoming import INCOMING
 from corpus.keeping import KEEPING
@@ -48,4 +49,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *BRANCHES,
     *LEAVING,
     *EFFECTS,
+    *FALSE_LINES,
 )

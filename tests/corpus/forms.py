@@ -56,6 +56,7 @@ class Declared(ArgumentTree):
         inplace: the CPU kernel of the in-place variant.
         out: the CPU kernel of the out variant.
         parts: ops by name that its rules call as torch.ops.mutants.<name>; they are declared first.
+        shapes: the line of shapes.
     """
 
     schema: str | None
@@ -76,6 +77,7 @@ class Declared(ArgumentTree):
     non_differentiable: tuple[str, ...] = ()
     tags: tuple[torch.Tag, ...] = ()
     parts: Mapping[str, ArgumentTree] = field(default_factory=dict)
+    shapes: str | None = None
 
     def declare(self, name: str) -> object:
         """Declares it, and registers what there is."""
@@ -90,6 +92,7 @@ class Declared(ArgumentTree):
             non_differentiable=self.non_differentiable,
             tags=self.tags,
             reference=self.has_reference,
+            shapes=self.shapes,
         )
         if self.kernel is not None:
             op.register_kernel("cpu", self.kernel)

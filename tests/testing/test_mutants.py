@@ -19,7 +19,7 @@ CHECKS = """
     directional gradcheck linearity reference_gradients adjoint second_order complex reuse low_precision
     non_differentiable forward_mode fake symbolic vmap nesting opcheck compile recompilation export
     compiled_autograd compiled_transforms cache saved needs leaks saved_hooks autocast threads profiler subclasses
-    errors parity shared_inputs process_state side_effects
+    errors parity shared_inputs process_state side_effects shapes
 """
 FAMILIES = """
     sign; factor; missing term; transposed; missing reduction; wrong axis; wrong broadcast; off by one; tail;
@@ -32,7 +32,7 @@ FAMILIES = """
     recompiles on every int; tensor kept on ctx; reference cycle; subclass unwrapping;
     mode-dependent result; misaligned; channels last; conj view; incoming gradient misread; undefined gradient;
     gradient dtype; gradient shape; number of gradients; non-differentiable output; not linear;
-    variant of an op; side effect
+    variant of an op; side effect; false line
 """
 
 

@@ -114,13 +114,7 @@ class _Slicing:
         return {key: self._spot(item, key, tensor) for item, tensors in rows for key, tensor in tensors}
 
     def _spot(self, item: Item, key: Key, tensor: Tensor) -> Spot | None:
-        found = self._dimension.spots(item, tensor.shape, self._whole.sizes, key[1])
-        if len(found) > 1:
-            raise UncutError(
-                f"nothing can be cut: '{item.name}' has it twice, and a slice would be a block on its diagonal. "
-                f"Write [{self._dimension.written}], or another name for one of the two"
-            )
-        return found[0] if found else None
+        return self._dimension.find_spot(item, tensor.shape, self._whole.sizes, key[1])
 
     def _run(self, cut: Cut, index: int) -> dict[Part, Tensor]:
         """Return everything that is compared, of one slice."""

@@ -87,9 +87,9 @@ class CutDimension:
         assert self.index is not None
         return size[self.index]
 
-    def spots(self, item: Item, shape: Sequence[int], sizes: Sizes, position: int = 0) -> tuple[Spot, ...]:
-        """Return where a tensor has it: nowhere, or once; twice where the line has the name twice."""
-        return tuple(self._spots(place(item, shape), sizes, position))
+    def find_spot(self, item: Item, shape: Sequence[int], sizes: Sizes, position: int = 0) -> Spot | None:
+        """Return where a tensor has it, or None; it has it once (see shapes/contract.py)."""
+        return next(self._spots(place(item, shape), sizes, position), None)
 
     def _spots(self, placed: Iterable[tuple[Dim, Size | None]], sizes: Sizes, position: int) -> Iterator[Spot]:
         axis = 0
