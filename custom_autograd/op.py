@@ -92,7 +92,7 @@ def custom_op(
         inline: "reference": under `torch.compile` the reference takes the place of the op in the graph, so that the
             compiler can fuse it with its neighbours; gradients are those of the op's rules.
         checkpoint: whether `custom_autograd.checkpointing()` saves the op's outputs ("save") or runs the op again.
-        shapes: the dimensions of all tensors in one line, such as "x: *b [d], weight: [d] -> out: *b [d]"; see
+        shapes: the dimensions of all tensors in one line, such as `"x: *b [d], weight: [d] -> out: *b [d]"`; see
             `register_shapes`, which also takes a function.
         along: in place of `shapes`, where jaxtyping's annotations say the dimensions: those that the op computes along.
         dtypes: as in `register_shapes`.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from custom_autograd import __version__
-from custom_autograd.cli import bench, check, list_ops, mutate, native, new, report, show
+from custom_autograd.cli import bench, check, list_ops, mutate, native, new, report, shapes, show
 
 USAGE = 2
 
@@ -86,5 +86,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("native", native.PURPOSE, native.configure, native.run, takes_targets=False),
     Command("new", new.PURPOSE, new.configure, new.run, takes_targets=False),
     Command("report", report.PURPOSE, report.configure, report.run, takes_targets=False),
+    Command("shapes", shapes.PURPOSE, shapes.configure, shapes.run),
     Command("show", show.PURPOSE, show.configure, show.run),
 )

@@ -11,15 +11,14 @@ from torch import Tensor
 from custom_autograd.core.schema import Output, Schema
 from custom_autograd.shapes.described import DescribedOp
 from custom_autograd.shapes.notation import Line
-from custom_autograd.shapes.rule import DType
+from custom_autograd.shapes.rule import WIDE, DType
 from custom_autograd.values.tensors import tensors_in
-
-WIDE = "wide"
 
 
 def can_have_fake(schema: Schema) -> bool:
-    """Return True if lines can say all that an op returns: single tensors, which it allocates."""
-    return all(_is_new_tensor(output) for output in schema.outputs) and bool(schema.outputs)
+    """Return True if lines can say all that an op returns: single tensors, like one that it is always given."""
+    has_tensor = any(argument.type == "Tensor" for argument in schema.arguments)
+    return has_tensor and bool(schema.outputs) and all(map(_is_new_tensor, schema.outputs))
 
 
 def unknown_output(line: Line) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,8 +14,7 @@ DType: TypeAlias = torch.dtype | str
 """The dtype of an output: itself, the name of an input that has it or is it, or "wide": that of the first tensor, at
 least float32."""
 
-Maker: TypeAlias = Callable[..., Any]
-"""Makes an argument of a sample: (make, shape, sizes) -> its value (Any: a tensor, or a value of another type)."""
+WIDE = "wide"
 
 
 @dataclass(frozen=True, slots=True)

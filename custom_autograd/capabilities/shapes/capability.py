@@ -22,11 +22,9 @@ from custom_autograd.shapes.annotations import line_of_annotations
 from custom_autograd.shapes.contract import LineMismatch
 from custom_autograd.shapes.described import DescribedOp, described_op
 from custom_autograd.shapes.expressions import ExpressionError, names_in
-from custom_autograd.shapes.rule import ShapeOptions, Shapes
+from custom_autograd.shapes.rule import WIDE, ShapeOptions, Shapes
 
 F = TypeVar("F", bound=str | Callable[..., Any])
-
-WIDE = "wide"
 
 
 class ShapeNotation(Capability):

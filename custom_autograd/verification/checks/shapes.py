@@ -13,23 +13,19 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.contract import numbers_of
 from custom_autograd.shapes.described import DescribedOp, described_op
-from custom_autograd.verification.harness.agreement import to_double, why_no_reference
+from custom_autograd.verification.harness.agreement import why_no_reference
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
     Finding,
     NothingToCheckError,
     failed,
-    find_refusal,
     skipped,
 )
-from custom_autograd.verification.harness.cut_calls import WholeCall, compare_slices
+from custom_autograd.verification.harness.cut_calls import compare_slices
 from custom_autograd.verification.harness.line_agreement import find_other_metadata, find_other_shapes
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sliced_calls import (
-    NamedFunction,
-    Outcome,
-    Part,
     op_function,
     reference_function,
     run,
@@ -37,6 +33,7 @@ from custom_autograd.verification.harness.sliced_calls import (
 )
 from custom_autograd.verification.harness.slices import cut_dimensions, cuts_of
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.whole_calls import whole_call
 
 
 class Shapes(Check):
@@ -114,7 +111,7 @@ def _find_problems(described: DescribedOp, record: OpRecord, sample: Sample) -> 
 
 def _compare(described: DescribedOp, record: OpRecord, sample: Sample) -> Iterator[Finding]:
     """Yield one finding for each dimension that the call can be cut along."""
-    whole, reason = _whole(described, record, op_function(record), sample)
+    whole, reason = whole_call(described, record, op_function(record), sample)
     if reason:
         yield skipped(f"gradients: {reason}")
     for dimension in cut_dimensions(whole.line, whole.sizes, numbers_of(whole.line, record.declaration.schema)):
@@ -127,7 +124,7 @@ def _compare_reference(described: DescribedOp, record: OpRecord, sample: Sample)
     """Yield what the values of the reference do not have of the line."""
     reference = reference_function(record)
     assert reference is not None  # the target has one
-    whole, _ = _whole(described, record, reference, sample.map(Tensor.detach))
+    whole, _ = whole_call(described, record, reference, sample.map(Tensor.detach))
     for problem in find_other_shapes(whole.line, whole.sizes, whole.outcome):
         yield failed(f"the reference: {problem}")
         return
@@ -135,35 +132,6 @@ def _compare_reference(described: DescribedOp, record: OpRecord, sample: Sample)
         finding = compare_slices(whole, dimension)
         if finding is not None and finding.status == "failed":
             yield failed(f"the reference: {finding.message}", cause=finding.cause)
-
-
-def _whole(described: DescribedOp, record: OpRecord, function: NamedFunction, sample: Sample) -> tuple[WholeCall, str]:
-    """Return a call in float64, if the op takes it, and why its gradients are left out; empty if they are not."""
-    found = _in_double(record, function, sample)
-    values, outcome = values_of(record, found[0]), found[1]
-    cotangents: dict[Part, Tensor] = {
-        part: torch.randn_like(tensor, memory_format=torch.contiguous_format)
-        for part, tensor in outcome.results.items()
-        if tensor.requires_grad
-    }
-    line, sizes = described.line(values), described.sizes(values)
-    try:
-        gradients = outcome.gradients(cotangents)
-    except Exception as error:
-        refusal = find_refusal(error)
-        if refusal is None:
-            raise
-        return WholeCall(record, function, line, sizes, values, outcome, {}, {}), refusal
-    return WholeCall(record, function, line, sizes, values, outcome, cotangents, gradients), ""
-
-
-def _in_double(record: OpRecord, function: NamedFunction, sample: Sample) -> tuple[Sample, Outcome]:
-    """Return a sample and its outcome, in float64 unless the op refuses that."""
-    double = sample.map(lambda tensor: to_double(tensor.detach()).requires_grad_(tensor.requires_grad))
-    try:
-        return double, run(record, function, values_of(record, double))
-    except Exception:  # noqa: BLE001  # it takes the sample as it is, or raises again
-        return sample, run(record, function, values_of(record, sample))
 
 
 def _cut_names(record: OpRecord, sample: Sample) -> dict[str, bool]:

@@ -1,0 +1,45 @@
+"""One call of an op with a line of shapes, on the whole sample, with its gradients: what slices are compared with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.samples import Sample
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.shapes.described import DescribedOp
+from custom_autograd.verification.harness.agreement import to_double
+from custom_autograd.verification.harness.base import find_refusal
+from custom_autograd.verification.harness.cut_calls import WholeCall
+from custom_autograd.verification.harness.sliced_calls import NamedFunction, Outcome, Part, run, values_of
+
+
+def whole_call(
+    described: DescribedOp, record: OpRecord, function: NamedFunction, sample: Sample
+) -> tuple[WholeCall, str]:
+    """Return a call in float64, if the op takes it, and why its gradients are left out; empty if they are not."""
+    found = _in_double(record, function, sample)
+    values, outcome = values_of(record, found[0]), found[1]
+    cotangents: dict[Part, Tensor] = {
+        part: torch.randn_like(tensor, memory_format=torch.contiguous_format)
+        for part, tensor in outcome.results.items()
+        if tensor.requires_grad
+    }
+    line, sizes = described.line(values), described.sizes(values)
+    try:
+        gradients = outcome.gradients(cotangents)
+    except Exception as error:
+        refusal = find_refusal(error)
+        if refusal is None:
+            raise
+        return WholeCall(record, function, line, sizes, values, outcome, {}, {}), refusal
+    return WholeCall(record, function, line, sizes, values, outcome, cotangents, gradients), ""
+
+
+def _in_double(record: OpRecord, function: NamedFunction, sample: Sample) -> tuple[Sample, Outcome]:
+    """Return a sample and its outcome, in float64 unless the op refuses that."""
+    double = sample.map(lambda tensor: to_double(tensor.detach()).requires_grad_(tensor.requires_grad))
+    try:
+        return double, run(record, function, values_of(record, double))
+    except Exception:  # noqa: BLE001  # it takes the sample as it is, or raises again
+        return sample, run(record, function, values_of(record, sample))
