@@ -153,12 +153,10 @@ class LocalCalls:
     def _combine(self, rule: Combining, part: Slice, local: dict[str, Any]) -> dict[str, Any]:
         special = {"group": part.group, "index": part.index, "count": part.count, "start": part.start}
         special["size"] = part.size
-        if rule.arguments is not None:
-            given = {**local, **special}
-            local = {**local, **rule.arguments(**{name: given[name] for name in rule.taken})}
-        made = self._call(local)
-        given = {**local, **made, **special}
-        combined = rule.function(**{name: given[name] for name in rule.names})
+        given = {**local, **special}
+        own = {} if rule.arguments is None else rule.arguments(**{name: given[name] for name in rule.taken})
+        made = self._call({**local, **own})
+        combined = rule.function(**{name: {**given, **made}[name] for name in rule.names})
         return {**made, **self._named(rule, combined)}
 
     def _named(self, rule: Combining, combined: Any) -> dict[str, Any]:
