@@ -121,7 +121,7 @@ class _Unification:
         product, sizes = 1, []
         for factor in row.dim.factors:
             size = factor if isinstance(factor, int) else self._found.get(key_of(factor, row.place, self._local), 1)
-            assert isinstance(size, int)  # a group is not a factor
+            assert not isinstance(size, tuple)  # a group is not a factor
             product *= size
             if isinstance(factor, str) and key_of(factor, row.place, self._local) in self._found:
                 sizes.append(f"{factor} = {size}")
@@ -135,7 +135,7 @@ class _Unification:
             if known != rest:
                 raise row.mismatch(sizes, f"{known + plus} where it has {row.size}")
         elif rest < 0 or (rest != 0 if known == 0 else rest % known != 0):
-            several = f"a multiple of {known}" if not plus else f"{plus} or more"
+            several = str(plus) if known == 0 else f"{plus} or more" if plus else f"a multiple of {known}"
             raise row.mismatch(sizes, f"{several} where it has {row.size}")
         else:
             self._found[unknown[0]] = rest // known if known != 0 else 0

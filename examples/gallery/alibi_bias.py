@@ -31,7 +31,7 @@ def slopes(heads: int) -> list[float]:
 
 
 # Without tensors the dispatcher cannot know the device: the op goes where the argument named device says.
-@custom_op("gallery::alibi_bias", reference=True)
+@custom_op("gallery::alibi_bias", reference=True, shapes="-> output: [heads length length]", dtypes={"output": "dtype"})
 def alibi_bias(
     heads: int, length: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None
 ) -> Tensor:

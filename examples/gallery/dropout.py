@@ -54,7 +54,7 @@ def require_arguments(x: Tensor, p: float, seed: Tensor) -> None:
         raise ValueError(f"gallery::dropout: 'seed' must be one int64: torch.randint(2**62, ()); found {found}")
 
 
-@custom_op("gallery::dropout", outputs=("out",), reference=True)
+@custom_op("gallery::dropout", outputs=("out",), reference=True, shapes="x: [*b], seed: ... -> out: [*b]")
 def dropout(x: Tensor, p: float, seed: Tensor) -> Tensor:
     """Keeps each element with probability 1 - p, scaled by 1 / (1 - p), and zeroes the others."""
     require_arguments(x, p, seed)

@@ -60,7 +60,13 @@ def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 # As a reference it is differentiated through all its iterations; as a kernel it records none.
-@custom_op("gallery::fixed_point", outputs=("z",), reference=True)
+@custom_op(
+    "gallery::fixed_point",
+    outputs=("z",),
+    reference=True,
+    shapes="weight: *b [f f], drive: *b n [f] -> z: *b n [f]",
+    dtypes={"z": "drive"},
+)
 def fixed_point(weight: Tensor, drive: Tensor, tolerance: float = 0.0, limit: int = 1000) -> Tensor:
     """Solves z = tanh(weight · z + drive) for each row of drive."""
     check_arguments(weight, drive)
@@ -68,7 +74,12 @@ def fixed_point(weight: Tensor, drive: Tensor, tolerance: float = 0.0, limit: in
     return iterate(lambda z: torch.tanh(z @ matrix + constant), constant.tanh(), tolerance, limit).to(drive.dtype)
 
 
-@custom_op("gallery::linear_fixed_point", outputs=("v",))
+@custom_op(
+    "gallery::linear_fixed_point",
+    outputs=("v",),
+    shapes="weight: *b [f f], slope: *b n [f], source: *b n [f] -> v: *b n [f]",
+    dtypes={"v": "source"},
+)
 def linear_fixed_point(
     weight: Tensor, slope: Tensor, source: Tensor, tolerance: float = 0.0, limit: int = 1000
 ) -> Tensor:
@@ -137,7 +148,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     yield Sample(make(2, 2, low=5.0), make(1, 2), limit=1).raises(
         ConvergenceError, match="expected at most .* within 1"
     )
-    yield Sample(make(2, 3), make(1, 3)).raises(ValueError, match="expected a weight .* found .*.2, 3.")
+    yield Sample(make(2, 3), make(1, 3)).raises(ValueError, match="'weight' must be .* with f = 2")
 
 
 @linear_fixed_point.register_samples

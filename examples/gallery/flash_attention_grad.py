@@ -43,7 +43,16 @@ def flash_attention_grad(
     return gradients(scores, out_grad, q, k, v, lse, delta, scale_of(q, scale))
 
 
-@custom_op(BIAS_NAME, outputs=("bias_grad",), reference=True)
+@custom_op(
+    BIAS_NAME,
+    outputs=("bias_grad",),
+    reference=True,
+    shapes=(
+        "out_grad: [b (k g) m e], q: b (k g) m [f], k: b k [n] f, v: b k n e, bias: [*s], "
+        "lse: b (k g) m, delta: b (k g) m -> bias_grad: [*s]"
+    ),
+    dtypes={"bias_grad": "bias"},
+)
 def flash_attention_bias_grad(
     out_grad: Tensor,
     q: Tensor,
@@ -59,6 +68,14 @@ def flash_attention_bias_grad(
     check_grads(BIAS_NAME, out_grad, q, k, v, bias, lse, delta)
     _, grads = score_grads(scores_of(q, k, bias, scale, causal=causal), repeated(v, q), out_grad, lse, delta)
     return grads.sum_to_size(bias.shape).to(bias.dtype)
+
+
+# lse and delta are given: gradients of keys add up over queries, and those of queries over keys.
+@flash_attention_grad.register_shapes(dtypes={"q_grad": "q", "k_grad": "k", "v_grad": "v"})
+def _(causal):
+    m, n = ("[m]", "[n]") if causal else ("m", "n")
+    heads = f"out_grad: b (k g) {m} [e], q: b (k g) m [f], k: b k {n} [f], v: b k n [e], bias?: #b #(k g) #m #n"
+    return f"{heads}, lse: b (k g) m, delta: b (k g) m -> q_grad: b (k g) m f, k_grad: b k n f, v_grad: b k n e"
 
 
 SOURCE = Path(__file__).with_name("flash_attention.cpp")
@@ -126,7 +143,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     yield Sample(make(*rows, 3), make(*rows, 4), k, v, None, lse, make(*rows), 0.002, False)
     yield Sample(make(*rows, 3), make(*rows, 4), k, v, make(2, 1, 5), lse, make(*rows), 0.002, True)
     bad = Sample(make(*rows, 4), make(*rows, 4), k, v, None, lse, make(*rows), None, False)
-    yield bad.raises(ValueError, match="'out_grad' must have the shape of the output")
+    yield bad.raises(ValueError, match="'v' must be .b k n e. with e = 4")
 
 
 @flash_attention_bias_grad.register_samples

@@ -28,7 +28,17 @@ from custom_autograd.kernels import cpp_kernel
 NAME = "gallery::flash_attention_varlen"
 
 
-@custom_op(NAME, outputs=("out", "lse"), hidden=("lse",), reference=True)
+@custom_op(
+    NAME,
+    outputs=("out", "lse"),
+    hidden=("lse",),
+    reference=True,
+    shapes=(
+        "q: [m] (k g) [f], k: [n] k [f], v: [n] k [e], cu_seqlens_q: [s], cu_seqlens_k: [s]"
+        " -> out: [m] (k g) [e], lse: (k g) [m]"
+    ),
+    dtypes={"lse": "wide"},
+)
 def flash_attention_varlen(
     q: Tensor,
     k: Tensor,

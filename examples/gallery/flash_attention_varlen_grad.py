@@ -62,7 +62,17 @@ def packed_scores(q, k, cu_seqlens_q, cu_seqlens_k, scale, causal) -> Tensor:
     return scores_of(*packed(q, k), None, scale, causal=False).masked_fill(~seen, -torch.inf)
 
 
-@custom_op(NAME, outputs=("q_grad", "k_grad", "v_grad"), reference=True)
+@custom_op(
+    NAME,
+    outputs=("q_grad", "k_grad", "v_grad"),
+    reference=True,
+    shapes=(
+        "out_grad: [m] (k g) [e], q: [m] (k g) [f], k: [n] k [f], v: [n] k [e], cu_seqlens_q: [s], "
+        "cu_seqlens_k: [s], lse: (k g) [m], delta: (k g) [m] -> q_grad: m (k g) f, k_grad: n k f, "
+        "v_grad: n k e"
+    ),
+    dtypes={"q_grad": "q", "k_grad": "k", "v_grad": "v"},
+)
 def flash_attention_varlen_grad(
     out_grad: Tensor,
     q: Tensor,

@@ -34,7 +34,15 @@ def check_inputs(x: Tensor, residual: Tensor, weight: Tensor) -> None:
         raise ValueError(f"{NAME}: 'weight' must be ({x.shape[-1]},), the features of 'x', and real, found {found}")
 
 
-@custom_op(NAME, mutates_args=("residual",), outputs=("out", "rstd"), hidden=("rstd",), reference=True)
+@custom_op(
+    NAME,
+    mutates_args=("residual",),
+    outputs=("out", "rstd"),
+    hidden=("rstd",),
+    reference=True,
+    shapes="x: *b [d], residual: *b [d], weight: [d] -> out: *b [d], rstd: *b 1",
+    dtypes={"rstd": "wide"},
+)
 def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
     """Adds x to residual, and returns the sum normalised."""
     check_inputs(x, residual, weight)
@@ -46,7 +54,16 @@ def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float =
 
 # One gradient for x and for the residual before the call, and that of weight, in one pass. With g = out_grad · weight:
 #     input_grad_i = residual_grad_i + rstd g_i - rstd³ residual_i / features · (Σ_j g_j residual_j + rstd_grad)
-@custom_op("gallery::fused_add_rms_norm_grad", outputs=("input_grad", "weight_grad"), reference=True)
+@custom_op(
+    "gallery::fused_add_rms_norm_grad",
+    outputs=("input_grad", "weight_grad"),
+    reference=True,
+    shapes=(
+        "out_grad: *b [d], residual_grad: *b [d], residual: *b [d], weight: [d], rstd: *b 1, "
+        "rstd_grad: *b 1 -> input_grad: *b [d], weight_grad: [d]"
+    ),
+    dtypes={"input_grad": "residual", "weight_grad": "weight"},
+)
 def fused_add_rms_norm_grad(
     out_grad: Tensor, residual_grad: Tensor, residual: Tensor, weight: Tensor, rstd: Tensor, rstd_grad: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -134,7 +151,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     for shape in ((4, 8), (2, 3, 19), (5,), (0, 8)):  # 19: no whole vectors
         yield Sample(make(*shape), make(*shape), make(shape[-1]), eps=1e-3)
     residual = make(4, 8, requires_grad=False)  # of a leaf that requires grad the mutation itself is refused
-    yield Sample(make(8), residual, make(8)).raises(ValueError, match="'x' and 'residual' must have one dtype")
+    yield Sample(make(8), residual, make(8)).raises(ValueError, match="'residual' must be")
     yield Sample(make(4, 8), residual, make(7)).raises(ValueError, match="'weight' must be")
 
 

@@ -18,13 +18,13 @@ from custom_autograd import Sample, custom_op
 
 
 # aliases= lets a kernel return its argument: without it an op may not, and would have to copy x to do nothing.
-@custom_op("gallery::scale_grad", outputs=("out",), aliases={"out": "x"})
+@custom_op("gallery::scale_grad", outputs=("out",), aliases={"out": "x"}, shapes="x: *b -> out: *b")
 def scale_grad(x: Tensor, scale: float) -> Tensor:
     """Returns x, and multiplies its gradient by scale."""
     return x
 
 
-@custom_op("gallery::reverse_grad", outputs=("out",), aliases={"out": "x"})
+@custom_op("gallery::reverse_grad", outputs=("out",), aliases={"out": "x"}, shapes="x: *b -> out: *b")
 def reverse_grad(x: Tensor, strength: float = 1.0) -> Tensor:
     """Returns x, and reverses its gradient: what comes before learns to mislead what comes after."""
     return x

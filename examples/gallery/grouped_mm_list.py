@@ -17,7 +17,7 @@ from torch import Tensor
 from custom_autograd import Sample, custom_op
 
 
-@custom_op("gallery::grouped_mm_list", reference=True)
+@custom_op("gallery::grouped_mm_list", reference=True, shapes="a: r d, b: d c -> output: r c")
 def grouped_mm_list(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
     """Each matrix of a times the matrix of b in the same place."""
     check(a, b)
@@ -64,7 +64,7 @@ for device_type in ("cpu", "cuda"):
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     yield Sample([make(2, 3), make(0, 4), make(5, 1)], [make(3, 4), make(4, 2), make(1, 3)])  # a pair without rows
     yield Sample([make(2, 0)], [make(0, 3)])  # a sum over nothing is zero
-    yield Sample([make(2, 3)], [make(4, 2)]).raises(ValueError, match=r"'a\[0\]' and 'b\[0\]' have no product")
+    yield Sample([make(2, 3)], [make(4, 2)]).raises(ValueError, match="'b' must be .d c. with d = 3")
     yield Sample([make(2, 3)], [make(3, 2), make(3, 2)]).raises(ValueError, match="'a' has 1 matrices and 'b' has 2")
 
 

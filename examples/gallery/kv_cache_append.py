@@ -61,7 +61,11 @@ def starts(keys: Tensor, positions: Tensor | None, position: int) -> Tensor:
 
 
 @custom_op(
-    "gallery::kv_cache_append", mutates_args=CACHES, non_differentiable=(*CACHES, "keys", "values"), reference=True
+    "gallery::kv_cache_append",
+    mutates_args=CACHES,
+    non_differentiable=(*CACHES, "keys", "values"),
+    reference=True,
+    shapes="key_cache: b h [l] d, value_cache: b j [l] e, keys: b h [t] d, values: b j [t] e, positions?: b ->",
 )
 def kv_cache_append(
     key_cache: Tensor,
@@ -143,7 +147,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     late = Sample(cache(4), cache(4), make(2, 3, 2, 4), make(2, 3, 2, 4), integers([0, 4]))
     yield late.raises(RuntimeError, match="row 1 of the batch: 2 tokens from position 4 do not fit a cache of length 5")
     wrong = Sample(cache(4), cache(4), make(2, 3, 2, 3), make(2, 3, 2, 4))
-    yield wrong.raises(ValueError, match="'keys' do not fit 'key_cache'")
+    yield wrong.raises(ValueError, match="'keys' must be .b h t d. with d = 4")
 
 
 if __name__ == "__main__":

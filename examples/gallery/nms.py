@@ -40,7 +40,13 @@ def in_order(boxes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     return order, boxes[order].to(wide)
 
 
-@custom_op("gallery::nms", outputs=("kept",), reference=True)
+@custom_op(
+    "gallery::nms",
+    outputs=("kept",),
+    reference=True,
+    shapes="boxes: [n] 4, scores: [n] -> kept: _",
+    dtypes={"kept": torch.int64},
+)
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     """The indices of the boxes that are kept."""
     order, rest = in_order(boxes, scores)

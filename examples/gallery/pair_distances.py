@@ -46,7 +46,12 @@ def points_and_inverse(positions: Tensor, cell: Tensor | None) -> tuple[Tensor, 
     return (positions, None) if cell is None else (torch.cat((positions, cell)), inverse_of(cell))
 
 
-@custom_op("gallery::pair_distances", outputs=("distances",), reference=True)
+@custom_op(
+    "gallery::pair_distances",
+    outputs=("distances",),
+    reference=True,
+    shapes="positions: [a] 3, pairs: p 2, cell?: 3 3 -> distances: p",
+)
 def pair_distances(positions: Tensor, pairs: Tensor, cell: Tensor | None = None) -> Tensor:
     """The distance of each pair."""
     check_arguments(positions, pairs, cell)
@@ -135,7 +140,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
         Exception, match="pair 1 is .3, 1., expected two indices .* in .0, 2.|index out of"
     )
     yield Sample(make(4, 3), pairs - 1).raises(Exception, match="pair 0 is .-1, 0.|index out of")
-    yield Sample(make(4, 2), pairs).raises(ValueError, match="'positions' must be .atoms, 3., found")
+    yield Sample(make(4, 2), pairs).raises(ValueError, match="'positions' must be .a 3.")
     yield Sample(make(4, 3), pairs.int()).raises(ValueError, match="'pairs' must be .pairs, 2., int64, found")
 
 

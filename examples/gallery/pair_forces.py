@@ -90,6 +90,20 @@ def pair_forces_grad(
     return along.to(points.dtype), scatter(turned, points.shape[0], pairs, shift).to(points.dtype)
 
 
+# With a cell the last three points are its rows.
+@pair_forces.register_shapes(dtypes={"points_grad": "points"})
+def _(inverse):
+    a = "[a]" if inverse is None else "[a+3]"
+    return f"pull: p, points: {a} 3, pairs: p 2, inverse?: 3 3 -> points_grad: {a} 3"
+
+
+@pair_forces_grad.register_shapes(dtypes={"pull_grad": "points", "points_grad": "points"})
+def _(inverse):
+    a = "[a]" if inverse is None else "[a+3]"
+    points = f"direction: {a} 3, pull: p, points: {a} 3, pairs: p 2, inverse?: 3 3"
+    return f"{points} -> pull_grad: p, points_grad: {a} 3"
+
+
 # The C++ takes what the ops take; where it cannot be built, the references above run, after a warning.
 SOURCE = Path(__file__).with_name("pair_distances.cpp")
 pair_forces_cpp = cpp_kernel(SOURCE, "pair_forces")
@@ -126,7 +140,7 @@ def calls(make: Callable[..., Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor,
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     yield from (Sample(*call) for call in calls(make))
     (_, *others), *_ = calls(make)
-    yield Sample(make(4), *others).raises(Exception, match="'pull' must")
+    yield Sample(make(4), *others).raises(Exception, match="'pairs' must be .p 2. with p = 4")
 
 
 @pair_forces_grad.register_samples

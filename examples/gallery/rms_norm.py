@@ -26,7 +26,14 @@ def check_weight(op: str, x: Tensor, weight: Tensor) -> None:
         raise ValueError(f"{op}: 'weight' must be floating-point (features,) for 'x' (..., features); found {found}")
 
 
-@custom_op("gallery::rms_norm", outputs=("out", "rstd"), hidden=("rstd",), reference=True)
+@custom_op(
+    "gallery::rms_norm",
+    outputs=("out", "rstd"),
+    hidden=("rstd",),
+    reference=True,
+    shapes="x: *b [d], weight: [d] -> out: *b [d], rstd: *b 1",
+    dtypes={"rstd": "wide"},
+)
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
     """Root-mean-square normalisation over the last dimension."""
     check_weight("gallery::rms_norm", x, weight)
@@ -40,7 +47,15 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tens
 #
 # With g = out_grad · weight and drstd/dx_i = -rstd³ x_i / features:
 #     x_grad_i = rstd g_i  -  rstd³ x_i / features · (Σ_j g_j x_j + rstd_grad)
-@custom_op("gallery::rms_norm_grad", outputs=("x_grad", "weight_grad"), reference=True)
+@custom_op(
+    "gallery::rms_norm_grad",
+    outputs=("x_grad", "weight_grad"),
+    reference=True,
+    shapes=(
+        "out_grad: *b [d], x: *b [d], weight: [d], rstd: *b 1, rstd_grad: *b 1 -> x_grad: *b [d], weight_grad: [d]"
+    ),
+    dtypes={"x_grad": "x", "weight_grad": "weight"},
+)
 def rms_norm_grad(
     out_grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, rstd_grad: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,9 @@ def tables(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return cos.to(wide).contiguous(), sin.to(wide).contiguous()
 
 
-@custom_op("gallery::rope", outputs=("out",), reference=True)
+@custom_op(
+    "gallery::rope", outputs=("out",), reference=True, shapes="x: *b p (2 h), cos: p h, sin: p h -> out: *b p (2 h)"
+)
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates each pair of features by the angle of its position."""
     cos, sin = tables(x, cos, sin)
@@ -42,7 +44,12 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 # A table of angles is a constant here: its gradient needs x as it was before, which an op in place does not keep.
-@custom_op("gallery::rope_", mutates_args=("x",), non_differentiable=("cos", "sin"))
+@custom_op(
+    "gallery::rope_",
+    mutates_args=("x",),
+    non_differentiable=("cos", "sin"),
+    shapes="x: *b p (2 h), cos: p h, sin: p h ->",
+)
 def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotates each pair of features by the angle of its position, in place."""
     x.copy_(rope(x, cos, sin))  # any device but the CPU: the kernel above, then a copy

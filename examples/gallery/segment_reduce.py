@@ -41,6 +41,11 @@ def segment_reduce(x: Tensor, offsets: Tensor, reduce: Literal["sum", "mean", "m
     return torch.cat((x, x.new_full((1, *shape[1:]), -torch.inf))).gather(0, argmax), argmax
 
 
+@segment_reduce.register_shapes(dtypes={"argmax": torch.int64})
+def _(reduce):
+    return f"x: [r] *c, offsets: [s+1] -> out: [s] *c, argmax: {'s *c' if reduce == 'max' else '0'}"
+
+
 @segment_reduce.register_kernel("cpu", name="cpp", layouts="contiguous")
 def segment_reduce_cpp(x, offsets, reduce) -> tuple[Tensor, Tensor]:
     """C++: a segment's rows are reduced in registers, and threads share out rows."""

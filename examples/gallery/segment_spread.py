@@ -33,7 +33,7 @@ def lengths(offsets: Tensor, dims: int) -> Tensor:
 
 
 # As an op of its own the C++ stays differentiable: its derivatives are those of the reference.
-@custom_op("gallery::segment_spread", reference=True)
+@custom_op("gallery::segment_spread", reference=True, shapes="x: [s] *c, offsets: [s+1] -> output: [rows] *c")
 def segment_spread(x: Tensor, offsets: Tensor, rows: int, mean: bool = False) -> Tensor:
     """The row of each segment, divided by how many rows the segment has where mean is set, at each of these rows."""
     segment_spread_fake(x, offsets, rows, mean)

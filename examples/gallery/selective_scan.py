@@ -44,8 +44,23 @@ def selective_scan(
     return (y if z is None else y * F.silu(z.to(wide))).to(u.dtype).contiguous(), h[:, :, -1].contiguous()
 
 
+@selective_scan.register_shapes(dtypes={"last_state": "wide"})
+def _(D):
+    s = "s" if D is None else "[s]"  # the states add up, and D u is added once
+    given = "D?: c, z?: b c l, delta_bias?: c, initial_state?: b c s"
+    return f"u: b c [l], delta: b c l, A: c {s}, B: b s l, C: b s l, {given} -> out: b c l, last_state: b c s"
+
+
 # All gradients come from one pass back in time. As an op of its own its C++ stays differentiable, by this reference.
-@custom_op("gallery::selective_scan_grad", outputs=("grads",), reference=True)
+@custom_op(
+    "gallery::selective_scan_grad",
+    outputs=("grads",),
+    reference=True,
+    shapes=(
+        "out_grad: [b c l], last_state_grad: b c [s], u: b c l, delta: b c l, A: c s, B: b s l, "
+        "C: b s l, D?: c, z?: b c l, delta_bias?: c, initial_state?: b c s -> grads: ..."
+    ),
+)
 def selective_scan_grad(
     out_grad: Tensor,
     last_state_grad: Tensor,
@@ -125,7 +140,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     own = {"D": make(2), "z": make(1, 2, 3), "delta_bias": make(2), "initial_state": make(1, 2, 2)}
     yield Sample(*make_inputs(make, 1, 2, 3, 2), **own, delta_softplus=True)
     yield Sample(*make_inputs(make, 1, 2, 0, 2), initial_state=make(1, 2, 2))  # no steps: the state stays
-    yield Sample(*make_inputs(make, 1, 2, 3, 2), D=make(3)).raises(ValueError, match=r"'D' must have the shape \(2\)")
+    yield Sample(*make_inputs(make, 1, 2, 3, 2), D=make(3)).raises(ValueError, match="'D' must be .c. with c = 2")
     u, *others = make_inputs(make, 1, 2, 3, 2)
     yield Sample(u.half(), *others).raises(TypeError, match="'delta' must have the dtype of 'u'")
 

@@ -57,6 +57,18 @@ def cross_entropy_grad(
     return softmax.scatter_add(1, labels.where(kept, 0).unsqueeze(1), at_labels).to(logits.dtype)
 
 
+@softmax_cross_entropy.register_shapes(dtypes={"loss": "wide", "lse": "wide"})
+def _(reduction):
+    n, loss = "[n]" if reduction == "mean" else "n", "n" if reduction == "none" else ""
+    return f"logits: {n} [c], labels: n -> loss: {loss}, lse: n"
+
+
+@cross_entropy_grad.register_shapes(dtypes={"logits_grad": "logits"})
+def _(reduction):
+    n, loss = "[n]" if reduction == "mean" else "n", "n" if reduction == "none" else ""
+    return f"grad_loss: {loss}, grad_lse?: n, logits: {n} [c], labels: n, lse: n -> logits_grad: n [c]"
+
+
 SOURCE = Path(__file__).with_suffix(".cpp")
 REDUCTIONS = ("mean", "sum", "none")  # as the C++ numbers them
 forward_cpp, backward_cpp = cpp_kernel(SOURCE, "cross_entropy"), cpp_kernel(SOURCE, "cross_entropy_grad")

@@ -34,7 +34,14 @@ def check_k(shape: torch.Size, k: int) -> None:
         raise RuntimeError(f"gallery::top_k: 'k' must be from 0 to {found}")
 
 
-@custom_op("gallery::sort", outputs=("values", "indices"), non_differentiable=("indices",), reference=True)
+@custom_op(
+    "gallery::sort",
+    outputs=("values", "indices"),
+    non_differentiable=("indices",),
+    reference=True,
+    shapes="x: *b [n] -> values: *b [n], indices: *b [n]",
+    dtypes={"indices": torch.int64},
+)
 def sort(x: Tensor, descending: bool = False) -> tuple[Tensor, Tensor]:
     """The numbers of each row in order, and their positions in the row."""
     check_row("sort", x.shape)
@@ -42,7 +49,14 @@ def sort(x: Tensor, descending: bool = False) -> tuple[Tensor, Tensor]:
     return values, indices
 
 
-@custom_op("gallery::top_k", outputs=("values", "indices"), non_differentiable=("indices",), reference=True)
+@custom_op(
+    "gallery::top_k",
+    outputs=("values", "indices"),
+    non_differentiable=("indices",),
+    reference=True,
+    shapes="x: *b [n] -> values: *b [k], indices: *b [k]",
+    dtypes={"indices": torch.int64},
+)
 def top_k(x: Tensor, k: int, largest: bool = True) -> tuple[Tensor, Tensor]:
     """The k largest or smallest numbers of each row, the first of them first, and their positions in the row."""
     check_k(x.shape, k)

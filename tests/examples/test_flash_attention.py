@@ -10,6 +10,7 @@ from expecttest import assert_expected_inline
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from custom_autograd.core.errors import ShapeError
 from gallery_values import (
     BUDGETS,
     assert_near,
@@ -242,21 +243,21 @@ def test_arguments_that_do_not_fit() -> None:
     )  # fmt: skip
     messages = []
     for change in changes:
-        with pytest.raises(ValueError, match="gallery::flash_attention") as error:
+        with pytest.raises(ShapeError, match="gallery::flash_attention") as error:
             flash.flash_attention(**{name: torch.zeros(shape) for name, shape in (good | change).items()})
-        messages.append(str(error.value).partition("; found")[0])
+        messages.append(f"{error.value.problem}: {error.value.expected}")
 
     assert_expected_inline(
         "\n".join(messages),
         """\
-gallery::flash_attention: 'q', 'k' and 'v' must be (batch, heads, length, features)
-gallery::flash_attention: 'k' must have as many features as 'q'
-gallery::flash_attention: 'k' and 'v' may differ in their last dimension only
-gallery::flash_attention: 'k' must have the batch of 'q'
-gallery::flash_attention: the number of heads of 'k' must divide that of 'q'
-gallery::flash_attention: the number of heads of 'k' must divide that of 'q'
-gallery::flash_attention: 'bias' must broadcast to (batch, heads, queries, keys)
-gallery::flash_attention: 'bias' must have at most 4 dimensions""",
+'q' must be (b (k g) m f): 4 dimensions
+'k' must be (b k n f) with f = 8: f = 8, as in 'q'
+'v' must be (b k n e) with n = 5: n = 5, as in 'k'
+'k' must be (b k n f) with b = 2: b = 2, as in 'q'
+'q' must be (b (k g) m f) with k = 2: a multiple of 2 where it has 3
+'q' must be (b (k g) m f) with k = 0: 0 where it has 4
+'bias' must be (#b #(k g) #m #n) with m = 3: m = 3, or 1
+'bias' must be (#b #(k g) #m #n): 0 to 4 dimensions""",
     )
 
 

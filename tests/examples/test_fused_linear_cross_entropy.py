@@ -168,7 +168,7 @@ def test_label_out_of_range(label: int) -> None:
 )
 def test_shapes_that_do_not_fit(shapes: tuple[tuple[int, ...], ...]) -> None:
     x, weight, labels, *bias = (torch.zeros(shape) for shape in shapes)
-    with pytest.raises(ValueError, match=r"expected 'x' \(rows, features\), 'weight' \(classes, features\)"):
+    with pytest.raises(ValueError, match=r"'(x|weight|labels|bias)' must be \("):
         fused.fused_linear_cross_entropy(x, weight, labels.long(), *bias)
 
 

@@ -123,7 +123,7 @@ def test_offsets_that_are_no_offsets(kernel, ends: list[int]) -> None:
     "b", [torch.ones(2, 3, 5), torch.ones(3, 2, 5), torch.ones(2, 2, 5).double(), torch.ones(2, 5)], ids=str
 )
 def test_arguments_that_do_not_fit(b: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"expected 'a' \(rows, depth\), 'b' \(groups, depth, columns\)"):
+    with pytest.raises(ValueError, match=r"'(b|offsets)' must be \(|expected 'a' \(rows, depth\), 'b'"):
         grouped.grouped_mm(torch.ones(3, 2), b, torch.tensor([1, 3]))
 
 
@@ -163,7 +163,7 @@ def test_compiled_lists() -> None:
 
 
 def test_a_pair_without_a_product() -> None:
-    with pytest.raises(ValueError, match=r"'a\[1\]' and 'b\[1\]' have no product: \(2, 3\) torch.float32 and \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"'b' must be \(d c\) with d = 3"):
         listed.grouped_mm_list([torch.ones(1, 1), torch.ones(2, 3)], [torch.ones(1, 1), torch.ones(2, 3)])
 
 

@@ -170,11 +170,11 @@ def test_caches_that_interleave_are_written(dim: int, kernel: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({2: torch.ones(2, 3, 7, 7)}, "'keys' do not fit 'key_cache'"),
+        ({2: torch.ones(2, 3, 7, 7)}, r"'values' must be \(b j t e\) with t = 7"),
         ({2: torch.ones(2, 3, 4, 7).double()}, "'keys' do not fit 'key_cache'"),
-        ({3: torch.ones(2, 2, 4, 8)}, "'values' do not fit 'value_cache'"),
-        ({3: torch.ones(2, 3, 3, 8)}, "keys and values differ in tokens"),
-        ({4: torch.tensor([1])}, r"expected 'positions' \(2,\), int64; found \(1,\) torch.int64"),
+        ({3: torch.ones(2, 2, 4, 8)}, r"'values' must be \(b j t e\) with j = 3"),
+        ({3: torch.ones(2, 3, 3, 8)}, r"'values' must be \(b j t e\) with t = 4"),
+        ({4: torch.tensor([1])}, r"'positions' must be \(b\) with b = 2"),
     ],
     ids=["too many", "dtype", "heads", "tokens", "positions"],
 )

@@ -136,10 +136,10 @@ def test_boxes_get_no_gradient_from_the_indices() -> None:
 @pytest.mark.parametrize(
     ("boxes", "scores", "message"),
     [
-        ((5, 3), (5,), r"gallery::nms: 'boxes' must be \(n, 4\), found \(5, 3\)"),
-        ((4,), (4,), r"'boxes' must be \(n, 4\), found \(4,\)"),
-        ((5, 4), (4,), r"'scores' must be \(5,\), one per box, found \(4,\)"),
-        ((5, 4), (5, 1), r"'scores' must be \(5,\), one per box, found \(5, 1\)"),
+        ((5, 3), (5,), r"gallery::nms: 'boxes' must be \(n 4\)"),
+        ((4,), (4,), r"'boxes' must be \(n 4\)"),
+        ((5, 4), (4,), r"'scores' must be \(n\) with n = 5"),
+        ((5, 4), (5, 1), r"'scores' must be \(n\)"),
     ],
     ids=str,
 )

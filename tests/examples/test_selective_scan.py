@@ -210,10 +210,10 @@ def test_triton_interpreted(is_full: bool, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("u", torch.ones(2, 3), r"'u' must have the shape \(batch, channels, length\), not \(2, 3\)"),
-        ("B", torch.ones(1, 2, 4), r"'B' must have the shape \(1, 2, 3\), not \(1, 2, 4\)"),
-        ("A", torch.ones(3, 2), r"'A' must have the shape \(2, state\), not \(3, 2\)"),
-        ("initial_state", torch.ones(1, 2, 9), r"'initial_state' must have the shape \(1, 2, 2\)"),
+        ("u", torch.ones(2, 3), r"'u' must be \(b c l\)"),
+        ("B", torch.ones(1, 2, 4), r"'B' must be \(b s l\) with l = 3"),
+        ("A", torch.ones(3, 2), r"'A' must be \(c s\) with c = 2"),
+        ("initial_state", torch.ones(1, 2, 9), r"'initial_state' must be \(b c s\) with s = 2"),
         ("A", torch.ones(2, 2) + 1j, "'A' must have a floating-point dtype, not torch.complex64"),
         ("D", torch.ones(2) + 1j, "'D' must have a floating-point dtype, not torch.complex64"),
         ("C", torch.ones(1, 2, 3, dtype=torch.int32), "'C' must have the dtype of 'u', torch.float32, not torch.int32"),

@@ -134,7 +134,7 @@ def test_a_number_has_no_dimension_to_sort(op, kernel) -> None:
     with (
         sort.use_kernel(kernel),
         top_k.use_kernel(kernel),
-        pytest.raises(RuntimeError, match="'x' must have a dimension to"),
+        pytest.raises(ValueError, match=r"'x' must be \(\*b n\)"),
     ):
         op(torch.tensor(1.0))
 
@@ -147,5 +147,5 @@ def test_samples_without_a_dimension_are_not_sorted_across_the_batch(op) -> None
 
 @pytest.mark.parametrize("op", [sort, partial(top_k, k=1)], ids=["sort", "top_k"])
 def test_a_number_is_refused_in_a_graph(op) -> None:
-    with pytest.raises(RuntimeError, match="'x' must have a dimension to"):
+    with pytest.raises(RuntimeError, match=r"'x' must be \(\*b n\)"):
         torch.compile(op, fullgraph=True, backend="aot_eager")(torch.tensor(1.0))

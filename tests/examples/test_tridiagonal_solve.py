@@ -115,7 +115,7 @@ def test_zero_pivot_in_pytorch() -> None:
 @pytest.mark.parametrize(
     ("lower", "message"),
     [
-        (torch.ones(3), r"'lower' is torch.float32 \(3,\), 'rhs' torch.float32 \(2, 2\)"),
+        (torch.ones(3), r"'diagonal' must be \(\*b n\) with b = \(\)"),
         (torch.ones(2, 2).double(), r"'lower' is torch.float64 \(2, 2\), 'rhs' torch.float32"),
     ],
     ids=["shape", "dtype"],
