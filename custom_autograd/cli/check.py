@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from custom_autograd.cli import report_options
-from custom_autograd.cli.options import dtype_of, names_of, processes_of, shard_of
+from custom_autograd.cli import ranks, report_options
+from custom_autograd.cli.options import dtype_of, names_of, processes_of, ranks_of, shard_of
 from custom_autograd.cli.selected_ops import SelectedOp, cases_of, results_without_samples, select_ops
 
 if TYPE_CHECKING:
@@ -29,6 +29,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="I/N",
         type=shard_of,
         help="check one of N shards of the ops, with I from 1 to N; custom-autograd report joins their JSON",
+    )
+    parser.add_argument(
+        "--ranks",
+        metavar="N",
+        type=ranks_of,
+        help="run the check sharding alone, on N processes with real collectives (gloo, or NCCL with --device cuda)",
     )
     report_options.configure(parser)
     parser.add_argument(
@@ -54,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     from custom_autograd.verification.report import Report  # imports torch
 
     _empty_document(arguments)
-    checks = select_checks(None if arguments.checks is None else names_of(arguments.checks))
+    names = None if arguments.checks is None else names_of(arguments.checks)
+    checks = select_checks(names if arguments.ranks is None else ["sharding"])
     ops = select_ops(arguments.targets)
     own = [op for op in ops if arguments.shard is None or arguments.shard.holds(op.target.name)]
     cases = cases_of(own, arguments)
@@ -114,6 +121,8 @@ def _verify(
     advance: "Callable[[Result], None] | None",
 ) -> "tuple[Report, bool]":
     """Return the report, and whether it is complete."""
+    if arguments.ranks is not None:
+        return ranks.verify(arguments, ops, advance)
     if arguments.processes:  # tensors and rules do not travel: each process makes its own
         return _verify_in_processes(arguments, ops, checks, advance)
     return _verify_here(arguments, cases, checks, advance)

@@ -50,6 +50,17 @@ def device_of(name: str) -> "torch.device":
     return device
 
 
+def ranks_of(text: str) -> int:
+    """Return a number of ranks.
+
+    Raises:
+        ArgumentTypeError: if the text is not one.
+    """
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"a number of ranks is 2 or more, not {text!r}")
+    return int(text)
+
+
 def processes_of(text: str) -> int:
     """Return a number of processes; 0 means none besides this one.
 

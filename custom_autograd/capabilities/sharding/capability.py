@@ -17,7 +17,7 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.capabilities.sharding.combining import Combining
 from custom_autograd.capabilities.sharding.local_calls import LocalCalls, placed_in
 from custom_autograd.capabilities.sharding.rows import replicated
-from custom_autograd.capabilities.sharding.strategies import can_have_strategies, key_of, rule_of
+from custom_autograd.capabilities.sharding.strategies import can_have_strategies, has_unknown_outputs, key_of, rule_of
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
@@ -50,7 +50,7 @@ class Sharding(Capability):
                 placements.register(overload, rule_of(record), first, names)
             else:
                 placements.withdraw(overload)
-        is_needed = bool(record.registrations.all_of(Combining)) or not has_strategies
+        is_needed = bool(record.registrations.all_of(Combining)) or not has_strategies or _may_be_unknown(record)
         takes_tensors = bool(schema.tensor_arguments) and record.declaration.composition is None and not schema.is_view
         record.around_autograd = _around(record, has_rows, has_strategies) if is_needed and takes_tensors else None
 
@@ -80,6 +80,13 @@ def _source(record: OpRecord) -> str:
 def _rules(record: OpRecord) -> str:
     rules = record.registrations.all_of(Combining)
     return "".join(f"; '{rule.dim}' registered ({rule.location})" for rule in rules)
+
+
+def _may_be_unknown(record: OpRecord) -> bool:
+    described = described_op(record)
+    if described is None or described.rule.shapes is None:
+        return described is not None
+    return has_unknown_outputs(record, {})
 
 
 def _has_rows(record: OpRecord) -> bool:
@@ -112,7 +119,8 @@ def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[
         values = bind.arguments(*args, **kwargs)
         if has_rows:
             chosen = calls.choose(values)
-            if has_strategies and not any(row.is_combined for row in chosen):
+            is_combined = any(row.is_combined for row in chosen)
+            if has_strategies and not is_combined and not has_unknown_outputs(record, values):
                 return NotImplemented
             return calls.run(chosen, *args, **kwargs)
         if placements.has_other_rule(record.overload):

@@ -33,6 +33,14 @@ def can_have_strategies(schema: Schema) -> bool:
     return bool(schema.tensor_arguments) and not by_keyword and not has_lists and is_keyed
 
 
+def has_unknown_outputs(record: OpRecord, values: Mapping[str, Any]) -> bool:  # Any: tensors, or what has a shape
+    """Return True if the shape of an output depends on data: torch's dispatcher of DTensors has to know it before."""
+    described = described_op(record)
+    return described is not None and any(
+        not dim.factors for item in described.line(values).outputs for dim in item.dims
+    )
+
+
 def rows_of(record: OpRecord, values: Mapping[str, Any]) -> Iterator[Row]:  # Any: as above
     """Yield the rows of a call, from its line or its tag."""
     schema = record.declaration.schema

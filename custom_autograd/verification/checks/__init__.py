@@ -39,6 +39,7 @@ from custom_autograd.verification.checks.saved_hooks import SavedHooks
 from custom_autograd.verification.checks.schema import Schema
 from custom_autograd.verification.checks.second_order import SecondOrder
 from custom_autograd.verification.checks.shapes import Shapes
+from custom_autograd.verification.checks.sharding import Sharding
 from custom_autograd.verification.checks.shared_inputs import SharedInputs
 from custom_autograd.verification.checks.side_effects import SideEffects
 from custom_autograd.verification.checks.sizes import Sizes
@@ -97,6 +98,7 @@ CHECKS: tuple[Check, ...] = (
     ForwardOverReverse(),
     Vmap(),
     Nesting(),
+    Sharding(),
     Opcheck(),
     Compile(),
     Export(),

@@ -1,0 +1,74 @@
+"""Several ranks played by one process, for checks.
+
+- `torch.distributed._local_tensor.LocalTensorMode`, `LocalTensor` and `local_tensor_mode`: DTensors of several ranks in
+  one process; each operation runs once for each rank. `maybe_disable_local_tensor_mode` leaves the mode.
+- `torch.testing._internal.distributed.fake_pg.FakeStore`: a process group whose collectives do nothing; the mode
+  replaces them by what they mean.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor, distributed
+
+
+def why_not() -> str | None:
+    """Return why ranks cannot be played here; None if they can."""
+    if not distributed.is_available():
+        return "torch is built without distributed"
+    if importlib.util.find_spec("torch.distributed._local_tensor") is None:
+        return "this torch cannot play several ranks in one process (LocalTensorMode)"
+    if distributed.is_initialized():
+        return "this process is a rank of a process group"
+    return None
+
+
+@contextmanager
+def played(*sizes: int) -> Iterator[Any]:
+    """Play the ranks of a mesh of these sizes, and return it (Any: DeviceMesh)."""
+    from torch.distributed._local_tensor import LocalTensorMode
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    count = torch.Size(sizes).numel()
+    distributed.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", sizes)
+        with LocalTensorMode(count):
+            yield mesh
+    finally:
+        distributed.destroy_process_group()
+
+
+def one() -> AbstractContextManager[object]:
+    """Run operations once within, where ranks are played."""
+    if importlib.util.find_spec("torch.distributed._local_tensor") is None:
+        return nullcontext()
+    from torch.distributed._local_tensor import maybe_disable_local_tensor_mode
+
+    return cast("AbstractContextManager[object]", maybe_disable_local_tensor_mode())
+
+
+def on_all_ranks(local: Tensor, count: int) -> Tensor:
+    """Return what each rank has of a tensor: one that is the same on all is a plain tensor where ranks are played."""
+    if importlib.util.find_spec("torch.distributed._local_tensor") is None:
+        return local
+    from torch.distributed._local_tensor import LocalTensor, local_tensor_mode
+
+    if local_tensor_mode() is None or isinstance(local, LocalTensor):
+        return local
+    made: Tensor = LocalTensor({rank: local.clone() for rank in range(count)})
+    return made
+
+
+def whole(tensor: Any) -> Tensor:
+    """Return a DTensor (Any) as one tensor, which is that of the first rank where ranks are played."""
+    found: Any = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    local = getattr(found, "_local_tensors", None)
+    made: Tensor = (found if local is None else local[0]).detach()
+    return made

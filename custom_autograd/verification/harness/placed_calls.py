@@ -1,0 +1,201 @@
+"""Calls with DTensors against calls with whole tensors: every combination of placements, up to a limit.
+
+It runs on the ranks of a process group, or in one process that plays them (torch's LocalTensorMode).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import KernelError
+from custom_autograd.core.samples import Sample
+from custom_autograd.torch_private import local_ranks
+from custom_autograd.verification.harness.base import PASSED, Finding, failed, first_line, root_cause, skipped
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import function_of
+from custom_autograd.verification.harness.targets import Target, call_on
+
+Mesh: TypeAlias = Any
+"""A DeviceMesh (Any: its module takes half a second to import)."""
+Placements: TypeAlias = tuple[Any, ...]
+"""Of one tensor, one for each dimension of a mesh (Any: classes of torch's)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a call with whole tensors gives.
+
+    Attributes:
+        outputs: the outputs, and what the written tensors hold then.
+        cotangents: of the outputs that have a gradient; None for the others.
+        grads: of the leaves; None for one that has none.
+    """
+
+    outputs: tuple[Tensor, ...]
+    cotangents: tuple[Tensor | None, ...]
+    grads: tuple[Tensor | None, ...]
+
+
+class PlacedCalls:
+    """The calls of one sample.
+
+    Args:
+        target: what is called.
+        sample: the call.
+        mesh: of the ranks.
+        limit: how many combinations are tried.
+        seed: which, if there are more.
+    """
+
+    def __init__(self, target: Target, sample: Sample, mesh: Mesh, *, limit: int, seed: int = 0) -> None:
+        self.target, self.mesh, self.limit, self.seed = target, mesh, limit, seed
+        self.sample = sample.with_tensors([_double(leaf.tensor) for leaf in sample.leaves()])
+        self.written = target.written_positions(sample)
+        self.names = [target.name_of(leaf) for leaf in sample.leaves()]
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield one finding for each combination."""
+        with local_ranks.one():
+            expected = self._expected()
+        tensors = [leaf.tensor for leaf in self.sample.leaves()]
+        options = [self._options(position, tensor) for position, tensor in enumerate(tensors)]
+        for combination in chosen(options, self.limit, self.seed):
+            yield self._finding(combination, expected)
+
+    def _expected(self) -> Expected:
+        leaves = self._leaves([leaf.tensor for leaf in self.sample.leaves()])
+        outputs = self._outputs(leaves)
+        generator = torch.Generator().manual_seed(self.seed)
+        cotangents = tuple(
+            torch.randn(output.shape, generator=generator, dtype=output.dtype).to(output.device)
+            if output.requires_grad
+            else None
+            for output in outputs
+        )
+        grads = _grads(outputs, cotangents, leaves)
+        return Expected(tuple(output.detach() for output in outputs), cotangents, grads)
+
+    def _finding(self, combination: Sequence[Placements], expected: Expected) -> Finding:
+        where = ", ".join(
+            f"{name}: {' '.join(map(str, placements))}"
+            for name, placements in zip(self.names, combination, strict=True)
+        )
+        try:
+            tensors = [leaf.tensor for leaf in self.sample.leaves()]
+            pairs = zip(tensors, combination, strict=True)
+            leaves = self._leaves([self._placed(tensor, placements) for tensor, placements in pairs])
+            outputs = self._outputs(leaves)
+            difference = _difference(outputs, expected.outputs, [f"output {at}" for at in range(len(outputs))])
+            if difference is None:
+                cotangents = [None if one is None else self._replicated(one) for one in expected.cotangents]
+                grads = _grads(outputs, cotangents, leaves)
+                difference = _difference(grads, expected.grads, [f"the gradient of '{name}'" for name in self.names])
+        except KernelError as error:
+            return skipped(f"{where}: {first_line(error)}")
+        except Exception as error:  # noqa: BLE001 - an op may raise anything on a DTensor
+            cause = root_cause(error)
+            if isinstance(cause, KernelError) or MIXED in str(cause):  # it says so, and gives nothing wrong
+                return skipped(f"{where}: {first_line(cause)}")
+            return failed(f"with DTensors ({where}) it raises {first_line(error)}")
+        if difference is None:
+            return PASSED
+        cause = "the line of shapes, or a rule of register_sharding, is not true of the op"
+        return failed(f"with DTensors ({where}): {difference} with whole tensors", cause=cause)
+
+    def _leaves(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return new tensors that need a gradient, but for those that the op writes to, which are not leaves then."""
+        made = []
+        for position, tensor in enumerate(tensors):
+            leaf = tensor.detach().clone() if position in self.written else tensor.detach()
+            made.append(leaf.requires_grad_(leaf.is_floating_point() and not self.written))
+        return made
+
+    def _outputs(self, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        outputs = call_on(self.target.call, self.sample.with_tensors(leaves))
+        return (*outputs, *(leaves[position] for position in sorted(self.written)))
+
+    def _options(self, position: int, tensor: Tensor) -> list[Placements]:
+        from torch.distributed.tensor import Partial, Replicate, Shard
+
+        per_dim: list[Any] = [Replicate(), *(Shard(dim) for dim in range(tensor.ndim) if tensor.shape[dim] > 1)]
+        if tensor.is_floating_point() and position not in self.written:
+            per_dim.append(Partial())
+        return list(itertools.product(per_dim, repeat=self.mesh.ndim))
+
+    def _placed(self, tensor: Tensor, placements: Placements) -> Tensor:
+        from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+        parts = math.prod(self.mesh.size(dim) for dim, one in enumerate(placements) if one.is_partial())
+        wholes = [Replicate() if one.is_partial() else one for one in placements]
+        whole = distribute_tensor(tensor.detach().clone(), self.mesh, wholes)
+        part = whole.to_local() / parts if parts > 1 else whole.to_local()
+        local = local_ranks.on_all_ranks(part, self.mesh.size())
+        shape, stride = tensor.shape, tensor.contiguous().stride()
+        return cast(
+            "Tensor", DTensor.from_local(local, self.mesh, placements, run_check=False, shape=shape, stride=stride)
+        )
+
+    def _replicated(self, tensor: Tensor) -> Tensor:
+        from torch.distributed.tensor import Replicate, distribute_tensor
+
+        return cast("Tensor", distribute_tensor(tensor, self.mesh, [Replicate()] * self.mesh.ndim))
+
+
+def is_random(target: Target, sample: Sample) -> bool:
+    """Return True if a call draws random numbers."""
+    return function_of(target, sample).is_random()
+
+
+def chosen(options: Sequence[Sequence[Placements]], limit: int, seed: int) -> Iterator[tuple[Placements, ...]]:
+    """Yield all combinations of one option for each tensor; if there are more than `limit`, some, drawn by the seed."""
+    total = math.prod(map(len, options))
+    numbers: Sequence[int] = range(total)
+    if total > limit:
+        numbers = [0, *sorted(random.Random(seed).sample(range(1, total), limit - 1))]
+    for number in numbers:
+        combination = []
+        for of_tensor in options:
+            number, at = divmod(number, len(of_tensor))
+            combination.append(of_tensor[at])
+        yield tuple(combination)
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _grads(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], leaves: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Return the gradient of each leaf; None for one that has none."""
+    pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if u is not None and y.requires_grad]
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    if not pairs or not wanted:
+        return (None,) * len(leaves)
+    found = iter(torch.autograd.grad([y for y, _ in pairs], wanted, [u for _, u in pairs], allow_unused=True))
+    return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
+
+
+def _difference(found: Sequence[Tensor | None], expected: Sequence[Tensor | None], names: Sequence[str]) -> str | None:
+    """Return how whole tensors differ; None stands for zeros."""
+    wholes, others, labels = [], [], []
+    for one, other, name in zip(found, expected, names, strict=True):
+        if one is None and other is None:
+            continue
+        whole = None if one is None else local_ranks.whole(one)
+        wholes.append(torch.zeros_like(cast("Tensor", other)) if whole is None else whole)
+        others.append(torch.zeros_like(wholes[-1]) if other is None else other)
+        labels.append(name)
+    return find_difference(wholes, others, names=labels)
+
+
+MIXED = "got mixed torch.Tensor and DTensor"
+"""What torch raises where a rule that is written in its operations makes plain tensors."""
