@@ -140,6 +140,33 @@ def _(grad_loss, logits, labels, lse, ignore_index, reduction, grad_lse=None):
     return cross_entropy_grad(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction)
 
 
+# Where the classes are cut across ranks, each knows some labels: no rank ever has a whole row.
+def is_own(labels: Tensor, start: int, size: int, count: int) -> Tensor:
+    """Where the label is among the classes of this rank."""
+    return (labels >= start) & (labels < min(size, start + -(-size // count)))
+
+
+def arguments_of_rank(labels, ignore_index, start, size, count) -> dict[str, object]:
+    """The labels counted from the first class of this rank, those of other ranks ignored; a loss for each row."""
+    is_kept = is_own(labels, start, size, count) & (labels != ignore_index)
+    # -1 is no class, whatever `ignore_index` is: a shifted label may be equal to that.
+    return {"labels": torch.where(is_kept, labels - start, -1), "ignore_index": -1, "reduction": "none"}
+
+
+@softmax_cross_entropy.register_sharding("c", arguments=arguments_of_rank)
+def _(loss, lse, labels, ignore_index, reduction, group, start, size, count) -> dict[str, Tensor]:
+    """The sum of exponentials of all ranks, and the logit at the label from the rank that has it."""
+    from torch.distributed._functional_collectives import all_gather_tensor_autograd  # heavy
+
+    is_kept = labels != ignore_index
+    picked = torch.where(is_own(labels, start, size, count) & is_kept, lse - loss, 0)
+    of_ranks = torch.stack((lse, picked), -1).unsqueeze(0)
+    each_lse, each_picked = all_gather_tensor_autograd(of_ranks, 0, group).unbind(-1)
+    whole = each_lse.logsumexp(0)
+    losses = torch.where(is_kept, whole - each_picked.sum(0), 0)
+    return {"loss": reduce(losses, labels, ignore_index, reduction), "lse": whole}
+
+
 @softmax_cross_entropy.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     labels = partial(torch.tensor, dtype=torch.int64, device=make(1).device)
