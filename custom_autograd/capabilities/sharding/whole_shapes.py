@@ -39,7 +39,7 @@ class WholeShapes:
         if torch.Tag.pointwise not in self._record.declaration.tags:
             return local.shape  # nothing is cut
         tensors = [values[argument.name] for argument in self._record.declaration.schema.tensor_arguments]
-        return torch.broadcast_shapes(*(shape for value in tensors for shape in shapes_of(value)))
+        return tuple(torch.broadcast_shapes(*(shape for value in tensors for shape in shapes_of(value))))
 
 
 def _of_line(described: DescribedOp, values: Mapping[str, Any], name: str, place: int, local: Tensor) -> Sequence[int]:

@@ -38,7 +38,7 @@ class Cost(NamedTuple):
         placement = tensor.placements[dim]
         if placement == wanted or placement.is_replicate():
             return 0
-        size, count = tensor.numel(), tensor.device_mesh.size(dim)
+        size, count = float(tensor.numel()), int(tensor.device_mesh.size(dim))
         if placement.is_partial():
             return size * (1 if wanted.is_shard() else 2)
         return size / count if wanted.is_shard() else size
@@ -96,7 +96,7 @@ class Wrapping:
         return self._around(local, 0)
 
     def _around(self, local: Any, place: int) -> Any:
-        return _Wrap.apply(local, self, self._whole(place, local)) if isinstance(local, Tensor) else local
+        return _Wrap.apply(local, self, self._whole(place, local)) if isinstance(local, Tensor) else local  # type: ignore[no-untyped-call]
 
 
 class _Wrap(torch.autograd.Function):
@@ -115,7 +115,7 @@ class _Wrap(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]  # Any: a DTensor
+    def backward(ctx: Any, grad: Any) -> Any:  # Any: a DTensor
         wrapping: Wrapping = ctx.wrapping
         if grad is None:
             return None, None, None

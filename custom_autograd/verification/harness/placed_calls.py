@@ -101,9 +101,9 @@ class PlacedCalls:
         except KernelError as error:
             return skipped(f"{where}: {first_line(error)}")
         except Exception as error:  # noqa: BLE001 - an op may raise anything on a DTensor
-            cause = root_cause(error)
-            if isinstance(cause, KernelError) or MIXED in str(cause):  # it says so, and gives nothing wrong
-                return skipped(f"{where}: {first_line(cause)}")
+            root = root_cause(error)
+            if isinstance(root, KernelError) or MIXED in str(root):  # it says so, and gives nothing wrong
+                return skipped(f"{where}: {first_line(root)}")
             return failed(f"with DTensors ({where}) it raises {first_line(error)}")
         if difference is None:
             return PASSED
@@ -194,7 +194,8 @@ def _difference(found: Sequence[Tensor | None], expected: Sequence[Tensor | None
         wholes.append(torch.zeros_like(cast("Tensor", other)) if whole is None else whole)
         others.append(torch.zeros_like(wholes[-1]) if other is None else other)
         labels.append(name)
-    return find_difference(wholes, others, names=labels)
+    difference = find_difference(wholes, others, names=labels)
+    return None if difference is None else difference.message
 
 
 MIXED = "got mixed torch.Tensor and DTensor"

@@ -165,7 +165,7 @@ def _be_rank(
         backend = "nccl" if device == "cuda" else "gloo"
         distributed.init_process_group(
             backend,
-            store=distributed.FileStore(store, count),
+            store=distributed.FileStore(store, count),  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]  # it is documented
             rank=rank,
             world_size=count,
             timeout=timedelta(seconds=seconds),
