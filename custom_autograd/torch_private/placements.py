@@ -137,11 +137,14 @@ def _spec(mesh: Any, inputs: Sequence[Any], choice: Sequence[Placements]) -> Any
     return OpSpec(output_specs=output_specs, input_specs=input_specs, redistribute_cost=costs)
 
 
-def torch_placements(placements: Iterable[Placement]) -> tuple[Any, ...]:  # Any: placements are classes of torch's
+def torch_placements(placements: Iterable[Any]) -> tuple[Any, ...]:  # Any: our placements, or torch's
     """Return the placements of a tensor as torch has them."""
     tensor = sys.modules[MODULE]
     known = {REPLICATE: tensor.Replicate, PARTIAL: tensor.Partial}
-    return tuple(tensor.Shard(one) if isinstance(one, int) else known[one]() for one in placements)
+    return tuple(
+        tensor.Shard(one) if isinstance(one, int) else known[one]() if isinstance(one, str) else one
+        for one in placements
+    )
 
 
 def _placed(value: Any) -> Any:  # Any: an argument

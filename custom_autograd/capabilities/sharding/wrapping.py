@@ -67,10 +67,8 @@ def local_of(record: OpRecord, tensor: Any, placements: Sequence[Placement], gra
             declared=record.declaration.location,
             do="convert it: distribute_tensor(tensor, mesh)",
         )
-    wanted = torch_placements(placements)
-    placed = tensor if tensor.placements == wanted else tensor.redistribute(placements=wanted)
-    local: Tensor = placed.to_local(grad_placements=torch_placements(grads))
-    return local
+    wanted, grads_placed = torch_placements(placements), torch_placements(grads)
+    return cast("Tensor", _Unwrap.apply(tensor, wanted, grads_placed))  # type: ignore[no-untyped-call]
 
 
 class Wrapping:
@@ -99,19 +97,44 @@ class Wrapping:
         return _Wrap.apply(local, self, self._whole(place, local)) if isinstance(local, Tensor) else local  # type: ignore[no-untyped-call]
 
 
+class _Unwrap(torch.autograd.Function):
+    """`DTensor.redistribute` and `to_local`, with the placements of the gradient.
+
+    torch's own backward of them takes strides from this rank's slice, and refuses some changes of two placements.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, wanted: Any, grads: Any) -> Tensor:  # Any: a DTensor, placements
+        ctx.mesh, ctx.shape, ctx.grads = tensor.device_mesh, tensor.shape, grads
+        ctx.back = torch_placements(REPLICATE if one.is_partial() else one for one in tensor.placements)
+        ctx.set_materialize_grads(False)
+        placed = tensor if tensor.placements == wanted else tensor.redistribute(placements=wanted)
+        local: Tensor = placed.to_local().detach()  # not the tensor that the DTensor holds, which has no history
+        return local
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        if grad is None:
+            return None, None, None
+        return placed_as(grad, ctx.mesh, ctx.grads, ctx.shape).redistribute(placements=ctx.back), None, None
+
+
+def placed_as(local: Tensor, mesh: Any, placements: Any, shape: Shape) -> Any:
+    """Return the DTensor of which this rank has a tensor."""
+    from torch.distributed.tensor import DTensor
+
+    stride = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
+
+
 class _Wrap(torch.autograd.Function):
     """`DTensor.from_local`, whose gradient is placed as the output needs it, whatever its placements are."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, wrapping: Wrapping, shape: Shape) -> Tensor:  # Any: torch's context
-        from torch.distributed.tensor import DTensor
-
         ctx.wrapping = wrapping
         ctx.set_materialize_grads(False)
-        stride = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
-        made: Tensor = DTensor.from_local(
-            local, wrapping.mesh, wrapping.placements, run_check=False, shape=torch.Size(shape), stride=stride
-        )
+        made: Tensor = placed_as(local, wrapping.mesh, wrapping.placements, shape)
         return made
 
     @staticmethod
