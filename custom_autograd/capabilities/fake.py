@@ -19,7 +19,7 @@ from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.shorter_rules import take_all
 from custom_autograd.shapes.described import check_sizes, described_op
-from custom_autograd.shapes.fakes import can_have_fake, empty_outputs, unknown_output
+from custom_autograd.shapes.fakes import can_have_fake, empty_outputs
 from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
@@ -78,7 +78,7 @@ class Fake(Capability):
         if record.reference() is not None:
             return "derived from the reference"
         described = described_op(record)
-        if described is not None and can_have_fake(record.declaration.schema):
+        if described is not None and can_have_fake(record.declaration.schema) and not described.is_always_open:
             return f"derived from the line of shapes ({described.rule.location})"
         return "derived: the op returns nothing new" if _returns_nothing_new(record) else "missing: register_fake"
 
@@ -114,8 +114,8 @@ def _find_rule(record: OpRecord, arguments: dict[str, Any]) -> rule_types.Fake |
         return rule_types.Fake(record.reference_location, reference)
     described = described_op(record)
     if described is not None and can_have_fake(record.declaration.schema):
-        unknown = unknown_output(described.line(arguments))
-        if unknown is None:
+        is_open = described.line(arguments).unknown_output() is not None
+        if not is_open and tensors_in(list(arguments.values())):
             return rule_types.Fake(described.rule.location, lambda *_, **__: empty_outputs(described, arguments))
     if _returns_nothing_new(record):
         return None

@@ -61,6 +61,11 @@ class DescribedOp:
             return frozenset(numbers_of(self._lines[rule.shapes][0], schema))
         return frozenset(argument.name for argument in schema.arguments if not argument.holds_tensors)
 
+    @property
+    def is_always_open(self) -> bool:
+        """Return True if the line is the same for all calls, and leaves the shape of an output open."""
+        return self.rule.shapes is not None and self._lines[self.rule.shapes][0].unknown_output() is not None
+
     def line(self, values: Values) -> Line:
         """Return the line of a call.
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from custom_autograd.core.schema import Output, Schema
 from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.notation import Line
 from custom_autograd.shapes.rule import WIDE, DType
 from custom_autograd.values.tensors import tensors_in
 
@@ -19,11 +18,6 @@ def can_have_fake(schema: Schema) -> bool:
     """Return True if lines can say all that an op returns: single tensors, like one that it is always given."""
     has_tensor = any(argument.type == "Tensor" for argument in schema.arguments)
     return has_tensor and bool(schema.outputs) and all(map(_is_new_tensor, schema.outputs))
-
-
-def unknown_output(line: Line) -> str | None:
-    """Return the name of an output whose shape the line leaves open, or None."""
-    return next((item.name for item in line.outputs if any(not dim.factors for dim in item.dims)), None)
 
 
 def empty_outputs(described: DescribedOp, values: Mapping[str, Any]) -> Any:  # Any: arguments; a tensor or a tuple

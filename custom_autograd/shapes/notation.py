@@ -99,6 +99,10 @@ class Line:
         """Return the item of an argument, or None."""
         return next((item for item in self.inputs if item.name == name), None)
 
+    def unknown_output(self) -> str | None:
+        """Return the name of an output whose shape does not follow from the inputs, or None."""
+        return next((item.name for item in self.outputs if any(not dim.factors for dim in item.dims)), None)
+
     def dims(self) -> Iterator[Dim]:
         """Yield the dimensions of all tensors, inputs first."""
         for item in (*self.inputs, *self.outputs):

@@ -19,11 +19,12 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.registration.shorter_rules import take_all
 from custom_autograd.shapes.batching import can_be_batched, group_of_batch, with_batch_in_front
-from custom_autograd.shapes.described import DescribedOp, described_op
+from custom_autograd.shapes.described import DescribedOp, check_sizes, described_op
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
 from custom_autograd.torch_private.transforms import VmapLevel
 from custom_autograd.values.user_code import noted
+from custom_autograd.values.validation import level_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,6 +69,8 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
         level = VmapLevel()
         raw = bind.raw(*args, **kwargs)
         values, dims = level.unwrap(raw)
+        if is_batched(dims) and level_of(record.validation) != "off":
+            check_sizes(record, bind.arguments(*args, **kwargs))
         rule = record.registrations.vmap
         if rule is None and is_batched(dims):
             found = _by_line(record, bind, level, values, dims)
@@ -111,7 +114,6 @@ def _by_line(
     group = group_of_batch(line, dims)
     if group is None:
         return None
-    described.sizes(arguments)
     positional, keywords = bind.call(with_batch_in_front(line, group, values, dims, level.info.batch_size))
     with without_key(KEY):
         results = opened(record)(*positional, **keywords)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.fakes import can_have_fake, dtype_of, unknown_output
+from custom_autograd.shapes.fakes import can_have_fake, dtype_of
 from custom_autograd.shapes.notation import Item, Line
 from custom_autograd.shapes.placing import SizeMismatch, place
 from custom_autograd.shapes.sizes import Sizes
@@ -46,7 +46,7 @@ def find_other_metadata(described: DescribedOp, record: OpRecord, values: Values
 def follows_fake(described: DescribedOp, record: OpRecord, values: Values) -> bool:
     """Return True if the fake of a call follows from its line."""
     has_other = record.registrations.fake is not None or record.reference() is not None
-    is_said = can_have_fake(record.declaration.schema) and unknown_output(described.line(values)) is None
+    is_said = can_have_fake(record.declaration.schema) and described.line(values).unknown_output() is None
     return is_said and not has_other
 
 

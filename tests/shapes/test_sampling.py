@@ -1,0 +1,93 @@
+"""Samples that follow from a line: every row of sizes, other values of arguments, and calls with one size off."""
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import check, custom_op
+from custom_autograd.core.errors import CheckError, ShapeError
+from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.shapes.sampling import ROWS, find_samples
+
+
+@custom_op(
+    "shapes_sampling::linear",
+    shapes="x: *b i, weight: o i, bias?: [o] -> output: *b [o]",
+    reference=True,
+)
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, mode: Literal["a", "b"] = "a") -> Tensor:
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def samples_of(op):
+    return list(find_samples(op._record)(TensorFactory(dtype=torch.float64)))
+
+
+def test_each_row_is_a_sample():
+    shapes = [tuple(tensor.shape for tensor in sample.tensors()) for sample in samples_of(linear) if not sample.error]
+
+    assert [row.group for row in ROWS] == [shape[0][:-1] for shape in shapes[: len(ROWS)]]
+    assert [row.sizes[0] for row in ROWS] == [shape[0][-1] for shape in shapes[: len(ROWS)]]
+
+
+def test_optional_tensors_and_literals_vary():
+    samples = [sample for sample in samples_of(linear) if not sample.error]
+
+    assert any(sample.args[2] is None for sample in samples)
+    assert {"a", "b"} == {sample.kwargs["mode"] for sample in samples}
+
+
+def test_wrong_samples_are_refused_by_name():
+    wrong = [sample for sample in samples_of(linear) if sample.error]
+
+    assert wrong
+    for sample in wrong:
+        with pytest.raises(ShapeError, match=sample.error.match):
+            linear(*sample.args, **sample.kwargs)
+
+
+def test_derived_samples_pass_the_check_of_errors():
+    (*_, result) = check(linear, checks=["errors"]).results
+
+    assert "passed" == result.status
+
+
+@custom_op(
+    "shapes_sampling::pick",
+    shapes="x: [n] d, index: m -> output: m d",
+    numbers={"index": lambda make, shape, sizes: make(*shape, dtype=torch.int64, high=max(1, sizes["n"]))},
+)
+def pick(x: Tensor, index: Tensor, scale: float = 1.0) -> Tensor:
+    return scale * x[index]
+
+
+def test_numbers_make_what_values_matter_of():
+    for sample in samples_of(pick):
+        x, index = sample.args[:2]
+        if sample.error is None:
+            assert torch.int64 == index.dtype
+            assert index.numel() == 0 or int(index.max()) < len(x)
+
+
+@custom_op("shapes_sampling::powered", shapes="x: n -> output: n")
+def powered(x: Tensor, exponent: float) -> Tensor:
+    return x**exponent
+
+
+def test_argument_without_a_default_needs_a_number():
+    with pytest.raises(CheckError, match="'exponent' has no default"):
+        samples_of(powered)
+
+
+def test_registered_samples_come_first():
+    @custom_op("shapes_sampling::registered", shapes="x: n -> output: n")
+    def registered(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @registered.register_samples
+    def _(make):
+        yield Sample(make(7))
+
+    assert [(7,)] == [sample.tensors()[0].shape for sample in samples_of(registered)]
