@@ -150,15 +150,15 @@ class SubsystemRules(Handle):
 
         Dimensions without brackets need no rule. With one, DTensors that are sharded along the dimension stay so if
         least is sent that way: each rank runs the op on its slice, with autograd, and the function combines what the
-        ranks have. It may call collectives that autograd knows of (such as those of
-        `torch.distributed._functional_collectives` with `_autograd` in their names), and every rank returns the whole
-        of an output that lacks the dimension, and its slice of an output that has it.
+        ranks have. Every rank returns the whole of an output that lacks the dimension, and its slice of an output that
+        has it.
 
         Args:
             dim: the name of the dimension in the line.
-            fn: its parameters are names of outputs, hidden ones included, of arguments, or of what a rank has: `group`
-                (the process group), `index` (of the slice), `count` (of slices), `start` (of the slice in the whole
-                dimension) and `size` (of the whole). It returns the visible outputs in order, or a dict by name.
+            fn: its parameters are names of outputs, hidden ones included, of arguments, or of what a rank has: `gather`
+                (a differentiable function that stacks a tensor of all ranks), `group` (the process group, for other
+                collectives that autograd knows), `index` (of the slice), `count` (of slices), `start` (of the slice in
+                the whole dimension) and `size` (of the whole). It returns the visible outputs in order, or a dict by name.
             arguments: takes arguments and what a rank has by name, and returns a dict of the arguments that a rank is
                 to be given instead: an offset for numbers that depend on the position, or a halo from other ranks.
             replace: a rule may be registered.
@@ -169,16 +169,14 @@ class SubsystemRules(Handle):
 
         Example:
             >>> import torch
-            >>> import torch.distributed._functional_collectives as collectives
             >>> from torch import Tensor
             >>> from custom_autograd import custom_op
             >>> @custom_op("docs::log_sum", shapes="x: *b [n] -> total: *b")
             ... def log_sum(x: Tensor) -> Tensor:
             ...     return x.logsumexp(-1)
             >>> @log_sum.register_sharding("n")
-            ... def _(total, group):
-            ...     parts = collectives.all_gather_tensor_autograd(total.unsqueeze(0), 0, group)
-            ...     return parts.logsumexp(0)
+            ... def _(total, gather):
+            ...     return gather(total).logsumexp(0)
         """
         return combining.register(self._record, dim, fn, arguments, replace=replace)
 

@@ -154,14 +154,11 @@ def arguments_of_rank(labels, ignore_index, start, size, count) -> dict[str, obj
 
 
 @softmax_cross_entropy.register_sharding("c", arguments=arguments_of_rank)
-def _(loss, lse, labels, ignore_index, reduction, group, start, size, count) -> dict[str, Tensor]:
+def _(loss, lse, labels, ignore_index, reduction, gather, start, size, count) -> dict[str, Tensor]:
     """The sum of exponentials of all ranks, and the logit at the label from the rank that has it."""
-    from torch.distributed._functional_collectives import all_gather_tensor_autograd  # heavy
-
     is_kept = labels != ignore_index
     picked = torch.where(is_own(labels, start, size, count) & is_kept, lse - loss, 0)
-    of_ranks = torch.stack((lse, picked), -1).unsqueeze(0)
-    each_lse, each_picked = all_gather_tensor_autograd(of_ranks, 0, group).unbind(-1)
+    each_lse, each_picked = gather(torch.stack((lse, picked), -1)).unbind(-1)
     whole = each_lse.logsumexp(0)
     losses = torch.where(is_kept, whole - each_picked.sum(0), 0)
     return {"loss": reduce(losses, labels, ignore_index, reduction), "lse": whole}

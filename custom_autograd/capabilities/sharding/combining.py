@@ -22,6 +22,7 @@ from custom_autograd.shapes.notation import Line
 F = TypeVar("F", bound=Callable[..., Any])
 
 SPECIAL = {
+    "gather": "a function that stacks a tensor of all ranks",
     "group": "the process group of the ranks that have the slices",
     "index": "the position of this rank among them",
     "count": "the number of slices",

@@ -29,6 +29,7 @@ from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.cuts import cut_of
 from custom_autograd.shapes.described import described_op
+from custom_autograd.torch_private.collectives import stack_of_ranks
 from custom_autograd.torch_private.placements import PARTIAL, REPLICATE, is_placed, torch_placements
 
 Values = Mapping[str, Any]  # Any: arguments or outputs by name
@@ -152,7 +153,7 @@ class LocalCalls:
 
     def _combine(self, rule: Combining, part: Slice, local: dict[str, Any]) -> dict[str, Any]:
         special = {"group": part.group, "index": part.index, "count": part.count, "start": part.start}
-        special["size"] = part.size
+        special |= {"size": part.size, "gather": partial(stack_of_ranks, part.group)}
         given = {**local, **special}
         own = {} if rule.arguments is None else rule.arguments(**{name: given[name] for name in rule.taken})
         made = self._call({**local, **own})
