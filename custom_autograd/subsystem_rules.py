@@ -156,9 +156,10 @@ class SubsystemRules(Handle):
         Args:
             dim: the name of the dimension in the line.
             fn: its parameters are names of outputs, hidden ones included, of arguments, or of what a rank has: `gather`
-                (a differentiable function that stacks a tensor of all ranks), `group` (the process group, for other
-                collectives that autograd knows), `index` (of the slice), `count` (of slices), `start` (of the slice in
-                the whole dimension) and `size` (of the whole). It returns the visible outputs in order, or a dict by name.
+                (a differentiable function that stacks a tensor of all ranks), `group` (the process group, for
+                other collectives that autograd knows), `index` (of the slice), `count` (of slices), `start` (of the
+                slice in the whole dimension) and `size` (of the whole). It returns the visible outputs in order, or a
+                dict by name.
             arguments: takes arguments and what a rank has by name, and returns a dict of the arguments that a rank is
                 to be given instead: an offset for numbers that depend on the position, or a halo from other ranks.
             replace: a rule may be registered.

@@ -68,6 +68,7 @@ SIGNATURES = {
     "register_autocast": "(self, device_type, cast_inputs, *, output=None, replace=False)",
     "register_effect": "(self, effect)",
     "register_flops": "(self, fn=None, /, *, backward=None, replace=False)",
+    "register_sharding": "(self, dim, fn=None, /, *, arguments=None, replace=False)",
     "register_shapes": "(self, fn=None, /, *, dtypes=None, flops=None, numbers=None, replace=False)",
     "register_torch_dispatch": "(self, torch_dispatch_class, fn=None, /, *, replace=False)",
     "register_samples": "(self, fn=None, /, *, replace=False)",

@@ -72,3 +72,16 @@ def whole(tensor: Any) -> Tensor:
     local = getattr(found, "_local_tensors", None)
     made: Tensor = (found if local is None else local[0]).detach()
     return made
+
+
+def is_unplayable(error: BaseException) -> bool:
+    """Return True if an operation cannot run on slices whose sizes differ between the ranks that are played."""
+    return any(text in str(error) for text in UNPLAYABLE)
+
+
+UNPLAYABLE = (
+    "LocalIntNode",
+    "SymIntArrayRef expected to contain only concrete integers",
+    "unhashable type: non-nested SymInt",
+)
+"""What torch raises for a size that is one number for each rank."""

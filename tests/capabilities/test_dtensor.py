@@ -15,9 +15,11 @@ KINDS = []
 
 
 def declare(name, **options):
-    @custom_op(f"sharded::{name}", outputs=("double", "square"), reference=True, **options)
+    @custom_op(f"sharded::{name}", outputs=("double", "square"), **options)
     def op(x: Tensor) -> tuple[Tensor, Tensor]:
         return x * 2, x * x
+
+    op.register_fake(lambda x: (torch.empty_like(x), torch.empty_like(x)))
 
     @op.register_backward
     def _(grad_double, grad_square, x):
@@ -66,6 +68,7 @@ def test_an_op_without_a_sharding_rule_says_so(x):
     notes = "".join(getattr(caught.value, "__notes__", [str(caught.value.__cause__)]))
 
     assert "sharded::unsharded, declared at test_dtensor.py:" in notes
+    assert "custom_op(..., shapes=...) or register_shapes" in notes
     assert "register_sharding(torch.ops.sharded.unsharded.default)" in notes
 
 

@@ -51,6 +51,7 @@ class Sharding(Capability):
             else:
                 placements.withdraw(overload)
         is_needed = bool(record.registrations.all_of(Combining)) or not has_strategies or _may_be_unknown(record)
+        is_needed = is_needed or not record.registrations.gradient_rules()
         takes_tensors = bool(schema.tensor_arguments) and record.declaration.composition is None and not schema.is_view
         record.around_autograd = _around(record, has_rows, has_strategies) if is_needed and takes_tensors else None
 
@@ -80,6 +81,13 @@ def _source(record: OpRecord) -> str:
 def _rules(record: OpRecord) -> str:
     rules = record.registrations.all_of(Combining)
     return "".join(f"; '{rule.dim}' registered ({rule.location})" for rule in rules)
+
+
+def _differentiates_reference(record: OpRecord, tensors: Sequence[torch.Tensor]) -> bool:
+    """Return True if gradients are those of the reference: torch's own operations cannot take every placement."""
+    if record.registrations.gradient_rules() or record.reference() is None:
+        return False
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _may_be_unknown(record: OpRecord) -> bool:
@@ -120,7 +128,8 @@ def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[
         if has_rows:
             chosen = calls.choose(values)
             is_combined = any(row.is_combined for row in chosen)
-            if has_strategies and not is_combined and not has_unknown_outputs(record, values):
+            is_local = is_combined or has_unknown_outputs(record, values) or _differentiates_reference(record, placed)
+            if has_strategies and not is_local:
                 return NotImplemented
             return calls.run(chosen, *args, **kwargs)
         if placements.has_other_rule(record.overload):

@@ -62,6 +62,8 @@ class LocalCalls:
         chosen: list[Row] = []
         for dim in range(mesh.ndim):
             sizes = [mesh.size(one) for one in range(dim + 1)]
+            if any(row.is_combined for row in chosen):  # a rule knows the slices of one dimension of the mesh
+                found = [row for row in found if not row.is_combined]
             possible = [row for row in found if fit([*chosen, row], sizes) and self._keeps_written(values, row, dim)]
             if not possible:
                 raise moved(self._record, values)
@@ -119,7 +121,7 @@ class LocalCalls:
             for name, placements in row.inputs.items()
             for tensor, placement in zip(_tensors(values[name]), placements, strict=True)
         )
-        return Cost(sent, row.label is None, row.is_combined)
+        return Cost(sent, row.is_combined, row.label is None)
 
     def _local(self, name: str, value: Any, chosen: Sequence[Row]) -> Any:
         tensors = _tensors(value)

@@ -18,17 +18,17 @@ Whole: TypeAlias = Callable[[int, Tensor], Shape]
 
 
 class Cost(NamedTuple):
-    """What a choice costs; of equal ones, more ranks share the work, and no rule is needed.
+    """What a choice costs; of equal ones no rule is taken, which may send more, and ranks share the work.
 
     Attributes:
         sent: the number of elements that are sent.
-        is_replicated: every rank does everything.
         is_combined: a rule combines outputs.
+        is_replicated: every rank does everything.
     """
 
     sent: float
-    is_replicated: bool
     is_combined: bool
+    is_replicated: bool
 
     @staticmethod
     def of(tensor: Any, wanted: Any, dim: int) -> float:  # Any: a DTensor and a placement

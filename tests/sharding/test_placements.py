@@ -1,0 +1,173 @@
+"""Outputs and gradients of DTensors, however they are placed, are those of whole tensors; four ranks are played."""
+
+import pytest
+import torch
+from sharding import sharded_ops as ops
+
+from custom_autograd import Sample
+from custom_autograd.torch_private import local_ranks
+from custom_autograd.verification.harness.placed_calls import PlacedCalls
+from custom_autograd.verification.harness.targets import target_of
+
+pytestmark = pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+
+
+def rand(*shape):
+    with local_ranks.one():  # the same on all ranks
+        return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+
+
+CALLS = {
+    "rows": (ops.rms_norm, Sample(rand(8, 4), rand(4))),
+    "uneven rows": (ops.rms_norm, Sample(rand(7, 4), rand(4))),
+    "groups of dimensions": (ops.rms_norm, Sample(rand(5, 3, 6), rand(6))),
+    "sums": (ops.total, Sample(rand(8, 3))),
+    "products": (ops.heads, Sample(rand(8, 3), rand(4, 3))),
+    "products that ranks do not divide": (ops.heads, Sample(rand(6, 3), rand(3, 3))),
+    "tensors by keyword": (ops.keyword, Sample(rand(8, 4), weight=rand(4))),
+    "no tensor by keyword": (ops.keyword, Sample(rand(8, 4))),
+    "an optional tensor": (ops.optional, Sample(rand(8, 4), rand(4))),
+    "no optional tensor": (ops.optional, Sample(rand(8, 4))),
+    "lists": (ops.products, Sample([rand(8, 4), rand(5, 4)], rand(4))),
+    "written tensors": (ops.add_, Sample(rand(8, 4), rand(8, 4))),
+    "positions": (ops.gathered, Sample(rand(8, 4), torch.tensor([1, 2, 3, 4, 0, 7]))),
+    "a pointwise op": (ops.pointwise, Sample(rand(8, 4), rand(4))),
+    "a reference and no line": (ops.by_reference, Sample(rand(8, 4), rand(4))),
+    "keys that a rule combines": (ops.attention, Sample(rand(2, 3, 4), rand(2, 8, 4), rand(2, 8, 3))),
+    "classes that a rule combines": (ops.cross_entropy, Sample(rand(6, 8), torch.tensor([0, 1, 7, 2, 3, 5]))),
+    "offsets": (ops.dropout, Sample(rand(8, 3), 3)),
+    "uneven offsets": (ops.dropout, Sample(rand(7, 3), 3)),
+    "halos": (ops.smooth, Sample(rand(8, 3))),
+}
+
+
+@pytest.mark.parametrize("sizes", [(4,), (2, 2)], ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_values_and_gradients_do_not_depend_on_placements(name, sizes):
+    op, sample = CALLS[name]
+    with local_ranks.played(*sizes) as mesh:
+        findings = list(PlacedCalls(target_of(op), sample, mesh, limit=16).findings())
+
+    assert [] == [finding.message for finding in findings if finding.status == "failed"]
+    assert any(finding.status == "passed" for finding in findings)
+
+
+@pytest.fixture
+def mesh():
+    with local_ranks.played(4) as found:
+        yield found
+
+
+def placed(tensor, mesh, *placements):
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor, mesh, placements)
+
+
+def shards():
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    return Shard, Replicate(), Partial()
+
+
+def test_outputs_stay_sharded(mesh):
+    shard, replicate, partial = shards()
+    x = placed(rand(8, 4), mesh, shard(0)).requires_grad_()
+    weight = placed(rand(4), mesh, replicate).requires_grad_()
+    y = ops.rms_norm(x, weight)
+    y.sum().backward()
+
+    assert (shard(0),) == y.placements == x.grad.placements
+    assert (partial,) == ops.total(x.detach()).placements
+
+
+def test_a_sharded_dimension_that_a_rule_combines_is_not_gathered(mesh):
+    shard, replicate, _ = shards()
+    q = placed(rand(2, 3, 4), mesh, replicate)
+    k, v = placed(rand(2, 8, 4), mesh, shard(1)), placed(rand(2, 8, 3), mesh, shard(1))
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    with CommDebugMode() as mode:
+        out = ops.attention(q, k, v)
+
+    assert (replicate,) == out.placements
+    assert 2 == mode.get_total_counts()  # the outputs and their weights, and neither keys nor values
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (("no", False, [1]), ("sum", False, [1]), ((8,), torch.float64)),
+        (("no", False, [1]), ("no", True, [1]), ((8, 4), torch.float32)),
+        (("no", False, [1]), ("no", False, [2]), ((16, 4), torch.float64)),
+    ],
+    ids=["str", "bool", "int[]"],
+)
+def test_a_second_call_with_another_argument_has_its_own_placements(mesh, first, second, expected):
+    """`register_sharding` of torch leaves these arguments out of the key of its cache."""
+    shard, *_ = shards()
+    whole = rand(8, 4)
+    x = placed(whole, mesh, shard(0))
+    with local_ranks.one():
+        values = [ops.reduce(whole, *arguments) for arguments in (first, second)]
+    found = [ops.reduce(x, *arguments) for arguments in (first, second)]
+
+    assert expected == (tuple(found[1].shape), found[1].dtype)
+    wholes = [local_ranks.whole(one) for one in found]
+    with local_ranks.one():
+        torch.testing.assert_close(wholes, values)
+
+
+def test_a_pointwise_op_has_no_placements_of_another_argument(mesh):
+    shard, *_ = shards()
+    x = placed(rand(8, 4), mesh, shard(0))
+
+    assert [torch.float64, torch.float32] == [ops.pointwise(x, x, mode).dtype for mode in ("double", "float")]
+
+
+def test_a_float_is_not_looked_at_again(mesh):
+    """Its values would fill the cache of a training loop."""
+    shard, replicate, _ = shards()
+    from torch.distributed.tensor import DTensor
+
+    x, weight = placed(rand(8, 4), mesh, shard(0)), placed(rand(4), mesh, replicate)
+    ops.rms_norm(x, weight, 1e-6)
+    cache = DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding
+    before = cache.cache_info().misses
+    found = ops.rms_norm(x, weight, 0.5)
+
+    assert before == cache.cache_info().misses
+    whole = local_ranks.whole(found)
+    with local_ranks.one():
+        torch.testing.assert_close(whole, ops.rms_norm(rand(8, 4), rand(4), 0.5))
+
+
+def test_replicated_tensors_need_no_line(mesh):
+    _, replicate, _ = shards()
+    x = placed(rand(8, 4), mesh, replicate).requires_grad_()
+    y = ops.opaque(x)
+    y.sum().backward()
+
+    found = [local_ranks.whole(y), local_ranks.whole(x.grad)]
+    with local_ranks.one():
+        torch.testing.assert_close(found, [2 * rand(8, 4), torch.full((8, 4), 2.0, dtype=torch.float64)])
+
+
+def test_inference_mode(mesh):
+    shard, replicate, _ = shards()
+    with torch.inference_mode():
+        found = ops.rms_norm(placed(rand(8, 4), mesh, shard(0)), placed(rand(4), mesh, replicate))
+
+    assert (shard(0),) == found.placements
+
+
+def test_user_rules_of_torch_stay(mesh):
+    from torch.distributed.tensor.experimental import register_sharding
+
+    from custom_autograd import custom_op
+
+    shard, replicate, _ = shards()
+    op = custom_op("sharding_tests::own", lambda x: x.exp(), schema="(Tensor x) -> Tensor", reference=True)
+    register_sharding(op.overload)(lambda x: [([shard(1)], [shard(1)]), ([replicate], [replicate])])
+
+    assert (shard(1),) == op(placed(rand(8, 4), mesh, shard(1))).placements
