@@ -43,16 +43,7 @@ def flash_attention_grad(
     return gradients(scores, out_grad, q, k, v, lse, delta, scale_of(q, scale))
 
 
-@custom_op(
-    BIAS_NAME,
-    outputs=("bias_grad",),
-    reference=True,
-    shapes=(
-        "out_grad: [b (k g) m e], q: b (k g) m [f], k: b k [n] f, v: b k n e, bias: [*s], "
-        "lse: b (k g) m, delta: b (k g) m -> bias_grad: [*s]"
-    ),
-    dtypes={"bias_grad": "bias"},
-)
+@custom_op(BIAS_NAME, outputs=("bias_grad",), reference=True)
 def flash_attention_bias_grad(
     out_grad: Tensor,
     q: Tensor,
@@ -71,13 +62,17 @@ def flash_attention_bias_grad(
 
 
 # lse and delta are given: gradients of keys add up over queries, and those of queries over keys.
-@flash_attention_grad.register_shapes(dtypes={"q_grad": "q", "k_grad": "k", "v_grad": "v"})
+@flash_attention_grad.register_shapes
 def _(causal):
     m, n = ("[m]", "[n]") if causal else ("m", "n")
     heads = f"out_grad: b (k g) {m} [e], q: b (k g) m [f], k: b k {n} [f], v: b k n [e], bias?: #b #(k g) #m #n"
     return f"{heads}, lse: b (k g) m, delta: b (k g) m -> q_grad: b (k g) m f, k_grad: b k n f, v_grad: b k n e"
 
 
+flash_attention_bias_grad.register_shapes(
+    "out_grad: [b (k g) m e], q: b (k g) m [f], k: b k [n] f, v: b k n e, bias: [*s], lse: b (k g) m, "
+    "delta: b (k g) m -> bias_grad: [*s]"
+)
 SOURCE = Path(__file__).with_name("flash_attention.cpp")
 grad_cpp = cpp_kernel(SOURCE, "flash_attention_grad", fallback=flash_attention_grad.__wrapped__)
 bias_grad_cpp = cpp_kernel(SOURCE, "flash_attention_bias_grad", fallback=flash_attention_bias_grad.__wrapped__)

@@ -91,17 +91,16 @@ def pair_forces_grad(
 
 
 # With a cell the last three points are its rows.
-@pair_forces.register_shapes(dtypes={"points_grad": "points"})
-def _(inverse):
+def shapes(inverse) -> str:
+    """Of pair_forces."""
     a = "[a]" if inverse is None else "[a+3]"
     return f"pull: p, points: {a} 3, pairs: p 2, inverse?: 3 3 -> points_grad: {a} 3"
 
 
-@pair_forces_grad.register_shapes(dtypes={"pull_grad": "points", "points_grad": "points"})
-def _(inverse):
-    a = "[a]" if inverse is None else "[a+3]"
-    points = f"direction: {a} 3, pull: p, points: {a} 3, pairs: p 2, inverse?: 3 3"
-    return f"{points} -> pull_grad: p, points_grad: {a} 3"
+pair_forces.register_shapes(shapes)
+pair_forces_grad.register_shapes(
+    lambda inverse: f"direction: [a{'+3' * (inverse is not None)}] 3, {shapes(inverse)}, pull_grad: p"
+)
 
 
 # The C++ takes what the ops take; where it cannot be built, the references above run, after a warning.

@@ -26,14 +26,7 @@ def check_weight(op: str, x: Tensor, weight: Tensor) -> None:
         raise ValueError(f"{op}: 'weight' must be floating-point (features,) for 'x' (..., features); found {found}")
 
 
-@custom_op(
-    "gallery::rms_norm",
-    outputs=("out", "rstd"),
-    hidden=("rstd",),
-    reference=True,
-    shapes="x: *b [d], weight: [d] -> out: *b [d], rstd: *b 1",
-    dtypes={"rstd": "wide"},
-)
+@custom_op("gallery::rms_norm", outputs=("out", "rstd"), hidden=("rstd",), reference=True)
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
     """Root-mean-square normalisation over the last dimension."""
     check_weight("gallery::rms_norm", x, weight)
@@ -47,15 +40,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tens
 #
 # With g = out_grad · weight and drstd/dx_i = -rstd³ x_i / features:
 #     x_grad_i = rstd g_i  -  rstd³ x_i / features · (Σ_j g_j x_j + rstd_grad)
-@custom_op(
-    "gallery::rms_norm_grad",
-    outputs=("x_grad", "weight_grad"),
-    reference=True,
-    shapes=(
-        "out_grad: *b [d], x: *b [d], weight: [d], rstd: *b 1, rstd_grad: *b 1 -> x_grad: *b [d], weight_grad: [d]"
-    ),
-    dtypes={"x_grad": "x", "weight_grad": "weight"},
-)
+@custom_op("gallery::rms_norm_grad", outputs=("x_grad", "weight_grad"), reference=True)
 def rms_norm_grad(
     out_grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, rstd_grad: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -68,6 +53,10 @@ def rms_norm_grad(
     return (rstd * g - wide * (rstd**3 * total / x.shape[-1])).to(x.dtype), weight_grad
 
 
+rms_norm.register_shapes("x: *b [d], weight: [d] -> out: *b [d], rstd: *b 1", dtypes={"rstd": "wide"})
+rms_norm_grad.register_shapes(
+    "out_grad: *b [d], x: *b [d], weight: [d], rstd: *b 1, rstd_grad: *b 1 -> x_grad: *b [d], weight_grad: [d]"
+)
 SOURCE = Path(__file__).with_suffix(".cpp")
 forward_cpp, backward_cpp = cpp_kernel(SOURCE, "rms_norm"), cpp_kernel(SOURCE, "rms_norm_grad")
 
