@@ -1,7 +1,7 @@
 """Collectives that autograd, compilers and simulated ranks know.
 
-- `torch.distributed._functional_collectives.all_gather_single_autograd`, before torch 2.13 `all_gather_tensor_autograd`:
-  those of `torch.distributed.nn` cannot be traced, and those of `torch.distributed` have no gradient.
+- `torch.distributed._functional_collectives.all_gather_single_autograd`, which was `all_gather_tensor_autograd` before
+  torch 2.13: those of `torch.distributed.nn` cannot be traced, and those of `torch.distributed` have no gradient.
 """
 
 from __future__ import annotations
