@@ -123,8 +123,8 @@ def own_labels(labels, logits, start):
 
 
 @cross_entropy.register_sharding("c", arguments=own_labels)
-def _(loss, lse, labels, group):
-    picked = torch.where(labels < 0, 0, lse - loss)
+def _(loss, lse, labels, logits, start, group):
+    picked = torch.where(own_labels(labels, logits, start)["labels"] < 0, 0, lse - loss)
     both = torch.stack([lse, picked]).unsqueeze(0)
     lses, picks = gather(both, 0, group).unbind(1)
     return lses.logsumexp(0) - picks.sum(0)

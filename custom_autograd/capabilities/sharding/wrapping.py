@@ -113,7 +113,7 @@ class _Unwrap(torch.autograd.Function):
         return local
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
+    def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # one output, one gradient
         if grad is None:
             return None, None, None
         return placed_as(grad, ctx.mesh, ctx.grads, ctx.shape).redistribute(placements=ctx.back), None, None
@@ -138,7 +138,7 @@ class _Wrap(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # Any: a DTensor
+    def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
         wrapping: Wrapping = ctx.wrapping
         if grad is None:
             return None, None, None

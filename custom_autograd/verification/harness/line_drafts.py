@@ -146,7 +146,8 @@ class _Drafting:
 def _factors(found: Mapping[str, int]) -> Factors:
     """Return a name, or a product; the factor that goes with the largest steps is the inner one of a block."""
     if len(found) > 1:
-        return tuple(sorted(found, key=lambda name: -found[name]))
+        outermost_first: list[str] = sorted(found, key=lambda name: -found[name])
+        return tuple(outermost_first)
     return tuple(part for name, factor in found.items() for part in ((name,) if factor == 1 else (factor, name)))
 
 
