@@ -18,12 +18,19 @@ def run(program, *arguments, folder, paths=(), is_script=False):
         paths: further folders to import from.
         is_script: run it from a file, whose functions child processes can find, rather than from the command line.
     """
+    finished = start(program, *arguments, folder=folder, paths=paths, is_script=is_script)
+    assert 0 == finished.returncode, finished.stderr
+    return finished.stdout
+
+
+def start(program, *arguments, folder, paths=(), is_script=False):
+    """How a program ends, with what it prints; arguments as of `run`."""
     command = ["-c", program]
     if is_script:
         (Path(folder) / "script.py").write_text(program)
         command = ["script.py"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths))), "OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(
+    return subprocess.run(
         [sys.executable, *command, *map(str, arguments)],
         cwd=folder,
         env=environment,
@@ -31,5 +38,3 @@ def run(program, *arguments, folder, paths=(), is_script=False):
         text=True,
         check=False,
     )
-    assert 0 == finished.returncode, finished.stderr
-    return finished.stdout

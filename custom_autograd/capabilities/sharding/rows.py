@@ -81,13 +81,13 @@ def of_cut(cut: Cut, shapes: Mapping[str, Sequence[Shape]], *, is_combined: bool
     }
     whole = REPLICATE if is_combined else PARTIAL
     outputs = {name: whole if dim is None else dim for name, dim in cut.outputs.items()}
-    cut_sizes = {
+    cut_sizes = [
         shape[dim]
         for name, found in shapes.items()
         for shape, dim in zip(found, inputs[name], strict=True)
         if isinstance(dim, int)
-    }
-    sizes = {cut.size} if cut.is_product else cut_sizes
+    ]
+    sizes = [cut.size] if cut.is_product else cut_sizes  # not sets: symbolic sizes have no hash
     return Row(cut.label, inputs, outputs, tuple(sizes), cut.is_product, is_combined)
 
 
