@@ -19,6 +19,7 @@ from custom_autograd import custom_op
 from custom_autograd.core.errors import KernelError
 from custom_autograd.torch_private import (
     allocations,
+    awaited_modules,
     backward_passes,
     checkpointing,
     classes,
@@ -30,12 +31,14 @@ from custom_autograd.torch_private import (
     flop_counter,
     functions,
     guards,
+    local_ranks,
     modes,
     nested,
     nodes,
     observers,
     operators,
     overloads,
+    placements,
     preloading,
     schemas,
     storages,
@@ -1334,3 +1337,62 @@ def test_a_node_frees_what_it_saved_unless_the_graph_is_retained():
     y.backward()
 
     assert [False, True] == freed
+
+
+def test_a_module_that_is_imported_later_is_acted_on_then(tmp_path, monkeypatch):
+    (tmp_path / "awaited_by_a_test.py").write_text("value = 3")
+    monkeypatch.syspath_prepend(tmp_path)
+    finders = list(sys.meta_path)
+    monkeypatch.setattr(sys, "meta_path", finders)
+    found = []
+    awaited_modules.when_imported("awaited_by_a_test", lambda module: found.append(module.value))
+
+    assert [] == found
+    import awaited_by_a_test  # noqa: F401
+
+    assert [3] == found
+    awaited_modules.when_imported("awaited_by_a_test", lambda module: found.append(module.value))
+    assert [3, 3] == found
+
+
+@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+def test_a_strategy_is_asked_again_for_another_value_in_its_key_and_can_be_taken_back(library):
+    library.define("placed(Tensor x, float scale, str mode) -> Tensor")
+    library.impl("placed", lambda x, scale, mode: x * scale, "CompositeExplicitAutograd")
+    torch.library.register_fake("private::placed", lambda x, scale, mode: torch.empty_like(x), lib=library)
+    overload, seen = torch.ops.private.placed.default, []
+
+    def rule(args, kwargs, mesh):
+        seen.append((args[0].shape, args[1:], mesh))
+        return [[((0,), (0,))]]
+
+    with local_ranks.played(2) as mesh:
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        placements.register(overload, rule, 2, ())
+        with local_ranks.one():
+            whole = torch.ones(4)
+        x = distribute_tensor(whole, mesh, [Shard(0)])
+        found = [overload(x, *values) for values in ((2.0, "a"), (3.0, "a"), (2.0, "b"))]
+        assert not placements.has_other_rule(overload)
+        placements.withdraw(overload)
+        with pytest.raises(NotImplementedError):
+            overload(x, 2.0, "a")
+
+    assert [((4,), [2.0, "a"], [2]), ((4,), [2.0, "b"], [2])] == [(tuple(s), list(a), list(m)) for s, a, m in seen]
+    assert all(one.placements == (Shard(0),) for one in found)
+
+
+@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+def test_ranks_are_played_and_left():
+    with local_ranks.played(2) as mesh:
+        local = local_ranks.on_all_ranks(torch.ones(2), 2)
+        with local_ranks.one():
+            plain = torch.rand(2)
+        assert 2 == mesh.size()
+        assert torch.equal(torch.ones(2), local_ranks.whole(local))
+
+    assert type(plain) is Tensor
+    assert type(local) is not Tensor
+    assert not torch.distributed.is_initialized()
+    assert local_ranks.is_unplayable(AssertionError("LocalIntNode({0: 2, 1: 1})"))
