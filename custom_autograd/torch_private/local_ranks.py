@@ -83,5 +83,6 @@ UNPLAYABLE = (
     "LocalIntNode",
     "SymIntArrayRef expected to contain only concrete integers",
     "unhashable type: non-nested SymInt",
+    "Unable to cast Python instance of type <class 'torch.SymInt'>",  # torch 2.11: the position of a rank
 )
 """What torch raises for a size that is one number for each rank."""

@@ -113,7 +113,8 @@ class _Unwrap(torch.autograd.Function):
         return local
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # one output, one gradient
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        (grad,) = grad_outputs
         if grad is None:
             return None, None, None
         return placed_as(grad, ctx.mesh, ctx.grads, ctx.shape).redistribute(placements=ctx.back), None, None
@@ -138,8 +139,9 @@ class _Wrap(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # Any: a DTensor
         wrapping: Wrapping = ctx.wrapping
+        (grad,) = grad_outputs
         if grad is None:
             return None, None, None
         local = grad.redistribute(placements=wrapping.grads).to_local()
