@@ -81,6 +81,7 @@ def is_unplayable(error: BaseException) -> bool:
 
 UNPLAYABLE = (
     "LocalIntNode",
+    "'torch._C._SymNode' object has no attribute",
     "SymIntArrayRef expected to contain only concrete integers",
     "unhashable type: non-nested SymInt",
     "Unable to cast Python instance of type <class 'torch.SymInt'>",  # torch 2.11: the position of a rank

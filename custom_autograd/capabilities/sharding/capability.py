@@ -1,7 +1,9 @@
 """Sharding: how the calls of an op with DTensors run.
 
 rules of register_sharding        on local tensors, where least is sent by cutting their dimension
-a line of shapes, or pointwise    by strategies below autograd; on local tensors if torch's dispatcher cannot
+a line of shapes, or pointwise    by strategies below autograd; on local tensors if torch's dispatcher cannot, or if
+                                  gradients are recorded: rules need not know DTensors, which have no strategy for
+                                  many of torch's operations, and cannot be mixed with plain tensors
 a reference                       the reference, on the DTensors
 none of them                      replicated inputs only, on local tensors; all others are an error
 """
@@ -50,10 +52,8 @@ class Sharding(Capability):
                 placements.register(overload, rule_of(record), first, names)
             else:
                 placements.withdraw(overload)
-        is_needed = bool(record.registrations.all_of(Combining)) or not has_strategies or _may_be_unknown(record)
-        is_needed = is_needed or not record.registrations.gradient_rules()
         takes_tensors = bool(schema.tensor_arguments) and record.declaration.composition is None and not schema.is_view
-        record.around_autograd = _around(record, has_rows, has_strategies) if is_needed and takes_tensors else None
+        record.around_autograd = _around(record, has_rows, has_strategies) if takes_tensors else None
 
     def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
         """Say what registers the placements of an op, if torch does not know them."""
@@ -81,20 +81,6 @@ def _source(record: OpRecord) -> str:
 def _rules(record: OpRecord) -> str:
     rules = record.registrations.all_of(Combining)
     return "".join(f"; '{rule.dim}' registered ({rule.location})" for rule in rules)
-
-
-def _differentiates_reference(record: OpRecord, tensors: Sequence[torch.Tensor]) -> bool:
-    """Return True if gradients are those of the reference: torch's own operations cannot take every placement."""
-    if record.registrations.gradient_rules() or record.reference() is None:
-        return False
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
-def _may_be_unknown(record: OpRecord) -> bool:
-    described = described_op(record)
-    if described is None or described.rule.shapes is None:
-        return described is not None
-    return has_unknown_outputs(record, {})
 
 
 def _has_rows(record: OpRecord) -> bool:
@@ -128,7 +114,8 @@ def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[
         if has_rows:
             chosen = calls.choose(values)
             is_combined = any(row.is_combined for row in chosen)
-            is_local = is_combined or has_unknown_outputs(record, values) or _differentiates_reference(record, placed)
+            is_recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in placed)
+            is_local = is_combined or is_recorded or has_unknown_outputs(record, values)
             if has_strategies and not is_local:
                 return NotImplemented
             return calls.run(chosen, *args, **kwargs)

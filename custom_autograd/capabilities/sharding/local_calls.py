@@ -160,10 +160,11 @@ class LocalCalls:
         own = {} if rule.arguments is None else rule.arguments(**{name: given[name] for name in rule.taken})
         made = self._call({**local, **own})
         combined = rule.function(**{name: {**given, **made}[name] for name in rule.names})
-        return {**made, **self._named(rule, combined)}
+        found = self._named(rule, combined)
+        return {name: found[name] if name in found else _unknown(tensor) for name, tensor in made.items()}
 
     def _named(self, rule: Combining, combined: Any) -> dict[str, Any]:
-        """Return what a rule returned by name; hidden outputs that it does not return are not a number."""
+        """Return what a rule returned by name."""
         visible = [output.name for output in self._schema.outputs if not output.is_hidden]
         hidden = [output.name for output in self._schema.outputs if output.is_hidden]
         if isinstance(combined, Mapping):
@@ -208,6 +209,11 @@ class LocalCalls:
                 declared=self._record.declaration.location,
                 do="call it under torch.no_grad(), or pass the tensors of the op by position, and not in results",
             )
+
+
+def _unknown(tensor: Tensor) -> Tensor:
+    """Return what stands for a hidden output that a rule does not return: NaN, or -1 in place of integers."""
+    return torch.full_like(tensor, math.nan if tensor.is_floating_point() else -1)
 
 
 def _grads(name: str, at: int, chosen: Sequence[Row]) -> list[Any]:

@@ -20,7 +20,8 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private import local_ranks
 from custom_autograd.verification.harness.base import PASSED, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.differentiable import function_of
+from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on
 
 Mesh: TypeAlias = Any
@@ -153,7 +154,12 @@ class PlacedCalls:
 
 def is_random(target: Target, sample: Sample) -> bool:
     """Return True if a call draws random numbers."""
-    return function_of(target, sample).is_random()
+    if has_generator(sample):
+        return True
+    state = torch.get_rng_state()
+    with torch.random.fork_rng(), torch.no_grad():
+        call_on(target.call, copy(sample))
+        return not torch.equal(state, torch.get_rng_state())
 
 
 def chosen(options: Sequence[Sequence[Placements]], limit: int, seed: int) -> Iterator[tuple[Placements, ...]]:
