@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from custom_autograd import custom_op
+from custom_autograd import Sample, custom_op
 from custom_autograd.core.errors import ShapeError
 
 
@@ -126,3 +126,21 @@ def test_python_calls_refuse_as_native_ones_do():
     )
 
     assert len(CASES) == finished.stdout.count("refused")
+
+
+@custom_op("shapes_refusals::paired", shapes="x: (2 n) -> output: n", reference=True)
+def paired(x: Tensor) -> Tensor:
+    half = x.shape[0] // 2
+    return x[:half] + x[:half].flip(0)
+
+
+@paired.register_kernel("cpu", name="same")
+def _(x):
+    return x[: x.shape[0] // 2] + x[: x.shape[0] // 2].flip(0)
+
+
+def test_sizes_that_the_line_refuses_are_not_advice_to_a_kernel():
+    """A reference may compute what the line refuses, such as a pair without its second element."""
+    report = paired.check([Sample(torch.rand(4))], checks=["sizes"])
+
+    assert [("passed", "")] == [(result.status, result.advice) for result in report.results]
