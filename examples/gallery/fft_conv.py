@@ -3,7 +3,6 @@
     out[b, c, t] = Σ_{s <= t} filter[c, s] · u[b, c, t - s] + skip[c] · u[b, c, t]
                  = irfft(rfft(u, n) · rfft(filter, n), n)[b, c, t] + skip[c] · u[b, c, t],    n >= length + taps - 1
 
-Shapes: u: (batch, channels, length); filter: (channels, taps), taps > 0; skip: (channels,) or None; out like u.
 Dtypes: all float64, float32, bfloat16 or float16; spectra are complex128 for float64, else complex64.
 The filter's spectrum is not saved: it is one transform of the 3 · batch + 2 of a backward, and twice its memory.
 Source: Poli et al. 2023, "Hyena Hierarchy", section 2; Gu et al. 2022, "Efficiently Modeling Long Sequences with
@@ -20,14 +19,12 @@ from torch import Tensor
 from custom_autograd import Sample, custom_op
 
 
-def check_arguments(u: Tensor, filter: Tensor, skip: Tensor | None = None, g: Tensor | None = None) -> None:
-    """Shapes that agree about the channels, one dtype, and a filter with a first tap."""
-    tensors = [x for x in (u, filter, skip, g) if x is not None]
-    is_right = u.dim() == 3 and filter.dim() == 2 and filter.shape[0] == u.shape[1] and filter.shape[1] > 0
-    is_right = is_right and (skip is None or skip.shape == u.shape[1:2]) and (g is None or g.shape == u.shape)
-    if not is_right or len({x.dtype for x in tensors}) > 1 or not u.is_floating_point():
-        expected = "(batch, channels, length), a filter (channels, taps > 0) and a skip (channels,), of one real dtype"
-        raise ValueError(f"gallery::fft_conv: expected {expected}; found {[(x.shape, x.dtype) for x in tensors]}")
+def check_arguments(filter: Tensor, *others: Tensor | None) -> None:
+    """One real dtype, and a filter with a first tap."""
+    dtypes = {filter.dtype, *(x.dtype for x in others if x is not None)}
+    if len(dtypes) > 1 or not filter.is_floating_point() or filter.shape[1] == 0:
+        found = f"{filter.shape[1]} taps, {', '.join(map(str, dtypes))}"
+        raise ValueError(f"gallery::fft_conv: expected a filter of 1 tap or more, and one real dtype; found {found}")
 
 
 def spectrum(x: Tensor, n: int) -> Tensor:
@@ -40,7 +37,7 @@ def spectrum(x: Tensor, n: int) -> Tensor:
 )
 def fft_conv(u: Tensor, filter: Tensor, skip: Tensor | None = None) -> Tensor:
     """Convolves each channel with its filter."""
-    check_arguments(u, filter, skip)
+    check_arguments(filter, u, skip)
     if u.numel() == 0:  # MKL transforms nothing of size 0
         return u + filter.sum() + (0 if skip is None else skip.sum())
     n = u.shape[-1] + filter.shape[-1]
@@ -49,21 +46,19 @@ def fft_conv(u: Tensor, filter: Tensor, skip: Tensor | None = None) -> Tensor:
 
 
 # u_grad[b, c, t] = Σ_s filter[c, s] · g[b, c, t + s],    filter_grad[c, s] = Σ_{b, t} g[b, c, t + s] · u[b, c, t]
-@custom_op(
-    "gallery::fft_conv_grad",
-    outputs=("u_grad", "filter_grad"),
-    reference=True,
-    shapes="g: b c [l], u: b c [l], filter: c [t] -> u_grad: b c [l], filter_grad: c [t]",
-)
+@custom_op("gallery::fft_conv_grad", outputs=("u_grad", "filter_grad"), reference=True)
 def fft_conv_grad(g: Tensor, u: Tensor, filter: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of fft_conv without a skip; an op of its own, so that both share the transform of g."""
-    check_arguments(u, filter, g=g)
+    check_arguments(filter, g, u)
     if u.numel() == 0:
         return g + u + filter.sum(), filter * 0
     n = u.shape[-1] + filter.shape[-1]
     u_grad = torch.fft.irfft(spectrum(g, n) * spectrum(filter, n).conj(), n)[..., : u.shape[-1]]
     filter_grad = torch.fft.irfft((spectrum(g, n) * spectrum(u, n).conj()).sum(0), n)[..., : filter.shape[-1]]
     return u_grad.to(u.dtype), filter_grad.to(u.dtype)
+
+
+fft_conv_grad.register_shapes("g: b c [l], u: b c [l], filter: c [t] -> u_grad: b c [l], filter_grad: c [t]")
 
 
 def fast_length(n: int) -> int:
@@ -81,7 +76,7 @@ def parts(u: Tensor, n: int) -> Iterator[slice]:
 @fft_conv.register_kernel("cpu", name="chunked")
 def fft_conv_cpu(u, filter, skip) -> Tensor:
     """The same a few channels at a time and in a fast length: spectra of all channels are never stored."""
-    check_arguments(u, filter, skip)
+    check_arguments(filter, u, skip)
     out, n = u.new_empty(u.shape), fast_length(u.shape[-1] + filter.shape[-1] - 1)
     for part in parts(u, n):
         result = torch.fft.irfft(spectrum(u[:, part], n).mul_(spectrum(filter[part], n)), n)[..., : u.shape[-1]]
@@ -92,7 +87,7 @@ def fft_conv_cpu(u, filter, skip) -> Tensor:
 @fft_conv_grad.register_kernel("cpu", name="chunked")
 def fft_conv_grad_cpu(g, u, filter) -> tuple[Tensor, Tensor]:
     """The same a few channels at a time and in a fast length."""
-    check_arguments(u, filter, g=g)
+    check_arguments(filter, g, u)
     u_grad, filter_grad = u.new_empty(u.shape), filter.new_zeros(filter.shape)
     n = fast_length(u.shape[-1] + filter.shape[-1] - 1)
     for part in parts(u, n):
@@ -103,16 +98,9 @@ def fft_conv_grad_cpu(g, u, filter) -> tuple[Tensor, Tensor]:
     return u_grad, filter_grad
 
 
-@fft_conv.register_fake
-def _(u, filter, skip):
-    check_arguments(u, filter, skip)
-    return u.new_empty(u.shape)
-
-
-@fft_conv_grad.register_fake
-def _(g, u, filter):
-    check_arguments(u, filter, g=g)
-    return u.new_empty(u.shape), filter.new_empty(filter.shape)
+# Contiguous, which what an inverse transform is cut from is not.
+fft_conv.register_fake(lambda u, filter, skip: u.new_empty(u.shape))
+fft_conv_grad.register_fake(lambda g, u, filter: (u.new_empty(u.shape), filter.new_empty(filter.shape)))
 
 
 @fft_conv.register_backward

@@ -3,7 +3,6 @@
     fixed_point:         z = tanh(weight · z + drive),         where drive is U · x + b, as F.linear(x, U, b) makes it
     linear_fixed_point:  v = slope ⊙ (weight · v + source),    which is what both differentiate to
 
-Shapes: weight: (..., features, features); drive, z, slope, source and v: (..., batch, features).
 Dtypes: all of one, float64, float32, bfloat16 or float16; iterates are float64 for float64, else float32.
 Convergence: no element changes by more than `tolerance` (<= 1e-4) or 16 last places, times the largest of its row.
 Not so after `limit` iterations, or values that are not finite: ConvergenceError. A norm of weight below 1 suffices.
@@ -25,15 +24,10 @@ class ConvergenceError(RuntimeError):
     """An iteration does not reach its fixed point."""
 
 
-def check_arguments(weight: Tensor, *rows: Tensor) -> None:
-    """One dtype, and shapes that agree about the features and what comes before."""
-    shape = rows[0].shape
-    square = (*shape[:-2], *shape[-1:], *shape[-1:])
-    is_right = len(shape) > 1 and weight.shape == square and weight.is_floating_point()
-    if not is_right or any(x.shape != shape or x.dtype != weight.dtype for x in rows):
-        expected = "a weight (..., features, features), then (..., batch, features), all of one real dtype"
-        found = [(x.shape, x.dtype) for x in (weight, *rows)]
-        raise ValueError(f"gallery::fixed_point: expected {expected}; found {found}")
+def check_dtypes(*tensors: Tensor) -> None:
+    """All of one real dtype."""
+    if len(dtypes := {x.dtype for x in tensors}) > 1 or not tensors[0].is_floating_point():
+        raise ValueError(f"gallery::fixed_point: expected one real dtype; found {', '.join(map(str, dtypes))}")
 
 
 def iterate(step: Callable[[Tensor], Tensor], z: Tensor, tolerance: float, limit: int) -> Tensor:
@@ -61,15 +55,11 @@ def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 # As a reference it is differentiated through all its iterations; as a kernel it records none.
 @custom_op(
-    "gallery::fixed_point",
-    outputs=("z",),
-    reference=True,
-    shapes="weight: *b [f f], drive: *b n [f] -> z: *b n [f]",
-    dtypes={"z": "drive"},
+    "gallery::fixed_point", outputs=("z",), reference=True, shapes="weight: *b [f f], drive: *b n [f] -> z: *b n [f]"
 )
 def fixed_point(weight: Tensor, drive: Tensor, tolerance: float = 0.0, limit: int = 1000) -> Tensor:
     """Solves z = tanh(weight · z + drive) for each row of drive."""
-    check_arguments(weight, drive)
+    check_dtypes(weight, drive)
     matrix, constant = wide(weight.mT, drive)
     return iterate(lambda z: torch.tanh(z @ matrix + constant), constant.tanh(), tolerance, limit).to(drive.dtype)
 
@@ -78,13 +68,12 @@ def fixed_point(weight: Tensor, drive: Tensor, tolerance: float = 0.0, limit: in
     "gallery::linear_fixed_point",
     outputs=("v",),
     shapes="weight: *b [f f], slope: *b n [f], source: *b n [f] -> v: *b n [f]",
-    dtypes={"v": "source"},
 )
 def linear_fixed_point(
     weight: Tensor, slope: Tensor, source: Tensor, tolerance: float = 0.0, limit: int = 1000
 ) -> Tensor:
     """Solves v = slope ⊙ (weight · v + source) for each row, as fast as the last steps of fixed_point."""
-    check_arguments(weight, source, slope)
+    check_dtypes(weight, slope, source)
     matrix, factor, constant = wide(weight.mT, slope, source)
     return iterate(lambda v: factor * (v @ matrix + constant), factor * constant, tolerance, limit).to(source.dtype)
 
@@ -99,7 +88,7 @@ def _(weight, slope, source, tolerance=0.0, limit=1000):
 
 @fixed_point.register_fake
 def _(weight, drive, tolerance, limit):
-    check_arguments(weight, drive)
+    check_dtypes(weight, drive)
     return drive.new_empty(drive.shape)
 
 

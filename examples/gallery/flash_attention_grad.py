@@ -4,7 +4,7 @@
     q_grad_i = scale Σ_j g_ij k_j,    k_grad_j = scale Σ_i g_ij q_i,    v_grad_j = Σ_i p_ij out_grad_i
 
 and g itself, summed where it was broadcast, is the gradient of the bias. p and g are recomputed tile by tile.
-Shapes: as in flash_attention.py; delta like lse: (batch, heads, queries), in the dtype of sums.
+lse and delta have the dtype of sums.
 Source: Dao et al. 2022, "FlashAttention", appendix B.2 and algorithm 4.
 """
 
@@ -88,14 +88,12 @@ def four_dims(bias: Tensor | None) -> Tensor | None:
 @flash_attention_grad.register_kernel("cpu", name="cpp", layouts=ROWS)
 def flash_attention_grad_cpu(out_grad, q, k, v, bias, lse, delta, scale, causal) -> tuple[Tensor, Tensor, Tensor]:
     """C++: heads in parallel; each tile of scores serves all three gradients."""
-    check_grads(NAME, out_grad, q, k, v, bias, lse, delta)
     return grad_cpp(out_grad, q, k, v, four_dims(bias), lse, delta, scale_of(q, scale), causal)
 
 
 @flash_attention_bias_grad.register_kernel("cpu", name="cpp", layouts=ROWS)
 def flash_attention_bias_grad_cpu(out_grad, q, k, v, bias, lse, delta, scale, causal) -> Tensor:
     """C++: tiles of the bias in parallel; each sums over all scores that it was added to, in a fixed order."""
-    check_grads(BIAS_NAME, out_grad, q, k, v, bias, lse, delta)
     grad = bias_grad_cpp(out_grad, q, k, v, four_dims(bias), lse, delta, scale_of(q, scale), causal)
     return grad.reshape(bias.shape)
 
@@ -119,14 +117,12 @@ def flash_attention_bias_grad_cuda(out_grad, q, k, v, bias, lse, delta, scale, c
 @flash_attention_grad.register_fake
 def flash_attention_grad_fake(out_grad, q, k, v, bias, lse, delta, scale=None, causal=False) -> tuple[Tensor, ...]:
     """All contiguous."""
-    check_grads(NAME, out_grad, q, k, v, bias, lse, delta)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
 @flash_attention_bias_grad.register_fake
 def flash_attention_bias_grad_fake(out_grad, q, k, v, bias, lse, delta, scale=None, causal=False) -> Tensor:
     """Contiguous."""
-    check_grads(BIAS_NAME, out_grad, q, k, v, bias, lse, delta)
     return bias.new_empty(bias.shape)
 
 

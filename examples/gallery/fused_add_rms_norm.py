@@ -3,7 +3,6 @@
     residual ← residual + x
     out = residual · rstd · weight,    rstd = 1 / √(mean(residual²) + eps)
 
-Shapes: x, residual: (..., features), the same; weight: (features,); out like x, contiguous; rstd, hidden: (..., 1).
 Dtypes: float64, float32, bfloat16, float16, of x and residual the same; sums are float64 for float64, else float32.
 Training: the sum is kept for the backward where it lies. A write to it before the backward, such as by the next layer's
 call, is an error there, as after any operation in place; give each layer its own residual then: `residual.clone()`.
@@ -24,28 +23,18 @@ from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
 NAME = "gallery::fused_add_rms_norm"
 
 
-def check_inputs(x: Tensor, residual: Tensor, weight: Tensor) -> None:
-    """Nothing is broadcast, and nothing is read or written beyond its end."""
-    if residual.dim() == 0 or (x.shape, x.dtype) != (residual.shape, residual.dtype):
-        found = f"{x.dtype} {tuple(x.shape)} and {residual.dtype} {tuple(residual.shape)}"
-        raise ValueError(f"{NAME}: 'x' and 'residual' must have one dtype and one shape (..., features), found {found}")
-    if weight.shape != x.shape[-1:] or not weight.is_floating_point():
-        found = f"{weight.dtype} {tuple(weight.shape)}"
-        raise ValueError(f"{NAME}: 'weight' must be ({x.shape[-1]},), the features of 'x', and real, found {found}")
+def check_dtypes(x: Tensor, residual: Tensor, weight: Tensor) -> None:
+    """Raises before anything is written."""
+    if x.dtype != residual.dtype:
+        raise ValueError(f"{NAME}: 'x' and 'residual' must have one dtype, found {x.dtype} and {residual.dtype}")
+    if not weight.is_floating_point():
+        raise ValueError(f"{NAME}: 'weight' must be real, found {weight.dtype}")
 
 
-@custom_op(
-    NAME,
-    mutates_args=("residual",),
-    outputs=("out", "rstd"),
-    hidden=("rstd",),
-    reference=True,
-    shapes="x: *b [d], residual: *b [d], weight: [d] -> out: *b [d], rstd: *b 1",
-    dtypes={"rstd": "wide"},
-)
+@custom_op(NAME, mutates_args=("residual",), outputs=("out", "rstd"), hidden=("rstd",), reference=True)
 def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
     """Adds x to residual, and returns the sum normalised."""
-    check_inputs(x, residual, weight)
+    check_dtypes(x, residual, weight)
     residual.add_(x)
     wide = residual.contiguous().to(torch.promote_types(x.dtype, torch.float32))
     rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
@@ -54,16 +43,7 @@ def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float =
 
 # One gradient for x and for the residual before the call, and that of weight, in one pass. With g = out_grad · weight:
 #     input_grad_i = residual_grad_i + rstd g_i - rstd³ residual_i / features · (Σ_j g_j residual_j + rstd_grad)
-@custom_op(
-    "gallery::fused_add_rms_norm_grad",
-    outputs=("input_grad", "weight_grad"),
-    reference=True,
-    shapes=(
-        "out_grad: *b [d], residual_grad: *b [d], residual: *b [d], weight: [d], rstd: *b 1, "
-        "rstd_grad: *b 1 -> input_grad: *b [d], weight_grad: [d]"
-    ),
-    dtypes={"input_grad": "residual", "weight_grad": "weight"},
-)
+@custom_op("gallery::fused_add_rms_norm_grad", outputs=("input_grad", "weight_grad"), reference=True)
 def fused_add_rms_norm_grad(
     out_grad: Tensor, residual_grad: Tensor, residual: Tensor, weight: Tensor, rstd: Tensor, rstd_grad: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -76,6 +56,11 @@ def fused_add_rms_norm_grad(
     return input_grad.to(residual.dtype).contiguous(), weight_grad
 
 
+fused_add_rms_norm.register_shapes("x: *b [d], residual: *b [d], weight: [d] -> out: *b [d], rstd: *b 1")
+fused_add_rms_norm_grad.register_shapes(
+    "out_grad: *b [d], residual_grad: *b [d], residual: *b [d], weight: [d], rstd: *b 1, rstd_grad: *b 1 "
+    "-> input_grad: *b [d], weight_grad: [d]"
+)
 SOURCE = Path(__file__).with_suffix(".cpp")
 add_rms_norm_cpp, add_rms_norm_grad_cpp = (cpp_kernel(SOURCE, name) for name in ("add_rms_norm", "add_rms_norm_grad"))
 
@@ -88,7 +73,7 @@ def apart(tensor: Tensor, written: Tensor) -> Tensor:
 @fused_add_rms_norm.register_kernel("cpu", name="cpp", layouts="contiguous")
 def fused_add_rms_norm_cpp(x, residual, weight, eps) -> tuple[Tensor, Tensor]:
     """One pass for the sum and its statistic, one over the row in the cache for the output."""
-    check_inputs(x, residual, weight)
+    check_dtypes(x, residual, weight)
     # The weight is small: it is widened here, so that the C++ has one type per element of x and not one per pair.
     wide_weight = apart(weight, residual).to(torch.promote_types(x.dtype, torch.float32))
     return add_rms_norm_cpp(apart(x, residual), residual, wide_weight, eps)
@@ -123,19 +108,14 @@ def add_rms_norm_row(x, residual, weight, out, rstd, features, eps, block: tl.co
 @fused_add_rms_norm.register_kernel("cuda", name="triton", layouts="contiguous", when=lambda x: x.shape[-1] <= 65536)
 def fused_add_rms_norm_triton(x, residual, weight, eps) -> tuple[Tensor, Tensor]:
     """One program per row."""
-    out, rstd = fused_add_rms_norm_fake(x, residual, weight, eps)
+    check_dtypes(x, residual, weight)
+    statistic = torch.promote_types(x.dtype, torch.float32)
+    out, rstd = x.new_empty(x.shape), x.new_empty((*x.shape[:-1], 1), dtype=statistic)
     if rows := rstd.numel():  # a grid of size 0 is an error
         block = 1 << max(0, x.shape[-1] - 1).bit_length()
         data = apart(x, residual), residual, apart(weight, residual), out, rstd
         add_rms_norm_row[(rows,)](*data, x.shape[-1], eps, block=block, num_warps=min(16, max(1, block // 512)))
     return out, rstd
-
-
-@fused_add_rms_norm.register_fake
-def fused_add_rms_norm_fake(x, residual, weight, eps) -> tuple[Tensor, Tensor]:
-    """Both outputs are contiguous, whatever the strides of x."""
-    check_inputs(x, residual, weight)
-    return x.new_empty(x.shape), x.new_empty((*x.shape[:-1], 1), dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 # In a rule residual is its value after the call, and grad_residual the gradient of that; "residual" in the result is

@@ -2,7 +2,6 @@
 
     loss_n = lse_n - logits[n, labels_n],    logits = x weightᵀ + bias,    lse_n = log Σ_v exp(logits[n, v])
 
-Shapes: x: (rows, features); weight: (classes, features); labels: (rows,); bias: (classes,) or None; loss: ().
 Dtypes: float64, float32, bfloat16, float16, that of x for weight and bias too; labels int64; loss float64 or float32.
 The gradient of a chunk's logits takes their place, and is multiplied into hidden gradients that backward scales.
 Sums over chunks are float32. float16 is computed and kept in float32: a loss is scaled too late for what has become 0.
@@ -24,6 +23,8 @@ from torch import Tensor
 from custom_autograd import Sample, custom_op
 from custom_autograd.kernels import cpp_kernel
 
+NAME, GRADIENTS = "gallery::fused_linear_cross_entropy", ("x_grad", "weight_grad", "bias_grad")
+
 
 def losses_and_gradient(logits: Tensor, labels: Tensor, count: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     """The loss of each row, and the gradient of their sum / count, in PyTorch operations."""
@@ -35,12 +36,7 @@ def losses_and_gradient(logits: Tensor, labels: Tensor, count: Tensor, ignore_in
     return losses, ((logarithms.exp() - one_hot) / count.clamp(min=1)).where(kept.unsqueeze(1), 0)
 
 
-@custom_op(
-    "gallery::fused_linear_cross_entropy",
-    outputs=("loss", "x_grad", "weight_grad", "bias_grad"),
-    hidden=("x_grad", "weight_grad", "bias_grad"),
-    reference=True,
-)
+@custom_op(NAME, outputs=("loss", *GRADIENTS), hidden=GRADIENTS, reference=True)
 def fused_linear_cross_entropy(
     x: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, ignore_index: int = -100,
     reduction: Literal["mean", "sum"] = "mean", with_x_grad: bool = True, with_weight_grad: bool = True,
@@ -59,11 +55,10 @@ def fused_linear_cross_entropy(
 
 @fused_linear_cross_entropy.register_shapes(dtypes={"loss": "wide"})
 def _(bias, reduction, with_x_grad, with_weight_grad):
-    n = "[n]" if reduction == "mean" else "n"
+    inputs = f"x: {'[n]' if reduction == 'mean' else 'n'} [i], weight: [c i], labels: n, bias?: [c]"
     x_grad, weight_grad = "n i" if with_x_grad else "0", "c i" if with_weight_grad else "0"
     bias_grad = "c" if with_weight_grad and bias is not None else "0"
-    grads = f"x_grad: {x_grad}, weight_grad: {weight_grad}, bias_grad: {bias_grad}"
-    return f"x: {n} [i], weight: [c i], labels: n, bias?: [c] -> loss: , {grads}"
+    return f"{inputs} -> loss: , x_grad: {x_grad}, weight_grad: {weight_grad}, bias_grad: {bias_grad}"
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, **rest) -> Tensor:  # noqa: ANN003
@@ -75,13 +70,9 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor, bias: Tensor
 @fused_linear_cross_entropy.register_fake
 def outputs(x, weight, labels, bias, ignore_index, reduction, with_x_grad, with_weight_grad) -> tuple[Tensor, ...]:
     """A gradient that is not wanted has no elements."""
-    classes = weight.shape[:1] if bias is None else bias.shape
-    is_right = x.dim() == 2 and labels.shape == x.shape[:1] and weight.shape == (*classes, x.shape[1])
-    is_right = is_right and labels.dtype == torch.int64 and x.is_floating_point()
-    if not is_right or any(t is not None and t.dtype != x.dtype for t in (weight, bias)):
-        found = [(tuple(t.shape), t.dtype) for t in (x, weight, labels, bias) if t is not None]
-        expected = "'x' (rows, features), 'weight' (classes, features), 'bias' (classes,) alike, int64 'labels' (rows,)"
-        raise ValueError(f"gallery::fused_linear_cross_entropy: expected {expected}; found {found}")
+    found = [t.dtype for t in (labels, x, weight, bias) if t is not None]
+    if labels.dtype != torch.int64 or not x.is_floating_point() or len(set(found)) != 2:
+        raise ValueError(f"{NAME}: 'labels' must be int64, and the other tensors of one real dtype; found {found}")
     kept = torch.float32 if x.dtype == torch.float16 else x.dtype
     wanted = ((x, with_x_grad), (weight, with_weight_grad), (bias, with_weight_grad))
     loss = x.new_empty((), dtype=torch.promote_types(x.dtype, torch.float32))

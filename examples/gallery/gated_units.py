@@ -3,7 +3,7 @@
     swiglu(gate, up) = silu(gate) · up    silu(g) = g · σ(g)
     geglu(gate, up) = gelu(gate) · up     gelu(g) = g · σ(2 √(2/π) (g + 0.044715 g³)), its tanh form
 
-Shapes: gate, up: (..., features), the same; out like gate, contiguous. Halves of one projection are not copied.
+Halves of one projection are not copied; what is returned is contiguous.
 Dtypes: float64, float32, bfloat16, float16, of both the same; the arithmetic is float64 for float64, else float32.
 Source: Shazeer 2020, "GLU Variants Improve Transformer", equation 5.
 """
@@ -22,11 +22,10 @@ from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
 
 
 def checked(gate: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """The tensors; an error unless they are alike: nothing is broadcast, and nothing is read beyond its end."""
+    """The tensors; an error unless they have one dtype."""
     for name, tensor in zip(("up", "out_grad"), others, strict=False):
-        if (tensor.shape, tensor.dtype) != (gate.shape, gate.dtype):
-            found = f"{tensor.dtype} {tuple(tensor.shape)} for {gate.dtype} {tuple(gate.shape)}"
-            raise ValueError(f"swiglu, geglu: '{name}' must have the shape and dtype of 'gate', found {found}")
+        if tensor.dtype != gate.dtype:
+            raise ValueError(f"swiglu, geglu: '{name}' must have the dtype of 'gate', {gate.dtype}, not {tensor.dtype}")
     return gate, *others
 
 
@@ -49,12 +48,7 @@ def geglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 # Both gradients need the same sigmoid and the same three inputs, so one kernel writes both.
-@custom_op(
-    "gallery::gated_unit_grad",
-    outputs=("gate_grad", "up_grad"),
-    reference=True,
-    shapes="gate: *b, up: *b, out_grad: *b -> gate_grad: *b, up_grad: *b",
-)
+@custom_op("gallery::gated_unit_grad", outputs=("gate_grad", "up_grad"), reference=True)
 def gated_unit_grad(gate: Tensor, up: Tensor, out_grad: Tensor, is_silu: bool) -> tuple[Tensor, Tensor]:
     """The gradients of swiglu, else of geglu."""
     g, u, grad = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in checked(gate, up, out_grad))
@@ -65,6 +59,7 @@ def gated_unit_grad(gate: Tensor, up: Tensor, out_grad: Tensor, is_silu: bool) -
     return gate_grad.to(gate.dtype).contiguous(), (grad * g * sigmoid).to(gate.dtype).contiguous()
 
 
+gated_unit_grad.register_shapes("gate: *b, up: *b, out_grad: *b -> gate_grad: *b, up_grad: *b")
 SOURCE = Path(__file__).with_suffix(".cpp")
 gated_cpp, gated_grad_cpp = cpp_kernel(SOURCE, "gated"), cpp_kernel(SOURCE, "gated_grad")
 

@@ -2,8 +2,7 @@
 
     key_cache[b, :, start_b : start_b + tokens] = keys[b],    start_b = position + positions[b];    values likewise
 
-Shapes: caches: (batch, heads, length, features); keys, values: (batch, heads, tokens, features); positions: (batch,),
-or None, which is 0 everywhere. Keys and values may differ in heads and features.
+Positions are 0 unless given. Keys and values may differ in heads and features.
 Dtypes: any of 1, 2, 4 or 8 bytes, that of a cache for what is appended to it; positions int64. Nothing is computed.
 The caches share memory neither with each other nor with the keys and values.
 For inference: no gradient passes, neither to the cache nor to the keys and values.
@@ -29,19 +28,13 @@ CACHES = ("key_cache", "value_cache")
 
 
 def check(key_cache: Tensor, value_cache: Tensor, keys: Tensor, values: Tensor, positions: Tensor | None) -> None:
-    """Raises where shapes and dtypes do not fit together."""
+    """Raises where there are more tokens than places, or dtypes do not fit together."""
     for name, cache, fresh in (("key", key_cache, keys), ("value", value_cache, values)):
-        fits = (
-            cache.dim() == fresh.dim() == 4 and cache.shape[:2] == fresh.shape[:2] and cache.shape[3] == fresh.shape[3]
-        )
-        if not fits or fresh.shape[2] > cache.shape[2] or cache.dtype != fresh.dtype:
+        if fresh.shape[2] > cache.shape[2] or cache.dtype != fresh.dtype:
             found = f"{tuple(cache.shape)} {cache.dtype} and {tuple(fresh.shape)} {fresh.dtype}"
             raise ValueError(f"gallery::kv_cache_append: '{name}s' do not fit '{name}_cache': found {found}")
-    if keys.shape[2] != values.shape[2] or key_cache.shape[2] != value_cache.shape[2]:
-        raise ValueError("gallery::kv_cache_append: keys and values differ in tokens, or their caches in length")
-    if positions is not None and (positions.shape != keys.shape[:1] or positions.dtype != torch.int64):
-        found = f"{tuple(positions.shape)} {positions.dtype}"
-        raise ValueError(f"gallery::kv_cache_append: expected 'positions' ({keys.shape[0]},), int64; found {found}")
+    if positions is not None and positions.dtype != torch.int64:
+        raise ValueError(f"gallery::kv_cache_append: expected int64 'positions'; found {positions.dtype}")
 
 
 def check_apart(key_cache: Tensor, value_cache: Tensor, keys: Tensor, values: Tensor) -> None:

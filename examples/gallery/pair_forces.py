@@ -3,8 +3,7 @@
     points_grad = Σ_p pull_p · ∂distance_p/∂points,    ∂distance_p/∂d_p = u_p = d_p / |d_p|, and 0 where d_p is 0
     d_p = points[i_p] - points[j_p] - shift_p · cell,    shift_p = round((points[i_p] - points[j_p]) · inverse)
 
-Shapes: pull: (pairs,); points: (atoms, 3), or with a periodic cell (atoms + 3, 3), since the rows of the cell move as
-atoms do, and come last; pairs: (pairs, 2), indices of atoms; inverse: of the cell, (3, 3), or None.
+The rows of a periodic cell move as atoms do, and come last among the points; inverse is that of the cell, or None.
 Dtypes: pull and points float64, float32, bfloat16, float16; pairs int64; inverse float64 for float64, else float32.
 The C++ sums pairs in one order, whatever the number of threads; the reference does not on a GPU (`index_add`).
 Source: Allen and Tildesley 2017, "Computer Simulation of Liquids", section 2.7; the second derivative is derived below.
@@ -53,19 +52,17 @@ def geometry(points: Tensor, pairs: Tensor, inverse: Tensor | None) -> tuple[Ten
     return distance.masked_fill(zero, 0), d * reciprocal.unsqueeze(1), reciprocal, shift
 
 
-def check_arguments(op: str, likes: dict[str, Tensor], points: Tensor, pairs: Tensor) -> None:
-    """Shapes and dtypes; indices are looked at where they are read."""
-    sizes = {"pull": pairs.shape[:1], "direction": points.shape}
-    for name, tensor in likes.items():
-        if tensor.shape != sizes[name] or tensor.dtype != points.dtype:
-            expected, found = f"{points.dtype} {tuple(sizes[name])}", f"{tensor.dtype} {tuple(tensor.shape)}"
-            raise ValueError(f"gallery::{op}: '{name}' must be {expected}, found {found}")
+def check_dtypes(op: str, points: Tensor, **others: Tensor) -> None:
+    """All that of points; indices are looked at where they are read."""
+    for name, tensor in others.items():
+        if tensor.dtype != points.dtype:
+            raise ValueError(f"gallery::{op}: '{name}' must be {points.dtype}, found {tensor.dtype}")
 
 
 @custom_op("gallery::pair_forces", outputs=("points_grad",), non_differentiable=("inverse",), reference=True)
 def pair_forces(pull: Tensor, points: Tensor, pairs: Tensor, inverse: Tensor | None) -> Tensor:
     """The gradient of Σ_p pull_p · distance_p with respect to points: each pair pulls along its unit vector."""
-    check_arguments("pair_forces", {"pull": pull}, points, pairs)
+    check_dtypes("pair_forces", points, pull=pull)
     _, unit, _, shift = geometry(points, pairs, inverse)
     return scatter(pull.unsqueeze(1) * unit, points.shape[0], pairs, shift).to(points.dtype)
 
@@ -82,7 +79,7 @@ def pair_forces_grad(
     direction: Tensor, pull: Tensor, points: Tensor, pairs: Tensor, inverse: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The gradients of Σ pair_forces · direction with respect to pull and points."""
-    check_arguments("pair_forces_grad", {"pull": pull, "direction": direction}, points, pairs)
+    check_dtypes("pair_forces_grad", points, pull=pull, direction=direction)
     _, unit, reciprocal, shift = geometry(points, pairs, inverse)
     w = difference(direction.to(unit.dtype), pairs, shift)
     along = (unit * w).sum(-1)

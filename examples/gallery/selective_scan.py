@@ -4,8 +4,6 @@
 
 Each channel has a state of its own; B and C are shared by all. D, z, delta_bias, softplus and h_{-1} are optional.
 Nothing but inputs is saved: the backward computes the states again, chunk by chunk, from those where chunks begin.
-Shapes: u, delta, z, out: (batch, channels, length); A: (channels, state); B, C: (batch, state, length); D, delta_bias:
-(channels,); initial_state, last_state: (batch, channels, state).
 Dtypes: u, delta, B, C, z one of float64, float32, bfloat16, float16; last_state float64 for float64, else float32.
 Source: Gu and Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", algorithm 2.
 """
@@ -17,7 +15,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from selective_scan_kernels import SIZES, require_inputs, scan_cpp, scan_grad_cpp, scan_triton, scanned
+from selective_scan_kernels import NAMES, require_inputs, scan_cpp, scan_grad_cpp, scan_triton, scanned
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
@@ -52,29 +50,11 @@ def _(D):
 
 
 # All gradients come from one pass back in time. As an op of its own its C++ stays differentiable, by this reference.
-@custom_op(
-    "gallery::selective_scan_grad",
-    outputs=("grads",),
-    reference=True,
-    shapes=(
-        "out_grad: [b c l], last_state_grad: b c [s], u: b c l, delta: b c l, A: c s, B: b s l, "
-        "C: b s l, D?: c, z?: b c l, delta_bias?: c, initial_state?: b c s -> grads: ..."
-    ),
-)
+@custom_op("gallery::selective_scan_grad", outputs=("grads",), reference=True)
 def selective_scan_grad(
-    out_grad: Tensor,
-    last_state_grad: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    initial_state: Tensor | None,
-    delta_softplus: bool,
-) -> list[Tensor]:
+    out_grad: Tensor, last_state_grad: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None, initial_state: Tensor | None, delta_softplus: bool,
+) -> list[Tensor]:  # fmt: skip
     """The gradients of selective_scan with respect to those tensors that are there, in their order."""
     inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state)
     wide = require_inputs(*inputs)
@@ -102,6 +82,10 @@ def selective_scan_grad(
     return [grad.to(tensor.dtype).contiguous() for grad, tensor in present]
 
 
+selective_scan_grad.register_shapes(
+    "out_grad: [b c l], last_state_grad: b c [s], u: b c l, delta: b c l, A: c s, B: b s l, C: b s l, D?: c, "
+    "z?: b c l, delta_bias?: c, initial_state?: b c s -> grads: ..."
+)
 selective_scan.register_kernel("cpu", scan_cpp, name="cpp")
 selective_scan_grad.register_kernel("cpu", scan_grad_cpp, name="cpp")
 selective_scan.register_kernel("cuda", scan_triton, name="triton", layouts="contiguous")
@@ -123,7 +107,7 @@ def _(out_grad, last_state_grad, u, delta, A, B, C, D, z, delta_bias, initial_st
 def _(grad_out, grad_last_state, u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus):
     inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state)
     grads = selective_scan_grad(grad_out, grad_last_state, *inputs, delta_softplus)
-    present = (name for name, tensor in zip(SIZES, inputs, strict=True) if tensor is not None)
+    present = (name for name, tensor in zip(NAMES, inputs, strict=True) if tensor is not None)
     return dict(zip(present, grads, strict=True))
 
 

@@ -2,7 +2,6 @@
 
     loss_n = lse_n - logits[n, labels_n],    lse_n = log Σ_v exp(logits[n, v])
 
-Shapes: logits: (rows, classes); labels: (rows,); loss: () for "mean" and "sum", (rows,) for "none".
 Dtypes: logits float64, float32, bfloat16, float16; labels int64; loss float64 for float64, else float32.
 "mean" divides by the number of rows that are not ignored; over none it is NaN, with gradient zero, as in PyTorch.
 Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"; gradient: softmax minus one-hot.
@@ -46,12 +45,11 @@ def cross_entropy_grad(
     reduction: Literal["mean", "sum", "none"],
 ) -> Tensor:  # fmt: skip
     """The softmax of each row times its gradients of loss and lse, minus that of loss at the row's label."""
-    kept = labels != ignore_index
+    wide, kept = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32)), labels != ignore_index
     # At least 1: where all rows are ignored, 0 · (1 / 0) would be NaN in the next derivative.
     per_row = grad_loss / kept.sum().clamp(min=1) if reduction == "mean" else grad_loss
     on_label = torch.where(kept, per_row, 0)
     on_softmax = on_label if grad_lse is None else on_label + grad_lse
-    wide = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32))
     softmax = torch.exp(wide - lse.unsqueeze(1)) * on_softmax.unsqueeze(1)
     at_labels = -on_label.unsqueeze(1).to(softmax.dtype)
     return softmax.scatter_add(1, labels.where(kept, 0).unsqueeze(1), at_labels).to(logits.dtype)
@@ -81,8 +79,7 @@ def softmax_cross_entropy_cpp(logits, labels, ignore_index, reduction) -> tuple[
 
 
 @cross_entropy_grad.register_kernel("cpu", name="cpp", layouts="contiguous")
-def cross_entropy_grad_cpp(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction) -> Tensor:
-    """One pass."""
+def _(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction):
     wide = torch.promote_types(logits.dtype, torch.float32)
     grad_loss, grad_lse, lse = (None if tensor is None else tensor.to(wide) for tensor in (grad_loss, grad_lse, lse))
     return backward_cpp(grad_loss, grad_lse, logits, labels, lse, ignore_index, REDUCTIONS.index(reduction))
@@ -117,51 +114,18 @@ def row_loss(logits, labels, losses, lse, classes, ignore_index, block: tl.const
 @softmax_cross_entropy.register_kernel("cuda", name="triton", layouts="contiguous")
 def softmax_cross_entropy_triton(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
     """One program per row, which reads its logits once."""
-    _, lse = softmax_cross_entropy_fake(logits, labels, ignore_index, reduction)
-    (rows, classes), losses = logits.shape, torch.empty_like(lse)
+    (rows, classes), statistic = logits.shape, torch.promote_types(logits.dtype, torch.float32)
+    losses, lse = (logits.new_empty(rows, dtype=statistic) for _ in range(2))
     if rows:  # a grid of size 0 is an error
         block = min(4096, 1 << max(0, classes - 1).bit_length())
         row_loss[(rows,)](logits, labels, losses, lse, classes, ignore_index, block=block)
     return reduce(losses, labels, ignore_index, reduction), lse
 
 
-@softmax_cross_entropy.register_fake
-def softmax_cross_entropy_fake(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
-    """Neither output has the dtype of bfloat16 logits: sums are float32."""
-    if logits.dim() != 2 or labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
-        raise ValueError(f"'labels' must be int64, one for each row of 'logits': {labels.shape}, {logits.shape}")
-    lse = logits.new_empty(logits.shape[0], dtype=torch.promote_types(logits.dtype, torch.float32))
-    return lse.new_empty(lse.shape if reduction == "none" else ()), lse
-
-
 # lse is saved and depends on the logits, with the softmax as its gradient: in a second backward its share joins here.
 @softmax_cross_entropy.register_grad("logits")
 def _(grad_loss, logits, labels, lse, ignore_index, reduction, grad_lse=None):
     return cross_entropy_grad(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction)
-
-
-# Where the classes are cut across ranks, each knows some labels: no rank ever has a whole row.
-def is_own(labels: Tensor, start: int, size: int, count: int) -> Tensor:
-    """Where the label is among the classes of this rank."""
-    return (labels >= start) & (labels < min(size, start + -(-size // count)))
-
-
-def arguments_of_rank(labels, ignore_index, start, size, count) -> dict[str, object]:
-    """The labels counted from the first class of this rank, those of other ranks ignored; a loss for each row."""
-    is_kept = is_own(labels, start, size, count) & (labels != ignore_index)
-    # -1 is no class, whatever `ignore_index` is: a shifted label may be equal to that.
-    return {"labels": torch.where(is_kept, labels - start, -1), "ignore_index": -1, "reduction": "none"}
-
-
-@softmax_cross_entropy.register_sharding("c", arguments=arguments_of_rank)
-def _(loss, lse, labels, ignore_index, reduction, gather, start, size, count) -> dict[str, Tensor]:
-    """The sum of exponentials of all ranks, and the logit at the label from the rank that has it."""
-    is_kept = labels != ignore_index
-    picked = torch.where(is_own(labels, start, size, count) & is_kept, lse - loss, 0)
-    each_lse, each_picked = gather(torch.stack((lse, picked), -1)).unbind(-1)
-    whole = each_lse.logsumexp(0)
-    losses = torch.where(is_kept, whole - each_picked.sum(0), 0)
-    return {"loss": reduce(losses, labels, ignore_index, reduction), "lse": whole}
 
 
 @softmax_cross_entropy.register_samples

@@ -157,15 +157,16 @@ def test_scale_gets_its_own_dtype() -> None:
         ({"quant_min": 3, "quant_max": 3}, "'quant_min' must be less than 'quant_max'; found 3, 3"),
         ({"axis": 2}, r"'x' must be \(a0 a1 c \*b\)\n  expected   at least 3 dimensions"),
         ({"axis": -3}, r"'x' must be \(\*b c a0 a1\)\n  expected   at least 3 dimensions"),
+        ({"scale": torch.ones(2)}, r"'scale' must be \(1\)"),
         ({"axis": 1}, r"'scale' must be \(c\) with c = 3"),
-        ({"zero_point": torch.tensor([0, 1])}, r"'zero_point' must have 1 elements, not the shape \(2,\)"),
+        ({"zero_point": torch.tensor([0, 1])}, r"'zero_point' must be \(1\)"),
         ({"zero_point": torch.tensor([0.5])}, "'zero_point' must have an integer dtype, not torch.float32"),
         ({"scale": torch.ones(1) + 1j}, "'scale' must have a floating-point dtype, not torch.complex64"),
         ({"scale": torch.tensor([1])}, "'scale' must have a floating-point dtype, not torch.int64"),
     ],
 )
 def test_bad_arguments_are_said(change: dict[str, object], message: str) -> None:
-    with pytest.raises((ValueError, TypeError, IndexError), match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         fake_quantize(**({"x": torch.ones(2, 3), "scale": torch.ones(1)} | change))
 
 

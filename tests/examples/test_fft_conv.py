@@ -161,9 +161,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("arguments", REFUSED.values(), ids=REFUSED)
 def test_refused(arguments: tuple[Tensor, ...]) -> None:
-    with pytest.raises(
-        ValueError, match=r"gallery::fft_conv: ('\w+' must be|expected \(batch, channels, length\), a filter)"
-    ):
+    with pytest.raises(ValueError, match=r"gallery::fft_conv: ('\w+' must be \(|expected a filter of 1 tap or more)"):
         fft_conv(*arguments)
 
 

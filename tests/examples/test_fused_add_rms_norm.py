@@ -165,9 +165,9 @@ def test_gradient_of_the_weight_does_not_depend_on_the_number_of_threads() -> No
     ("x", "weight", "message"),
     [
         (torch.ones(8), torch.ones(8), r"'residual' must be \(\*b d\) with b = \(\)"),
-        (torch.ones(2, 8, dtype=torch.bfloat16), torch.ones(8), r"found torch\.bfloat16 \(2, 8\) and torch\.float32"),
+        (torch.ones(2, 8, dtype=torch.bfloat16), torch.ones(8), r"found torch\.bfloat16 and torch\.float32"),
         (torch.ones(2, 8), torch.ones(7), r"'weight' must be \(d\) with d = 8"),
-        (torch.ones(2, 8), torch.ones(8) + 1j, r"found torch\.complex64 \(8,\)"),
+        (torch.ones(2, 8), torch.ones(8) + 1j, r"found torch\.complex64"),
         (torch.ones(2, 8), torch.ones(2, 8), r"'weight' must be \(d\)"),
     ],
     ids=["shape", "dtype", "weight", "complex weight", "weight of two dimensions"],

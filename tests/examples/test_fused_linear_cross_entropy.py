@@ -196,5 +196,5 @@ def test_the_chunked_form_in_pytorch_operations() -> None:
 def test_dtypes_that_do_not_fit(form, dtypes_of: tuple[torch.dtype, ...]) -> None:
     shapes = ((2, 3), (4, 3), (2,), (4,))
     arguments = (torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes_of, strict=True))
-    with pytest.raises(ValueError, match=r"'bias' \(classes,\) alike, int64 'labels' \(rows,\); found"):
+    with pytest.raises(ValueError, match="'labels' must be int64, and the other tensors of one real dtype; found"):
         form(*arguments)

@@ -72,12 +72,12 @@ def doubled(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 def inputs_in_order() -> tuple[Tensor, ...]:
     """All inputs of a small scan, as SIZES orders them."""
     inputs = make_inputs((1, 2, 3, 2), torch.float64, is_full=True)
-    return tuple(inputs[name] for name in gallery.SIZES)
+    return tuple(inputs[name] for name in gallery.NAMES)
 
 
 def scalar(function, *values: Tensor) -> Tensor:
     """Both outputs in one number that is not linear in them."""
-    out, last_state = function(**dict(zip(gallery.SIZES, values, strict=True)), delta_softplus=True)
+    out, last_state = function(**dict(zip(gallery.NAMES, values, strict=True)), delta_softplus=True)
     return out.square().sum() + last_state.sin().sum()
 
 
@@ -199,7 +199,7 @@ def test_only_inputs_are_saved() -> None:
 def test_triton_interpreted(is_full: bool, dtype: torch.dtype) -> None:
     """More than one stretch of time, and neither the state nor the length a power of two."""
     inputs = make_inputs((1, 2, 70, 3), dtype, is_full)
-    given = [inputs.get(name) for name in gallery.SIZES]
+    given = [inputs.get(name) for name in gallery.NAMES]
     exact = by_definition(**doubled(inputs), delta_softplus=is_full)
     budget = max(1e-9, 20 * BUDGETS[dtype])
 
