@@ -14,7 +14,7 @@ from torch import Tensor
 
 def is_own(labels: Tensor, start: int, size: int, count: int) -> Tensor:
     """Where the label is among the classes of this rank."""
-    return (labels >= start) & (labels < min(size, start + -(-size // count)))
+    return (labels >= start) & (labels < start + -(-size // count))
 
 
 def arguments_of_rank(labels, ignore_index, start, size, count) -> dict[str, object]:
@@ -31,7 +31,9 @@ def _(loss, lse, labels, ignore_index, reduction, gather, start, size, count) ->
     picked = torch.where(is_own(labels, start, size, count) & is_kept, lse - loss, 0)
     each_lse, each_picked = gather(torch.stack((lse, picked), -1)).unbind(-1)
     whole = each_lse.logsumexp(0)
-    losses = torch.where(is_kept, whole - each_picked.sum(0), 0)
+    # A label out of range is of no rank: its loss is NaN, as on a GPU.
+    at_labels = each_picked.sum(0).where((labels >= 0) & (labels < size), torch.nan)
+    losses = torch.where(is_kept, whole - at_labels, 0)
     return {"loss": reduce(losses, labels, ignore_index, reduction), "lse": whole}
 
 
