@@ -14,6 +14,7 @@ gallery = load("dropout")
 dropout = gallery.dropout
 SEED = torch.tensor(-0x123456789ABCDEF)
 SHAPES = [(2, 3, 173), (4, 128), (), (0, 3)]
+OFFSETS = [0, 511, 512, 2**41 + 700]
 
 
 def philox_by_hand(key: int, counter: int) -> list[int]:
@@ -49,29 +50,46 @@ def test_mask_is_that_of_the_docstring(p: float) -> None:
     torch.testing.assert_close(dropout(x, p, SEED), expected)
 
 
+@pytest.mark.parametrize("size", [1, 173, 600])
+def test_parts_with_their_offsets_drop_what_the_whole_drops(size: int) -> None:
+    x = random(1300, dtype=torch.float32)
+    parts = [dropout(part, 0.5, SEED, at * size) for at, part in enumerate(x.split(size))]
+
+    assert torch.equal(dropout(x, 0.5, SEED), torch.cat(parts))
+
+
+def test_gradient_of_a_part_has_the_mask_of_its_offset() -> None:
+    x = random(40, dtype=torch.float64).requires_grad_()
+    (grad,) = torch.autograd.grad(dropout(x, 0.5, SEED, 700).sum(), x)
+
+    assert torch.equal(dropout(torch.ones_like(x), 0.5, SEED, 700), grad)
+
+
 @needs_compiler
 @dtypes
 @layouts
 @pytest.mark.parametrize("p", [0.25, 1.0])
+@pytest.mark.parametrize("offset", OFFSETS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_cpp_equals_reference_bit_for_bit(
-    shape: tuple[int, ...], p: float, layout: Callable[[Tensor], Tensor], dtype: torch.dtype
+    shape: tuple[int, ...], offset: int, p: float, layout: Callable[[Tensor], Tensor], dtype: torch.dtype
 ) -> None:
     x = random(*shape, dtype=dtype)
     x = layout(x) if shape else x
-    found = dropout(x, p, SEED)
+    found = dropout(x, p, SEED, offset)
 
     assert found.is_contiguous()
-    assert torch.equal(gallery.dropout.__wrapped__(x, p, SEED), found)
+    assert torch.equal(gallery.dropout.__wrapped__(x, p, SEED, offset), found)
 
 
 @interpreted
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
-def test_triton_equals_reference_bit_for_bit(p: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_triton_equals_reference_bit_for_bit(offset: int, p: float, dtype: torch.dtype) -> None:
     x = random(2, 3, 173, dtype=dtype)
 
-    assert torch.equal(dropout.__wrapped__(x, p, SEED), gallery.dropout_cuda(x, p, SEED))
+    assert torch.equal(dropout.__wrapped__(x, p, SEED, offset), gallery.dropout_cuda(x, p, SEED, offset))
 
 
 @interpreted
@@ -79,7 +97,7 @@ def test_triton_drops_the_same_elements_in_bfloat16() -> None:
     """The interpreter truncates bfloat16, so that only the mask is the same."""
     x = random(600, dtype=torch.bfloat16)
 
-    assert torch.equal(dropout(x, 0.5, SEED) == 0, gallery.dropout_cuda(x, 0.5, SEED) == 0)
+    assert torch.equal(dropout(x, 0.5, SEED) == 0, gallery.dropout_cuda(x, 0.5, SEED, 0) == 0)
 
 
 def test_share_of_kept_elements_is_one_minus_p() -> None:
@@ -177,3 +195,8 @@ def test_vmap_over_seeds_gives_each_its_mask() -> None:
 def test_bad_arguments_are_said(x: Tensor, p: float, seed: Tensor, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         dropout(x, p, seed)
+
+
+def test_offset_before_the_first_element_is_refused() -> None:
+    with pytest.raises(ValueError, match="'offset' must be the place of an element, not -1"):
+        dropout(torch.ones(2), 0.5, SEED, -1)
