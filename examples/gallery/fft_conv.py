@@ -5,6 +5,8 @@
 
 Dtypes: all float64, float32, bfloat16 or float16; spectra are complex128 for float64, else complex64.
 The filter's spectrum is not saved: it is one transform of the 3 · batch + 2 of a backward, and twice its memory.
+The length is not cut across ranks: every output needs all positions before it, so DTensors that are cut along it are
+redistributed. Cut the channels instead, for which nothing is sent.
 Source: Poli et al. 2023, "Hyena Hierarchy", section 2; Gu et al. 2022, "Efficiently Modeling Long Sequences with
 Structured State Spaces", section 3. The adjoint of a product with a spectrum is the product with its conjugate.
 """

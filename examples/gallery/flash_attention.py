@@ -18,7 +18,7 @@ from pathlib import Path
 
 import flash_attention_grad as backward
 import torch
-from flash_attention_reference import attend, check, delta_of, is_narrow, repeated, scale_of, scores_of
+from flash_attention_reference import attend, check, delta_of, is_narrow, repeated, scale_of, scores_of, wide
 from flash_attention_triton import launch_attend
 from torch import Tensor
 
@@ -45,10 +45,20 @@ def flash_attention(
 
 
 @flash_attention.register_shapes(dtypes={"lse": "wide"})
-def _(causal):
-    m = "[m]" if causal else "m"  # the last query sees the last key: in a slice others are the last
-    heads = f"q: b (k g) {m} [f], k: b k [n] [f], v: b k [n] [e], bias?: #b #(k g) #m #n"
+def _(bias, causal):
+    # The last query sees the last key, and in a slice others are the last: no rule is to cut these keys, named j.
+    m, n = ("[m]", "j") if causal else ("m", "n")
+    of_bias = f"#b #(k g) #m {1 if bias and bias[-1] == 1 else n}" if bias != () else ""
+    heads = f"q: b (k g) {m} [f], k: b k [{n}] [f], v: b k [{n}] [e], bias?: {of_bias}"
     return f"{heads} -> out: b (k g) m [e], lse: b (k g) m"
+
+
+# Keys may be cut across ranks: what each gives is attended to in turn, with its lse as the score.
+@flash_attention.register_sharding("n")
+def _(out, lse, gather):
+    scores, values = gather(lse).movedim(0, -1).unsqueeze(-2), gather(wide(out)).movedim(0, -2)
+    whole, whole_lse = attend(scores, values)
+    return {"out": whole.squeeze(-2).to(out.dtype), "lse": whole_lse.squeeze(-1)}
 
 
 def without_compiler(q, k, v, bias, scale, causal) -> tuple[Tensor, Tensor]:

@@ -256,8 +256,8 @@ def test_arguments_that_do_not_fit() -> None:
 'k' must be (b k n f) with b = 2: b = 2, as in 'q'
 'q' must be (b (k g) m f) with k = 2: a multiple of 2 where it has 3
 'q' must be (b (k g) m f) with k = 0: 0 where it has 4
-'bias' must be (#b #(k g) #m #n) with m = 3: m = 3, or 1
-'bias' must be (#b #(k g) #m #n): 0 to 4 dimensions""",
+'bias' must be (#b #(k g) #m n) with m = 3: m = 3, or 1
+'bias' must be (#b #(k g) #m n): 1 to 4 dimensions""",
     )
 
 
