@@ -78,6 +78,12 @@ def call_group(missing: dict[str, str], device: str = "cpu") -> Cases:
     return cases
 
 
+def shapes_group() -> Cases:
+    """An op with a line of shapes, and the same without."""
+    make = pair()
+    return modes_of("line of shapes", peers.with_line(), make) | modes_of("no line of shapes", peers.by_name(), make)
+
+
 def declare_group() -> Cases:
     """An op with fake, backward and samples; torch.library has no samples."""
 
@@ -292,6 +298,7 @@ def compiled_group(missing: dict[str, str]) -> Cases:
 
 
 GROUPS: dict[str, Callable[[], Cases]] = {
+    "shapes": shapes_group,
     "declare": declare_group,
     "inputs": inputs_group,
     "lists": lists_group,

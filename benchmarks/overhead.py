@@ -44,6 +44,7 @@ TARGETS = (  # ours, the peer, how their ratio has to compare, with what in whic
     ("by name", "define and impl, Function outside", "<=", {"forward": 1.00, "forward + backward": 1.00}),
     ("drop-in", "C++", "<=", {"no grad": 0.60, "forward": 0.65, "forward + backward": 1.00}),
     ("overload", "torch.library overload", "<=", {"no grad": 0.55, "forward": 0.70}),
+    ("line of shapes", "no line of shapes", "<=", {"no grad": 1.03, "forward": 1.03, "forward + backward": 1.03}),
     ("compiled, inductor", "C++ compiled, inductor", "<=", {"no grad": 1.6, "forward": 1.6}),
     ("declare", "torch.library declare", "<=", {"": 1.0}),
     ("14 inputs", "torch.library 14 inputs", "<=", {"no grad": 0.25, "forward": 0.35}),

@@ -93,6 +93,14 @@ def by_name() -> Any:
     return op
 
 
+def with_line() -> Any:
+    """The same, with a line of shapes, so that each call compares sizes."""
+    op = custom_op("bench::with_line", kernel, shapes="x: *b d, y: *b d -> output: *b d", replace=True)
+    op.register_fake(lambda x, y: torch.empty_like(x))
+    op.register_backward(lambda grad, x, y: (grad * y, grad * x))
+    return op
+
+
 STABLE_CPP = """
 #include <custom_autograd/kernel.h>
 using namespace custom_autograd;
