@@ -1,5 +1,7 @@
 """Ops with lines of shapes and rules of sharding, which the tests run with DTensors."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.distributed._functional_collectives as collectives
 from torch import Tensor
@@ -51,6 +53,23 @@ def optional(x: Tensor, bias: Tensor | None = None) -> Tensor:
 @custom_op("sharding_tests::products", shapes="xs: n d, w: d -> outputs: n", reference=True, outputs=("outputs",))
 def products(xs: list[Tensor], w: Tensor) -> list[Tensor]:
     return [x @ w for x in xs]
+
+
+@dataclass
+class Layer:
+    weight: Tensor
+    bias: Tensor | None
+
+
+@custom_op("sharding_tests::dense", shapes="layer_weight: o i, layer_bias?: o, x: n [i] -> output: n o", reference=True)
+def dense(layer: Layer, x: Tensor) -> Tensor:
+    product = x @ layer.weight.mT
+    return product if layer.bias is None else product + layer.bias
+
+
+@custom_op("sharding_tests::parts", shapes="weights: o i, x: n [i] -> output: n o", reference=True)
+def parts(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+    return sum((x @ weight.mT for weight in weights.values()), x.new_zeros(()))
 
 
 @custom_op("sharding_tests::add_", shapes="x: n d, y: n d ->", mutates_args="x")

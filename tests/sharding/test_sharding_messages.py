@@ -73,3 +73,33 @@ def test_a_written_tensor_is_not_moved():
 
     assert "the op writes to 'x', whose placements it cannot keep" in found
     assert "redistribute 'x' before the call" in found
+
+
+@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_an_op_that_nothing_is_known_of_names_the_line(is_compiled):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch.compiler.reset()
+    call = torch.compile(ops.opaque, backend="eager", fullgraph=True) if is_compiled else ops.opaque
+    with local_ranks.played(4) as mesh:
+        x = distribute_tensor(torch.rand(8, 4), mesh, [Shard(0)])
+        with pytest.raises(RuntimeError) as raised:
+            call(x)
+        found = "\n".join((str(raised.value), *getattr(raised.value, "__notes__", ())))
+
+    assert "custom_op(..., shapes=...) or register_shapes" in found
+
+
+@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+def test_a_hidden_output_that_a_rule_leaves_out_is_not_a_number():
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    with local_ranks.played(4) as mesh:
+        q, k, v = torch.rand(2, 3, 4), torch.rand(2, 8, 4), torch.rand(2, 8, 3)
+        placed = [
+            distribute_tensor(tensor, mesh, [at]) for tensor, at in ((q, Replicate()), (k, Shard(1)), (v, Shard(1)))
+        ]
+        _, lse = ops.attention.overload(*placed)
+
+        assert bool(local_ranks.whole(lse).isnan().all())

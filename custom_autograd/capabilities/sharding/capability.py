@@ -20,11 +20,13 @@ from custom_autograd.capabilities.sharding.combining import Combining
 from custom_autograd.capabilities.sharding.local_calls import LocalCalls, placed_in
 from custom_autograd.capabilities.sharding.rows import replicated
 from custom_autograd.capabilities.sharding.strategies import can_have_strategies, has_unknown_outputs, key_of, rule_of
+from custom_autograd.core.errors import KernelError
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.described import described_op
 from custom_autograd.torch_private import placements
+from custom_autograd.torch_private.compiler import is_tracing
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.user_code import add_note
 
@@ -58,13 +60,25 @@ class Sharding(Capability):
     def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
         """Say what registers the placements of an op, if torch does not know them."""
         if f"Operator {record.overload} {NO_STRATEGY}" in str(error):
-            advice = ADVICE.format(*str(record.dispatcher_name).split("::"))
-            add_note(error, f"{record.name}, declared at {record.declaration.location}: {advice}")
+            add_note(error, f"{record.name}, declared at {record.declaration.location}: {_advice(record)}")
         return False
 
     def describe(self, record: OpRecord) -> str:
         """Return where the placements of DTensors come from."""
         return f"{_source(record)}{_rules(record)}"
+
+
+def _unknown(record: OpRecord) -> KernelError:
+    return KernelError(
+        record.name,
+        "the op meets a DTensor that is not replicated, and nothing says how the op is sharded",
+        declared=record.declaration.location,
+        do=_advice(record),
+    )
+
+
+def _advice(record: OpRecord) -> str:
+    return ADVICE.format(*str(record.dispatcher_name).split("::"))
 
 
 def _source(record: OpRecord) -> str:
@@ -125,6 +139,8 @@ def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[
             row = replicated(record.declaration.schema, values)
             return calls.run([row] * placed[0].device_mesh.ndim, *args, **kwargs)
         reference = record.reference()
+        if reference is None and is_tracing():  # a note on torch's error would be lost
+            raise _unknown(record)
         if reference is None:
             return NotImplemented
         positional, keywords = bind.user_call(values)
