@@ -31,6 +31,7 @@ from custom_autograd.dispatch.write_refusals import refuse_if_tracked, refuse_le
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.one_tuple import enclosed, opened
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.shapes.described import described_op
 from custom_autograd.torch_private import dispatch, edges, functions, transforms
 from custom_autograd.torch_private.native_context import Running
 from custom_autograd.values import lists, overlap, tensors, validation
@@ -143,8 +144,10 @@ def generated_code_of(record: OpRecord) -> GeneratedOp:
 
 
 def source_of(record: OpRecord) -> str:
-    """Return the generated source of an op: the wrapper, the Function and the kernels' frame."""
-    return call_source(record) + generated_code_of(record).source
+    """Return the generated source of an op: its line of shapes, the wrapper, the Function and the kernels' frame."""
+    described = described_op(record)
+    line = "" if described is None else f"# shapes: {described.rule.shown}\n"
+    return line + call_source(record) + generated_code_of(record).source
 
 
 def _write(plan: Plan, *, is_checked: bool, is_strict: bool) -> tuple[Source, FunctionWriter, NodeWriter]:

@@ -139,3 +139,15 @@ def test_an_op_without_samples(proposed):
 proposed::without_samples
   no samples are registered (register_samples), and a proposal comes from them""",
     )
+
+
+def test_show_and_reports_print_the_line(path, capsys, tmp_path):
+    page = tmp_path / "report.html"
+
+    assert main(["show", f"{path}:largest"]) == 0
+    shown = capsys.readouterr().out
+    main(["check", f"{path}:largest", "--checks", "shapes", "-j", "0", "-q", "--html", str(page)])
+
+    assert "x: *b [n] -&gt; values: *b [k]" in page.read_text()
+    assert ": x: *b [n] -> values: *b [k]" in shown
+    assert "# shapes: x: *b [n] -> values: *b [k]" in shown
