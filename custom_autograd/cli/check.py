@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         CheckError: a target, a check, a device or a dtype is unknown, or no op has samples.
     """
     from custom_autograd.cli.terminal import progress  # imports torch
+    from custom_autograd.core.errors import CheckError  # imports torch
     from custom_autograd.verification.check import accepted_failures, select_checks  # imports torch
     from custom_autograd.verification.harness import acceptance  # imports torch
     from custom_autograd.verification.harness.op_files import is_whole, names_of_all  # imports torch
@@ -61,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     _empty_document(arguments)
     names = None if arguments.checks is None else names_of(arguments.checks)
+    if arguments.ranks is not None and names not in (None, ["sharding"]):
+        raise CheckError("--ranks runs the check sharding only: leave --checks out")
     checks = select_checks(names if arguments.ranks is None else ["sharding"])
     ops = select_ops(arguments.targets)
     own = [op for op in ops if arguments.shard is None or arguments.shard.holds(op.target.name)]

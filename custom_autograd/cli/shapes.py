@@ -24,8 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
     from custom_autograd.verification.harness.op_files import load  # imports torch
     from custom_autograd.verification.harness.targets import target_of  # imports torch
 
-    targets = [target_of(loaded.value) for text in arguments.targets for loaded in load(text)]
-    print("\n\n".join("\n".join((target.name, *_lines(target))) for target in targets))
+    for target in [target_of(loaded.value) for text in arguments.targets for loaded in load(text)]:
+        print("\n".join((target.name, *_lines(target))), end="\n\n", flush=True)
     return 0
 
 
@@ -48,7 +48,11 @@ def _lines(target: "Target") -> Iterator[str]:
     if described is not None:
         yield f"  declared   {described.rule.shown}"
     samples = [sample for sample in case_of(target.subject).samples if sample.error is None]
-    proposal = propose(target, record, samples)
+    try:
+        proposal = propose(target, record, samples)
+    except Exception as error:  # noqa: BLE001 - an op may raise anything on its own samples
+        yield f"  no line is proposed: {type(error).__name__}: {error}"
+        return
     yield f'  proposed   shapes="{proposal.line}"'
     yield from (f"  [{name}]        {reason}" for name, reason in proposal.reasons.items())
     if proposal.misfits:

@@ -35,7 +35,8 @@ def group_of_batch(line: Line, dims: Values) -> str | None:
     batched = [item for item in line.inputs if _is_batched(dims[item.name])]
     groups = {_leading(item) for item in (*batched, *line.outputs)}
     group = groups.pop() if len(groups) == 1 else None
-    return None if group in line.along else group
+    is_inside = any(dim.name == group for item in line.inputs for dim in item.dims[1:])
+    return None if group in line.along or is_inside else group
 
 
 def with_batch_in_front(line: Line, group: str, values: Values, dims: Values, size: int) -> dict[str, Any]:

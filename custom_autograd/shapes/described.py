@@ -109,7 +109,7 @@ class DescribedOp:
         given = self.given(values)
         found = rule.function(**{name: given[name] for name in rule.names})
         known = self._lines.get(found) if isinstance(found, str) else None
-        return known or self._parsed(found, ShapeError)
+        return known or self._parsed(found, RegistrationError)
 
     def _parsed(self, text: Any, kind: type[CustomAutogradError]) -> tuple[Line, tuple[str, ...]]:
         """Return a line, once it is known to fit the op (Any: whatever the function returned)."""

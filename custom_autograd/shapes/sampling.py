@@ -57,7 +57,16 @@ def find_samples(record: OpRecord) -> Callable[[TensorFactory], Iterable[Sample]
         return rule.function
     if described is None or adapter_of(record.declaration).has_containers:
         return None
-    return functools.partial(derived_samples, described)
+    is_differentiable = not record.declaration.schema.mutated_arguments or bool(
+        record.registrations.gradient_rules() or record.reference()
+    )
+    return functools.partial(_samples, described, is_differentiable)
+
+
+def _samples(described: DescribedOp, is_differentiable: bool, make: TensorFactory) -> Iterator[Sample]:
+    """Yield derived samples, without gradients for an op that refuses to be called with them."""
+    for sample in derived_samples(described, make):
+        yield sample if is_differentiable else sample.map(torch.Tensor.detach)
 
 
 def derived_samples(described: DescribedOp, make: TensorFactory) -> Iterator[Sample]:
@@ -120,7 +129,7 @@ class _Sampler:
                 shape = tuple(size + (at == dim) for at, size in enumerate(right[item.name]))
                 mismatch = _mismatch(line, {**right, item.name: shape}, variant, numbers)
                 if mismatch is not None:
-                    sample = self._call(variant, {**right, item.name: shape}, sizes)
+                    sample = self._call(variant, {**right, item.name: shape}, sizes).map(torch.Tensor.detach)
                     name = f"'{item.name}' {list(shape)}"
                     yield sample.named(name).raises(ShapeError, match=f"'{mismatch.name}' must be")
 
@@ -133,7 +142,7 @@ class _Sampler:
         if argument.has_default:
             return argument.default
         if argument.name in numbers:
-            return numbers[argument.name](self._make, None, {})
+            return self._made(argument.name, {})
         choices = self._choices(argument)
         if choices:
             return choices[0]
@@ -169,7 +178,19 @@ class _Sampler:
         if row.is_empty and not groups:
             cut = next((name for name in line.names() if name not in line.along), None)
             found.update({} if cut is None else {cut: 0})
-        return {**found, **{name: variant[name] for name in found if name in integers}}
+        numbers = self._described.rule.numbers
+        arguments = {name: variant[name] for name in found if name in integers}
+        made = {name: self._made(name, {**found, **arguments}) for name in arguments if callable(numbers.get(name))}
+        return {**found, **arguments, **made}
+
+    def _made(self, name: str, sizes: Mapping[str, Size]) -> Any:  # Any: a value of an argument that is not a tensor
+        """Return what `numbers` makes for an argument; 1 if it needs sizes that are not known yet."""
+        try:
+            return self._described.rule.numbers[name](self._make, None, dict(sizes))
+        except KeyError:
+            if sizes:
+                raise
+            return 1
 
     def _call(self, variant: Values, shapes: Mapping[str, Shape], sizes: Mapping[str, Size]) -> Sample:
         args, kwargs = [], {}
@@ -189,6 +210,8 @@ class _Sampler:
         if chosen is None or not (argument.holds_tensors or callable(maker)):
             return chosen
         shape = shapes.get(argument.name)
+        if argument.name in sizes and not argument.holds_tensors:
+            return sizes[argument.name]
         if callable(maker):
             return maker(self._make, shape, dict(sizes))
         assert shape is not None  # every tensor is in the line

@@ -32,7 +32,7 @@ class SizeCheck:
             values: the arguments of a call that fits the line (Any: as the schema says).
         """
         described = self.described
-        if described.deciding or described.lists:
+        if described.rule.function is not None or described.deciding or described.lists:
             return None
         try:
             return constraints_of(described.line(values), described.shapes(values))

@@ -56,6 +56,23 @@ def largest(x: Tensor, k: int) -> Tensor:
 def _(make):
     yield Sample(make(4, 7), 3)
 
+@custom_op("proposed::running_sum", reference=True)
+def running_sum(x: Tensor) -> Tensor:
+    return x.cumsum(-2)
+
+@running_sum.register_samples
+def _(make):
+    yield Sample(make(4, 3))
+    yield Sample(make(2, 5, 3))
+
+@custom_op("proposed::fails")
+def fails(x: Tensor) -> Tensor:
+    raise ValueError("it never works")
+
+@fails.register_samples
+def _(make):
+    yield Sample(make(4))
+
 @custom_op("proposed::without_samples")
 def without_samples(x: Tensor) -> Tensor:
     return x.clone()
@@ -76,7 +93,7 @@ def proposed(path, capsys):
     def run(name):
         assert main(["shapes", f"{path}:{name}"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        return "\n".join(line if len(line) < LONGEST else f"{line[:LONGEST]}..." for line in lines)
+        return "\n".join(line if len(line) < LONGEST else f"{line[:LONGEST]}..." for line in lines if line)
 
     return run
 
@@ -129,6 +146,25 @@ proposed::largest
   proposed   shapes="x: a [b] -> values: a [k]"
   [k]        it is an argument of the op
   [b]        along 'b' the slices of 'values' do not add up: element [1, 2] = -1.88837, expected -0....""",
+    )
+
+
+def test_every_dimension_of_a_group_is_cut(proposed):
+    assert_expected_inline(
+        proposed("running_sum"),
+        """\
+proposed::running_sum
+  proposed   shapes="x: *a [b] c -> output: *a [b] c"
+  [b]        along 'b' the slices of 'output', side by side, are not the whole: element [0, 4, 2] = ...""",
+    )
+
+
+def test_an_op_that_raises_on_its_samples(proposed):
+    assert_expected_inline(
+        proposed("fails"),
+        """\
+proposed::fails
+  no line is proposed: ValueError: it never works""",
     )
 
 

@@ -92,3 +92,14 @@ def test_group_in_brackets_is_not_batched_in_front():
     x = torch.randn(3, 4)
 
     torch.testing.assert_close(torch.vmap(normalised)(x), torch.stack([one / one.norm() for one in x]))
+
+
+@custom_op("shapes_batching::inside", shapes="x: *b [d], y: [d] *b -> output: *b [d]", reference=True)
+def inside(x: Tensor, y: Tensor) -> Tensor:
+    return x * y.movedim(0, -1)
+
+
+def test_tensor_with_the_group_behind_another_dimension_is_batched_as_without_a_line():
+    x, y = torch.randn(3, 2, 4), torch.randn(4, 2)
+
+    torch.testing.assert_close(torch.vmap(inside, in_dims=(0, None))(x, y), x * y.movedim(0, -1))

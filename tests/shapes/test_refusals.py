@@ -144,3 +144,22 @@ def test_sizes_that_the_line_refuses_are_not_advice_to_a_kernel():
     report = paired.check([Sample(torch.rand(4))], checks=["sizes"])
 
     assert [("passed", "")] == [(result.status, result.advice) for result in report.results]
+
+
+@custom_op("shapes_refusals::by_size")
+def by_size(x: Tensor, y: Tensor) -> Tensor:
+    return x * 2
+
+
+@by_size.register_shapes
+def _(x):
+    return "x: d, y: d -> output: d" if x[0] > 3 else "x: d, y: n -> output: d"
+
+
+def test_a_line_that_depends_on_sizes_is_asked_for_in_each_call():
+    for _ in range(50):
+        by_size(torch.ones(3), torch.ones(3))
+
+    by_size(torch.ones(3), torch.ones(5))
+    with pytest.raises(ShapeError, match="'y' must be"):
+        by_size(torch.ones(4), torch.ones(5))

@@ -91,3 +91,30 @@ def test_registered_samples_come_first():
         yield Sample(make(7))
 
     assert [(7,)] == [sample.tensors()[0].shape for sample in samples_of(registered)]
+
+
+@custom_op("shapes_sampling::add_", shapes="x: n, y: n ->", mutates_args="x")
+def add_(x: Tensor, y: Tensor) -> None:
+    x += y
+
+
+def test_a_writing_op_without_a_backward_passes_on_its_derived_samples():
+    report = add_.check(checks=["errors", "shapes", "schema"], raise_on_failure=False)
+
+    assert [] == [result.message for result in report.results if result.is_finding]
+    assert {"errors", "shapes"} <= {result.check for result in report.results if result.status == "passed"}
+
+
+@custom_op(
+    "shapes_sampling::first",
+    shapes="x: [n] -> output: [k]",
+    numbers={"k": lambda make, shape, sizes: min(2, sizes["n"])},
+)
+def first(x: Tensor, k: int) -> Tensor:
+    return x[:k].clone()
+
+
+def test_a_number_may_depend_on_other_sizes():
+    samples = [sample for sample in samples_of(first) if sample.error is None]
+
+    assert all(sample.args[1] == min(2, sample.args[0].shape[0]) for sample in samples)

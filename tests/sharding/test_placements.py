@@ -3,9 +3,11 @@
 import pytest
 import torch
 from sharding import sharded_ops as ops
+from torch.testing import assert_close
 
 from custom_autograd import Sample
 from custom_autograd.capabilities.sharding import strategies
+from custom_autograd.core.errors import KernelError
 from custom_autograd.torch_private import local_ranks
 from custom_autograd.verification.harness.placed_calls import PlacedCalls
 from custom_autograd.verification.harness.targets import target_of
@@ -170,3 +172,48 @@ def test_user_rules_of_torch_stay(mesh):
     register_sharding(op.overload)(lambda x: [([shard(1)], [shard(1)]), ([replicate], [replicate])])
 
     assert (shard(1),) == op(placed(rand(8, 4), mesh, shard(1))).placements
+
+
+@pytest.mark.parametrize("placements", ["R R R", "S1 R S1", "S0 S0 R", "R R S0"])
+@pytest.mark.parametrize("name", ["total", "attention"])
+def test_second_derivatives_are_those_of_whole_tensors(name, placements, mesh):
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    kinds = {"R": Replicate(), "S0": Shard(0), "S1": Shard(1)}
+    op = getattr(ops, name)
+    tensors = {"total": [rand(8, 3)], "attention": [rand(2, 3, 4), rand(2, 8, 4), rand(2, 8, 3)]}[name]
+
+    def second(inputs):
+        loss = op(*inputs).pow(3).sum()
+        first = torch.autograd.grad(loss, inputs, create_graph=True)
+        return torch.autograd.grad(sum(one.square().sum() for one in first), inputs)
+
+    with local_ranks.one():
+        expected = second([tensor.clone().requires_grad_() for tensor in tensors])
+    pairs = zip(tensors, placements.split(), strict=False)
+    found = second([distribute_tensor(tensor, mesh, [kinds[kind]]).requires_grad_() for tensor, kind in pairs])
+
+    with local_ranks.one():
+        for one, other in zip(found, expected, strict=True):
+            assert_close(local_ranks.whole(one), other)
+
+
+def test_replicated_tensors_stay_replicated_whether_gradients_are_recorded_or_not(mesh):
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    x, weight = (distribute_tensor(tensor, mesh, [Replicate()]) for tensor in (rand(8, 4), rand(4)))
+
+    assert (Replicate(),) == ops.rms_norm(x, weight).placements
+    assert (Replicate(),) == ops.rms_norm(x.requires_grad_(), weight).placements
+
+
+def test_tensors_on_two_meshes_are_refused(mesh):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    other = init_device_mesh("cpu", (2, 2))
+    x = distribute_tensor(rand(8, 4), mesh, [Replicate()]).requires_grad_()
+    weight = distribute_tensor(rand(4), other, [Replicate(), Replicate()])
+
+    with pytest.raises(KernelError, match="'x' and 'weight' are on two meshes"):
+        ops.rms_norm(x, weight)

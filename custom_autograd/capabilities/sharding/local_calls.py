@@ -105,7 +105,19 @@ class LocalCalls:
         return next((rule for rule in rules if rule.dim == row.label), None)
 
     def _mesh(self, values: Values) -> Any:
-        return next(one.device_mesh for value in values.values() for one in _tensors(value) if is_placed(one))
+        placed = {name: one for name, value in values.items() for one in _tensors(value) if is_placed(one)}
+        (first, tensor), *others = placed.items()
+        for name, other in others:
+            if other.device_mesh != tensor.device_mesh:
+                raise KernelError(
+                    self._record.name,
+                    f"'{first}' and '{name}' are on two meshes",
+                    expected=f"{tensor.device_mesh}, the mesh of '{first}'",
+                    found=f"{other.device_mesh}",
+                    declared=self._record.declaration.location,
+                    do="distribute them over one mesh",
+                )
+        return tensor.device_mesh
 
     def _keeps_written(self, values: Values, row: Row, dim: int) -> bool:
         written = [argument.name for argument in self._schema.mutated_arguments]
@@ -121,7 +133,7 @@ class LocalCalls:
             for name, placements in row.inputs.items()
             for tensor, placement in zip(_tensors(values[name]), placements, strict=True)
         )
-        return Cost(sent, row.is_combined, row.label is None)
+        return Cost(sent, row.is_combined, row.label is not None)
 
     def _local(self, name: str, value: Any, chosen: Sequence[Row]) -> Any:
         tensors = _tensors(value)
@@ -172,7 +184,7 @@ class LocalCalls:
         else:
             values = list(combined) if isinstance(combined, (tuple, list)) else [combined]
             found = dict(zip(visible, values, strict=False))
-        missing = [name for name in visible if name not in found]
+        missing = [name for name in visible if not isinstance(found.get(name), Tensor)]
         if missing or not set(found) <= {*visible, *hidden}:
             raise self._record.declaration.origin(rule.where).error(
                 KernelError,
@@ -192,8 +204,12 @@ class LocalCalls:
             divisor = math.prod(
                 mesh.size(dim) for dim, row in enumerate(chosen) if row.is_combined and placements[dim] == REPLICATE
             )
+            second = [
+                PARTIAL if row.is_combined and placement == REPLICATE else placement
+                for row, placement in zip(chosen, placements, strict=True)
+            ]
             whole = partial(self._whole.shape_of, self._user(values), output.name)
-            wrapping = Wrapping(mesh, placements, divisor, whole)
+            wrapping = Wrapping(mesh, placements, divisor, second, whole)
             outputs.append(wrapping.around(made[output.name]))
         if not outputs:
             return None

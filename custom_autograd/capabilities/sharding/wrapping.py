@@ -18,17 +18,17 @@ Whole: TypeAlias = Callable[[int, Tensor], Shape]
 
 
 class Cost(NamedTuple):
-    """What a choice costs; of equal ones no rule is taken, which may send more, and ranks share the work.
+    """What a choice costs; of equal ones no rule is taken, which may send more, and replicated tensors stay so.
 
     Attributes:
         sent: the number of elements that are sent.
         is_combined: a rule combines outputs.
-        is_replicated: every rank does everything.
+        is_cut: the ranks share the work.
     """
 
     sent: float
     is_combined: bool
-    is_replicated: bool
+    is_cut: bool
 
     @staticmethod
     def of(tensor: Any, wanted: Any, dim: int) -> float:  # Any: a DTensor and a placement
@@ -79,11 +79,15 @@ class Wrapping:
         placements: of the output.
         divisor: what the gradient is divided by: the number of ranks that compute the same output with collectives,
             whose backward adds up the gradients of all ranks.
+        second: the placements of what a second derivative returns for this rank's gradient.
         whole: (position in a list, local tensor) -> the shape of the whole output.
     """
 
-    def __init__(self, mesh: Any, placements: Sequence[Placement], divisor: int, whole: Whole) -> None:
+    def __init__(
+        self, mesh: Any, placements: Sequence[Placement], divisor: int, second: Sequence[Placement], whole: Whole
+    ) -> None:
         self.mesh, self.divisor, self._whole = mesh, divisor, whole
+        self.second = torch_placements(second)
         self.placements = torch_placements(placements)
         self.grads = torch_placements(REPLICATE if one == PARTIAL else one for one in placements)
 
@@ -144,5 +148,5 @@ class _Wrap(torch.autograd.Function):
         (grad,) = grad_outputs
         if grad is None:
             return None, None, None
-        local = grad.redistribute(placements=wrapping.grads).to_local()
+        local = grad.redistribute(placements=wrapping.grads).to_local(grad_placements=wrapping.second)
         return (local if wrapping.divisor == 1 else local / wrapping.divisor), None, None

@@ -156,10 +156,17 @@ def _leading(tensors: list[tuple[Factors, ...]], fixed: Collection[str]) -> tupl
     longest = max(tensors, key=len)
     names = [dim[0] for dim in longest if len(dim) == 1 and isinstance(dim[0], str) and dim[0] not in fixed]
     for count in range(len(names), 0, -1):
-        wanted = [(name,) for name in names[:count]]
-        if all(list(dims[:count]) == wanted or not _has_any(dims, names[:count]) for dims in tensors):
+        wanted: list[Factors] = [(name,) for name in names[:count]]
+        if all(_begins(dims, wanted) for dims in tensors):
             return tuple(name for name in names[:count] if isinstance(name, str))
     return ()
+
+
+def _begins(dims: tuple[Factors, ...], wanted: list[Factors]) -> bool:
+    """Return True if a tensor begins with these dimensions and has them nowhere else, or has none of them."""
+    names = [dim[0] for dim in wanted]
+    count = len(wanted) if list(dims[: len(wanted)]) == wanted else 0
+    return not _has_any(dims[count:], names)
 
 
 def _has_any(dims: tuple[Factors, ...], names: Collection[str | int]) -> bool:

@@ -6,12 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from custom_autograd.core.errors import ShapeError
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.contract import numbers_of
 from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.placing import SizeMismatch
 from custom_autograd.shapes.rule import Shapes
 from custom_autograd.verification.harness.cut_calls import compare_slices
 from custom_autograd.verification.harness.line_agreement import find_other_shapes
@@ -89,15 +87,13 @@ def _bracketed(record: OpRecord, draft: Draft, leading: int, samples: Sequence[S
 
 def _find_false(record: OpRecord, line: str, sample: Sample) -> dict[str, str] | None:
     """Return the names whose claims are false, each with the reason; None if the sample does not fit the line."""
-    described = DescribedOp(record.declaration, Shapes("", line))
     try:
+        described = DescribedOp(record.declaration, Shapes("", line))
         whole, _ = whole_call(described, record, op_function(record), sample)
         if any(find_other_shapes(whole.line, whole.sizes, whole.outcome)):
             return None
         dimensions = cut_dimensions(whole.line, whole.sizes, numbers_of(whole.line, record.declaration.schema))
-        found = {dimension.name: compare_slices(whole, dimension) for dimension in dimensions}
-    except (ShapeError, SizeMismatch):  # of an input, or of an output
+        found = [(dimension.name, compare_slices(whole, dimension)) for dimension in dimensions]
+    except Exception:  # noqa: BLE001 - whatever the line or the op raises for the sample, the line is not for it
         return None
-    return {
-        name: finding.message for name, finding in found.items() if finding is not None and finding.status == "failed"
-    }
+    return {name: finding.message for name, finding in found if finding is not None and finding.status == "failed"}

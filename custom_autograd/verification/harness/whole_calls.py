@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from custom_autograd.core.errors import GradientError
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.described import DescribedOp
 from custom_autograd.verification.harness.agreement import to_double
-from custom_autograd.verification.harness.base import find_refusal
+from custom_autograd.verification.harness.base import find_refusal, first_line
 from custom_autograd.verification.harness.cut_calls import WholeCall
 from custom_autograd.verification.harness.sliced_calls import NamedFunction, Outcome, Part, run, values_of
 
@@ -18,7 +19,12 @@ def whole_call(
     described: DescribedOp, record: OpRecord, function: NamedFunction, sample: Sample
 ) -> tuple[WholeCall, str]:
     """Return a call in float64, if the op takes it, and why its gradients are left out; empty if they are not."""
-    found = _in_double(record, function, sample)
+    refused = ""
+    try:
+        found = _in_double(record, function, sample)
+    except GradientError as error:  # the forward is compared all the same
+        refused = first_line(error)
+        found = _in_double(record, function, sample.map(Tensor.detach))
     values, outcome = values_of(record, found[0]), found[1]
     cotangents: dict[Part, Tensor] = {
         part: torch.randn_like(tensor, memory_format=torch.contiguous_format)
@@ -33,7 +39,7 @@ def whole_call(
         if refusal is None:
             raise
         return WholeCall(record, function, line, sizes, values, outcome, {}, {}), refusal
-    return WholeCall(record, function, line, sizes, values, outcome, cotangents, gradients), ""
+    return WholeCall(record, function, line, sizes, values, outcome, cotangents, gradients), refused
 
 
 def _in_double(record: OpRecord, function: NamedFunction, sample: Sample) -> tuple[Sample, Outcome]:
