@@ -58,7 +58,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("sizes", [(4,), (2, 2)], ids=str)
+@pytest.mark.parametrize("sizes", [(4,), pytest.param((2, 2), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", CALLS)
 def test_values_and_gradients_do_not_depend_on_placements(name, sizes):
     op, sample = CALLS[name]

@@ -11,6 +11,7 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.torch_private import local_ranks
 from custom_autograd.verification.harness.placed_calls import PlacedCalls
 from custom_autograd.verification.harness.targets import target_of
+from slow_cases import slow_but_every
 
 pytestmark = pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
 
@@ -48,7 +49,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("sizes", [(4,), (2, 2)], ids=str)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", slow_but_every(2, CALLS))
 def test_values_and_gradients_do_not_depend_on_placements(name, sizes):
     op, sample = CALLS[name]
     with local_ranks.played(*sizes) as mesh:
