@@ -54,6 +54,11 @@ class Binder:
             found[argument.name] = argument.from_dispatcher(found[argument.name])
         return found
 
+    def converted(self, raw: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
+        """Return arguments as the dispatcher holds them -> as users see them."""
+        positional, keywords = self.call(raw)
+        return self.arguments(*positional, **keywords)
+
     def call(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:  # Any: as above
         """Return arguments by name -> positional ones, and keyword-only ones."""
         positional = [arguments[a.name] for a in self.schema.arguments if not a.is_keyword_only]

@@ -26,9 +26,9 @@ def empty_outputs(described: DescribedOp, values: Mapping[str, Any]) -> Any:  # 
     Raises:
         ShapeError: the arguments do not have the dimensions of the line.
     """
-    line, sizes, schema = described.line(values), described.sizes(values), described.declaration.schema
+    sizes, schema = described.sizes(values), described.declaration.schema
     first = tensors_in([values[argument.name] for argument in schema.tensor_arguments])[0]
-    shapes = {item.name: sizes.shape_of(item) for item in line.outputs}
+    shapes = {item.name: sizes.shape_of(item) for item in sizes.line.outputs}
     found = [
         first.new_empty(shapes[output.name], dtype=dtype_of(described.rule.dtypes.get(output.name), first, values))
         for output in schema.outputs

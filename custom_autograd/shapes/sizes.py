@@ -21,6 +21,7 @@ class Sizes:
             size at each place.
 
     Attributes:
+        line: the line.
         local: the names that may stand for another size at each place.
 
     Raises:
@@ -30,6 +31,7 @@ class Sizes:
     def __init__(
         self, line: Line, shapes: Shapes, numbers: Mapping[str, int], lists: frozenset[str] = frozenset()
     ) -> None:
+        self.line = line
         self.local = names_of_places(line, lists)
         self._found = unify(line, shapes, numbers, self.local)
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from custom_autograd.shapes.cuts import cut_of
 from custom_autograd.shapes.described import described_op
 from custom_autograd.torch_private.collectives import stack_of_ranks
 from custom_autograd.torch_private.placements import PARTIAL, REPLICATE, is_placed, torch_placements
+from custom_autograd.values.tensors import tensors_in
 
 Values = Mapping[str, Any]  # Any: arguments or outputs by name
 
@@ -94,7 +95,8 @@ class LocalCalls:
         rules = self._record.registrations.all_of(Combining)
         if described is None or not rules:
             return
-        line, shapes, sizes = described.line(values), described.shapes(values), described.sizes(values)
+        shapes, sizes = described.shapes(values), described.sizes(values)
+        line = sizes.line
         for rule in rules:
             if rule.dim in line.along and rule.dim in sizes:
                 check_dimension(self._record, line, rule.dim, rule.location)
@@ -105,8 +107,7 @@ class LocalCalls:
         return next((rule for rule in rules if rule.dim == row.label), None)
 
     def _mesh(self, values: Values) -> Any:
-        placed = {name: one for name, value in values.items() for one in _tensors(value) if is_placed(one)}
-        (first, tensor), *others = placed.items()
+        (first, tensor), *others = [(name, one) for name, value in values.items() for one in placed_in([value])]
         for name, other in others:
             if other.device_mesh != tensor.device_mesh:
                 raise KernelError(
@@ -124,19 +125,19 @@ class LocalCalls:
         return all(
             (tensor.placements[dim],) == torch_placements([placement])
             for name in written
-            for tensor, placement in zip(_tensors(values[name]), row.inputs[name], strict=True)
+            for tensor, placement in zip(cast("list[Any]", tensors_in([values[name]])), row.inputs[name], strict=True)
         )
 
     def _cost(self, values: Values, row: Row, dim: int) -> Cost:
         sent = sum(
             Cost.of(tensor, torch_placements([placement])[0], dim)
             for name, placements in row.inputs.items()
-            for tensor, placement in zip(_tensors(values[name]), placements, strict=True)
+            for tensor, placement in zip(tensors_in([values[name]]), placements, strict=True)
         )
         return Cost(sent, row.is_combined, row.label is not None)
 
     def _local(self, name: str, value: Any, chosen: Sequence[Row]) -> Any:
-        tensors = _tensors(value)
+        tensors = tensors_in([value])
         if name not in chosen[0].inputs or not tensors:
             return value
         made = [
@@ -158,12 +159,9 @@ class LocalCalls:
     def _slice(self, values: Values, rule: Combining, mesh: Any, dim: int) -> Slice:
         described = described_op(self._record)
         assert described is not None  # a rule needs a line
-        size = described.sizes(self._user(values)).count(rule.dim)
+        size = described.sizes(self._bind.converted(values)).count(rule.dim)
         count, index = mesh.size(dim), mesh.get_local_rank(dim)
         return Slice(mesh.get_group(dim), index, count, min(index * -(-size // count), size), size)
-
-    def _user(self, values: Values) -> dict[str, Any]:
-        return self._bind.arguments(*self._bind.call(values)[0], **self._bind.call(values)[1])
 
     def _combine(self, rule: Combining, part: Slice, local: dict[str, Any]) -> dict[str, Any]:
         special = {"group": part.group, "index": part.index, "count": part.count, "start": part.start}
@@ -195,7 +193,7 @@ class LocalCalls:
         return found
 
     def _wrapped(self, made: Values, chosen: Sequence[Row], values: Values, mesh: Any) -> Any:
-        outputs = []
+        outputs, users = [], self._bind.converted(values)
         for output in self._schema.outputs:
             if output.alias_of is not None and not output.is_view:
                 outputs.append(values[output.alias_of])
@@ -208,7 +206,7 @@ class LocalCalls:
                 PARTIAL if row.is_combined and placement == REPLICATE else placement
                 for row, placement in zip(chosen, placements, strict=True)
             ]
-            whole = partial(self._whole.shape_of, self._user(values), output.name)
+            whole = partial(self._whole.shape_of, users, output.name)
             wrapping = Wrapping(mesh, placements, divisor, second, whole)
             outputs.append(wrapping.around(made[output.name]))
         if not outputs:
@@ -217,7 +215,7 @@ class LocalCalls:
 
     def _refuse_lost_gradients(self, values: Values) -> None:
         written = [argument.name for argument in self._schema.mutated_arguments]
-        tensors = [tensor for value in values.values() for tensor in _tensors(value)]
+        tensors = [tensor for value in values.values() for tensor in tensors_in([value])]
         if written and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             raise KernelError(
                 self._record.name,
@@ -241,13 +239,6 @@ def _grads(name: str, at: int, chosen: Sequence[Row]) -> list[Any]:
     ]
 
 
-def _tensors(value: Any) -> list[Any]:
-    """Return the tensors in an argument."""
-    if isinstance(value, (list, tuple)):
-        return [one for one in value if isinstance(one, Tensor)]
-    return [value] if isinstance(value, Tensor) else []
-
-
 def placed_in(values: Iterable[Any]) -> list[Any]:
     """Return the DTensors among the arguments of a call."""
-    return [tensor for value in values for tensor in _tensors(value) if is_placed(tensor)]
+    return [tensor for tensor in tensors_in(list(values)) if is_placed(tensor)]

@@ -66,7 +66,8 @@ def replicated(schema: Schema, values: Mapping[str, Any]) -> Row:  # Any: tensor
 
 def of_line(described: DescribedOp, values: Mapping[str, Any]) -> Iterator[Row]:  # Any: as above
     """Yield a row for each unbracketed dimension of the line of a call."""
-    line, shapes, sizes = described.line(values), described.shapes(values), described.sizes(values)
+    shapes, sizes = described.shapes(values), described.sizes(values)
+    line = sizes.line
     numbers = numbers_of(line, described.declaration.schema)
     for cut in cuts_of(line, shapes, sizes):
         if cut.name not in numbers:  # a slice would need another number

@@ -88,7 +88,7 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
             if rule is None:
                 results, out_dims = loop_over_batch(record, bind, level.info, values, dims)
             else:
-                results, out_dims = _by_rule(record, rule, bind, level, bind_converted(bind, values), dims)
+                results, out_dims = _by_rule(record, rule, bind, level, bind.converted(values), dims)
         return _handed_back(record, raw, level.wrap(results, out_dims))
 
     around: Callable[..., Any] = batched
@@ -109,7 +109,7 @@ def _by_line(
     described = _described(record)
     if described is None:
         return None
-    arguments = bind_converted(bind, level.wrap(values, dims))
+    arguments = bind.converted(level.wrap(values, dims))
     line = described.line(arguments)
     group = group_of_batch(line, dims)
     if group is None:
@@ -129,12 +129,6 @@ def _no_view(record: OpRecord) -> KernelError:
         declared=record.declaration.location,
         do="declare the op with reference=True: PyTorch's own views know how to be batched",
     )
-
-
-def bind_converted(bind: Binder, values: dict[str, Any]) -> dict[str, Any]:  # Any: the op's arguments
-    """Return plain values in the user's form."""
-    positional, keywords = bind.call(values)
-    return bind.arguments(*positional, **keywords)
 
 
 def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder, arguments: dict[str, Any]) -> Any:

@@ -102,7 +102,8 @@ def _described(record: OpRecord) -> DescribedOp:
 def _find_problems(described: DescribedOp, record: OpRecord, sample: Sample) -> list[str]:
     """Return what outputs of a call as it is do not have of their line."""
     values = values_of(record, sample)
-    line, sizes = described.line(values), described.sizes(values)
+    sizes = described.sizes(values)
+    line = sizes.line
     with torch.no_grad():
         outcome = run(record, op_function(record), values, has_gradients=False)
     shapes = list(find_other_shapes(line, sizes, outcome))
@@ -138,7 +139,8 @@ def _cut_names(record: OpRecord, sample: Sample) -> dict[str, bool]:
     """Return the dimensions without brackets of a sample, and whether they are large enough to be cut."""
     described, values = _described(record), values_of(record, sample)
     try:
-        line, sizes = described.line(values), described.sizes(values)
+        sizes = described.sizes(values)
+        line = sizes.line
     except ShapeError:  # it is a finding of the sample
         return {}
     found: dict[str, bool] = {}

@@ -18,6 +18,7 @@ from torch import Tensor
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private import local_ranks
+from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.dispatching import has_generator
@@ -58,7 +59,7 @@ class PlacedCalls:
 
     def __init__(self, target: Target, sample: Sample, mesh: Mesh, *, limit: int, seed: int = 0) -> None:
         self.target, self.mesh, self.limit, self.seed = target, mesh, limit, seed
-        self.sample = sample.with_tensors([_double(leaf.tensor) for leaf in sample.leaves()])
+        self.sample = sample.with_tensors([to_double(leaf.tensor) for leaf in sample.leaves()])
         self.written = target.written_positions(sample)
         self.is_recorded = not self.written
         self.names = [target.name_of(leaf) for leaf in sample.leaves()]
@@ -180,10 +181,6 @@ def chosen(options: Sequence[Sequence[Placements]], limit: int, seed: int) -> It
             number, at = divmod(number, len(of_tensor))
             combination.append(of_tensor[at])
         yield tuple(combination)
-
-
-def _double(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _grads(

@@ -31,7 +31,8 @@ def whole_call(
         for part, tensor in outcome.results.items()
         if tensor.requires_grad
     }
-    line, sizes = described.line(values), described.sizes(values)
+    sizes = described.sizes(values)
+    line = sizes.line
     try:
         gradients = outcome.gradients(cotangents)
     except Exception as error:
