@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from custom_autograd.core.errors import CustomAutogradError, RegistrationError, ShapeError
 from custom_autograd.core.messages import show
+from custom_autograd.core.schema import Schema
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
@@ -70,7 +71,7 @@ class DescribedOp:
         """Return the line of a call.
 
         Raises:
-            ShapeError: the function does not return one that can be read and fits the op.
+            RegistrationError: the function does not return one that can be read and fits the op.
         """
         return self._line(values)[0]
 
@@ -98,8 +99,7 @@ class DescribedOp:
 
     def given(self, values: Values) -> dict[str, Any]:
         """Return everything that a function can name: tensors as their shapes (Any: other values as they are)."""
-        shapes = {name: _shapes(value) for name, value in values.items()}
-        return self._adapter.mirrored(shapes, values)
+        return self._adapter.mirrored(with_shapes(self.declaration.schema, values), values)
 
     def _line(self, values: Values) -> tuple[Line, tuple[str, ...]]:
         rule = self.rule
@@ -167,8 +167,13 @@ def shapes_of(value: Any) -> tuple[Shape, ...]:  # Any: a tensor, a list of tens
     return (value.shape,)
 
 
-def _shapes(value: Any) -> Any:  # Any: an argument
-    """Return the shape of a tensor, those of a list of tensors, and anything else as it is."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_shapes(item) for item in value]
-    return getattr(value, "shape", value)
+def with_shapes(schema: Schema, values: Values) -> dict[str, Any]:
+    """Return arguments by name with shapes in place of tensors, and lists in place of tuples."""
+    tensors = {argument.name for argument in schema.tensor_arguments}
+    return {name: _with_shapes(value, is_tensor=name in tensors) for name, value in values.items()}
+
+
+def _with_shapes(value: Any, *, is_tensor: bool) -> Any:  # Any: an argument
+    if isinstance(value, (list, tuple)):
+        return [_with_shapes(item, is_tensor=is_tensor) for item in value]
+    return value.shape if is_tensor and value is not None else value

@@ -27,7 +27,7 @@ from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_names import NEEDS
 from custom_autograd.registration.rule_types import Function, NamedRule
-from custom_autograd.shapes.described import described_op
+from custom_autograd.shapes.described import described_op, with_shapes
 from custom_autograd.shapes.expressions import evaluate
 from custom_autograd.torch_private import flop_counter
 from custom_autograd.torch_private.compiler import is_tracing
@@ -193,18 +193,10 @@ def _without_data(value: Any) -> Any:  # Any: an argument, or all of them by nam
     return torch.empty_like(value, device="meta", requires_grad=False) if isinstance(value, Tensor) else value
 
 
-def _shapes(value: Any) -> Any:  # Any: an argument
-    """Return the shape of a tensor, those of a list of tensors, and anything else as it is."""
-    if isinstance(value, (list, tuple)):
-        return [_shapes(item) for item in value]
-    return value.shape if isinstance(value, Tensor) else value
-
-
 def _given(record: OpRecord, values: Mapping[str, Any], needs: Mapping[str, Any]) -> dict[str, Any]:
     """Return everything that a function of FLOPs can name (Any: shapes and values of any type)."""
     adapter = adapter_of(record.declaration)
-    shapes = {name: _shapes(value) for name, value in values.items()}
-    given = adapter.mirrored(shapes, values)
+    given = adapter.mirrored(with_shapes(record.declaration.schema, values), values)
     return given if NEEDS in given else {**given, NEEDS: Named(adapter.mirrored(needs, values))}
 
 
