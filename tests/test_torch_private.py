@@ -752,6 +752,18 @@ def test_a_size_that_depends_on_data_has_no_value_at_other_sizes():
     assert (None, 1) == tuple(sizes.size_at(size, {4: 5}) for size in found.shape)
 
 
+def test_what_a_size_was_is_no_condition():
+    real = torch.ones(4)
+    with symbols.symbolic_mode() as sizes:
+        size = sizes.fake(real, 0, {4}).shape[0]
+        found = symbols.hint_of(size * 3)
+        data = symbols.hint_of(torch.nonzero(sizes.fake(real, 1, {4})).shape[0])
+
+    assert (12, 1, 7) == (found, data, symbols.hint_of(7))
+    assert not sizes.is_fixed(4)
+    assert sizes.holds_for({4: 5})
+
+
 @pytest.mark.usefixtures("fresh_compiler")
 def test_graphs_are_counted_with_their_backward():
     counter = compilation.GraphCounter()

@@ -40,20 +40,23 @@ def verify(
     Raises:
         CheckError: a rank died, was late, or could not begin.
     """
+    from custom_autograd.core.errors import CheckError  # imports torch
     from custom_autograd.verification.isolation.ranks import run_on_ranks, timeout  # imports torch
     from custom_autograd.verification.report import Report  # imports torch
 
     found: list[Result] = []
-    for op in ops:
-        if not op.has_samples:
-            continue
-        make = MakeCase(op.text, op.position, arguments.device, arguments.dtype, arguments.seed)
-        try:
-            results = run_on_ranks(make, arguments.ranks, arguments.device, arguments.seed, timeout())
-        except KeyboardInterrupt:
-            return Report(tuple(found)), False
-        found += results
-        for result in results:
-            if advance is not None:
-                advance(result)
+    device, seed = arguments.device, arguments.seed
+    waiting = [op for op in ops if op.has_samples]
+    makers = [MakeCase(op.text, op.position, device, arguments.dtype, seed) for op in waiting]
+    try:
+        for results in run_on_ranks(makers, arguments.ranks, device, seed, timeout()):
+            waiting.pop(0)
+            found += results
+            for result in results:
+                if advance is not None:
+                    advance(result)
+    except CheckError as error:
+        raise CheckError(f"{waiting[0].target.name}: {error}" if waiting else str(error)) from None
+    except KeyboardInterrupt:
+        return Report(tuple(found)), False
     return Report(tuple(found)), True

@@ -8,6 +8,7 @@ enable_python_dispatcher
                         torch.compile traces so: ops such as constant_pad_nd have kernels in C++ that make numbers of
                         sizes, and decompositions in Python that do not
 SymInt.node.expr        a size as an expression, to compute it for other sizes
+SymInt.node.hint        what a size was when the graph was traced
 """
 
 import contextlib
@@ -95,6 +96,14 @@ def symbolic_mode() -> Iterator[Symbols]:
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     with enable_python_dispatcher(), mode:
         yield Symbols(environment, mode)
+
+
+def hint_of(size: int | torch.SymInt) -> int:
+    """Return what a size was when it was traced, without a condition on it; 1 for one that depends on data."""
+    if not isinstance(size, torch.SymInt):
+        return size
+    hint = getattr(size.node, "hint", None)
+    return 1 if hint is None else int(hint)
 
 
 def _value(expression: Any, values: Mapping[Any, int]) -> int | bool | None:  # Any: sympy's expressions

@@ -55,11 +55,14 @@ def test_a_rank_that_dies_is_named(tmp_path):
     found = check(tmp_path, FAULT="exit")
 
     assert 0 != found.returncode
-    assert "rank 1 of 2 ended with exit code 7 before it sent its results" in found.stderr
+    assert "ranks::honest: rank 1 of 2 ended with exit code 7 before it sent its results" in found.stderr
 
 
 def test_a_rank_that_hangs_ends_the_run(tmp_path):
     found = check(tmp_path, FAULT="hang", CUSTOM_AUTOGRAD_RANKS_TIMEOUT="12")
 
     assert 0 != found.returncode
-    assert "rank 0, 1 of 2 did not end within 12 s (CUSTOM_AUTOGRAD_RANKS_TIMEOUT sets the limit)" in found.stderr
+    assert (
+        "ranks::honest: rank 0, 1 of 2 did not end within 12 s (CUSTOM_AUTOGRAD_RANKS_TIMEOUT sets the limit)"
+        in found.stderr
+    )

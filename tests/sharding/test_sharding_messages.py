@@ -103,3 +103,25 @@ def test_a_hidden_output_that_a_rule_leaves_out_is_not_a_number():
         _, lse = ops.attention.overload(*placed)
 
         assert bool(local_ranks.whole(lse).isnan().all())
+
+
+@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_rule_that_returns_another_size_is_refused_in_the_call(is_recorded):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    sums = custom_op(
+        f"sharding_messages::sums_{is_recorded}",
+        lambda x: x.sum(1),
+        schema="(Tensor x) -> Tensor total",
+        shapes="x: n [d] -> total: n",
+        reference=True,
+    )
+    sums.register_sharding("d", lambda total, gather: gather(total))
+    with local_ranks.played(4) as mesh:
+        x = distribute_tensor(torch.rand(6, 8), mesh, [Shard(1)]).requires_grad_(is_recorded)
+        found = message(lambda: sums(x), RuntimeError)
+
+    assert "the sharding rule returns 'total' with the wrong size" in found
+    assert "(6,), the size on this rank if 'd' is cut" in found
+    assert "(4, 6)" in found

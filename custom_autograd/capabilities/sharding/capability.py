@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from custom_autograd.calls.bind import Binder
+from custom_autograd.capabilities.sharding.choice import Choice, placed_in
 from custom_autograd.capabilities.sharding.combining import Combining
-from custom_autograd.capabilities.sharding.local_calls import LocalCalls, placed_in
+from custom_autograd.capabilities.sharding.local_calls import LocalCalls
 from custom_autograd.capabilities.sharding.rows import replicated
 from custom_autograd.capabilities.sharding.strategies import can_have_strategies, has_unknown_outputs, key_of, rule_of
 from custom_autograd.core.errors import KernelError
@@ -114,7 +115,7 @@ def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[
 
     Any: as the schema says.
     """
-    calls, bind = LocalCalls(record), Binder(record.declaration.schema)
+    choice, calls, bind = Choice(record), LocalCalls(record), Binder(record.declaration.schema)
     read = ResultReader(record.declaration, lambda _: "reference").read
 
     def around(*args: Any, **kwargs: Any) -> Any:
@@ -126,7 +127,7 @@ def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[
         assert record.overload is not None
         values = bind.arguments(*args, **kwargs)
         if has_rows:
-            chosen = calls.choose(values)
+            chosen = choice.of(values)
             is_combined = any(row.is_combined for row in chosen)
             is_recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in placed)
             is_local = is_combined or is_recorded or has_unknown_outputs(record, values)

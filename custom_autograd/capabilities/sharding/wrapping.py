@@ -12,6 +12,7 @@ from torch import Tensor
 from custom_autograd.core.errors import KernelError
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.placements import PARTIAL, REPLICATE, Placement, is_placed, torch_placements
+from custom_autograd.torch_private.symbols import hint_of
 
 Shape: TypeAlias = Sequence[int]
 Whole: TypeAlias = Callable[[int, Tensor], Shape]
@@ -38,7 +39,7 @@ class Cost(NamedTuple):
         placement = tensor.placements[dim]
         if placement == wanted or placement.is_replicate():
             return 0
-        size, count = float(tensor.numel()), int(tensor.device_mesh.size(dim))
+        size, count = hint_of(tensor.numel()), tensor.device_mesh.size(dim)  # a number would hold for this size only
         if placement.is_partial():
             return size * (1 if wanted.is_shard() else 2)
         return size / count if wanted.is_shard() else size

@@ -21,9 +21,10 @@ from custom_autograd.torch_private import local_ranks
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.compilation import BACKEND, fresh, is_limit_of_torch
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.sweeps import copy
-from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 Mesh: TypeAlias = Any
 """A DeviceMesh (Any: its module takes half a second to import)."""
@@ -54,18 +55,21 @@ class PlacedCalls:
         sample: the call.
         mesh: of the ranks.
         limit: how many combinations are tried.
+        compiled: how many of them are also tried in compiled code, which played ranks cannot run.
         seed: which, if there are more.
     """
 
-    def __init__(self, target: Target, sample: Sample, mesh: Mesh, *, limit: int, seed: int = 0) -> None:
-        self.target, self.mesh, self.limit, self.seed = target, mesh, limit, seed
+    def __init__(
+        self, target: Target, sample: Sample, mesh: Mesh, *, limit: int, compiled: int = 0, seed: int = 0
+    ) -> None:
+        self.target, self.mesh, self.limit, self.compiled, self.seed = target, mesh, limit, compiled, seed
         self.sample = sample.with_tensors([to_double(leaf.tensor) for leaf in sample.leaves()])
         self.written = target.written_positions(sample)
         self.is_recorded = not self.written
         self.names = [target.name_of(leaf) for leaf in sample.leaves()]
 
     def findings(self) -> Iterator[Finding]:
-        """Yield one finding for each combination."""
+        """Yield one finding for each combination, and for each of those that are compiled."""
         with local_ranks.one():
             try:
                 expected = self._expected()
@@ -75,12 +79,23 @@ class PlacedCalls:
                 expected = self._expected()
         tensors = [leaf.tensor for leaf in self.sample.leaves()]
         options = [self._options(position, tensor) for position, tensor in enumerate(tensors)]
+        taken = []
         for combination in chosen(options, self.limit, self.seed):
-            yield self._finding(combination, expected)
+            finding = self._finding(combination, expected, self.target.call)
+            if finding.status != "skipped":
+                taken.append(combination)
+            yield finding
+        for combination in taken[-self.compiled :] if self.compiled else ():
+            yield self._finding(combination, expected, self._compiled(), "compiled, ")
+
+    def _compiled(self) -> Function:
+        """Return the target in compiled code that no other call has used."""
+        function = torch.compile(fresh(self.target.call), backend=BACKEND, fullgraph=True, dynamic=False)
+        return lambda *args, **kwargs: function(args, kwargs)
 
     def _expected(self) -> Expected:
         leaves = self._leaves([leaf.tensor for leaf in self.sample.leaves()])
-        outputs = self._outputs(leaves)
+        outputs = self._outputs(leaves, self.target.call)
         generator = torch.Generator().manual_seed(self.seed)
         cotangents = tuple(
             torch.randn(output.shape, generator=generator, dtype=output.dtype).to(output.device)
@@ -91,8 +106,10 @@ class PlacedCalls:
         grads = _grads(outputs, cotangents, leaves)
         return Expected(tuple(output.detach() for output in outputs), cotangents, grads)
 
-    def _finding(self, combination: Sequence[Placements], expected: Expected) -> Finding:
-        where = ", ".join(
+    def _finding(
+        self, combination: Sequence[Placements], expected: Expected, function: Function, how: str = ""
+    ) -> Finding:
+        where = how + ", ".join(
             f"{name}: {' '.join(map(str, placements))}"
             for name, placements in zip(self.names, combination, strict=True)
         )
@@ -100,7 +117,7 @@ class PlacedCalls:
             tensors = [leaf.tensor for leaf in self.sample.leaves()]
             pairs = zip(tensors, combination, strict=True)
             leaves = self._leaves([self._placed(tensor, placements) for tensor, placements in pairs])
-            outputs = self._outputs(leaves)
+            outputs = self._outputs(leaves, function)
             difference = _difference(outputs, expected.outputs, [f"output {at}" for at in range(len(outputs))])
             if difference is None:
                 cotangents = [None if one is None else self._replicated(one) for one in expected.cotangents]
@@ -112,6 +129,8 @@ class PlacedCalls:
             root = root_cause(error)
             if isinstance(root, KernelError) or MIXED in str(root):  # it says so, and gives nothing wrong
                 return skipped(f"{where}: {first_line(root)}")
+            if how and is_limit_of_torch(error):
+                return skipped(f"{where}: a limit of torch: {first_line(root)}")
             if local_ranks.is_unplayable(error):
                 return skipped(f"{where}: torch cannot play this with slices of different sizes; --ranks can")
             return failed(f"with DTensors ({where}) it raises {first_line(error)}")
@@ -128,8 +147,8 @@ class PlacedCalls:
             made.append(leaf.requires_grad_(leaf.is_floating_point() and self.is_recorded))
         return made
 
-    def _outputs(self, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        outputs = call_on(self.target.call, self.sample.with_tensors(leaves))
+    def _outputs(self, leaves: Sequence[Tensor], function: Function) -> tuple[Tensor, ...]:
+        outputs = call_on(function, self.sample.with_tensors(leaves))
         return (*outputs, *(leaves[position] for position in sorted(self.written)))
 
     def _options(self, position: int, tensor: Tensor) -> list[Placements]:

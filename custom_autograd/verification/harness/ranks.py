@@ -11,6 +11,8 @@ from custom_autograd.verification.harness.targets import Target
 
 MOST = 64
 """How many combinations of placements are tried for each sample."""
+COMPILED = 2
+"""How many of them are tried in compiled code as well."""
 
 
 class RanksSharding(Check):
@@ -39,7 +41,7 @@ class RanksSharding(Check):
         if reason is not None:
             yield skipped(reason)
         else:
-            yield from PlacedCalls(target, sample, self.mesh, limit=MOST).findings()
+            yield from PlacedCalls(target, sample, self.mesh, limit=MOST, compiled=COMPILED).findings()
 
 
 def why_not(target: Target) -> str | None:

@@ -10,12 +10,13 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import torch
 from torch import distributed
@@ -36,12 +37,9 @@ MakeCase = Callable[[], Case]
 """Makes the op and its samples; each rank calls it, so it is a function that can be pickled."""
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(NamedTuple):
     process: BaseProcess
     pipe: Connection
-    results: list[Result] | None = None
-    failure: str = ""
 
 
 def timeout() -> float:
@@ -57,18 +55,20 @@ def timeout() -> float:
         raise CheckError(f"{TIMEOUT} is a number of seconds, and not {text!r}") from None
 
 
-def run_on_ranks(make_case: MakeCase, count: int, device: str, seed: int, seconds: float) -> list[Result]:
-    """Run the check `sharding` on ranks.
+def run_on_ranks(
+    makers: Sequence[MakeCase], count: int, device: str, seed: int, seconds: float
+) -> Iterator[list[Result]]:
+    """Run the check `sharding` on ranks, which are started once for all ops.
 
     Args:
-        make_case: makes what is checked.
+        makers: each makes an op to check and its samples.
         count: of ranks.
         device: a device type, whose backend is taken: NCCL for "cuda", gloo for "cpu".
         seed: where random numbers begin.
-        seconds: how long they may take.
+        seconds: how long they may take for one op.
 
-    Returns:
-        The results of all ranks: one that failed on any of them is a failure.
+    Yields:
+        For each op, the results of all ranks: one that failed on any of them is a failure.
 
     Raises:
         CheckError: a rank died, was late, or could not begin.
@@ -78,26 +78,29 @@ def run_on_ranks(make_case: MakeCase, count: int, device: str, seed: int, second
         ranks = []
         for rank in range(count):
             ours, theirs = context.Pipe(duplex=False)
-            arguments = (rank, count, str(Path(folder) / "store"), make_case, device, seed, seconds, theirs)
+            arguments = (rank, count, str(Path(folder) / "store"), makers, device, seed, seconds, theirs)
             process = context.Process(target=_be_rank, args=arguments, daemon=True)
             process.start()
             theirs.close()
             ranks.append(_Rank(process, ours))
+        is_whole = False
         try:
-            _listen(ranks, seconds)
+            for _ in makers:
+                yield _joined(_listen(ranks, seconds))
+            is_whole = True
         finally:
-            _end(ranks)
-    return _joined([rank.results or [] for rank in ranks])
+            _end(ranks, GRACE if is_whole else 0.0)
 
 
-def _listen(ranks: Sequence[_Rank], seconds: float) -> None:
-    """Wait until all ranks have sent their results.
+def _listen(ranks: Sequence[_Rank], seconds: float) -> list[list[Result]]:
+    """Return the results of one op, once all ranks have sent them.
 
     Raises:
         CheckError: a rank died, was late, or could not begin.
     """
     deadline = time.monotonic() + seconds
     waiting = {rank.pipe: number for number, rank in enumerate(ranks)}
+    found: dict[int, list[Result]] = {}
     while waiting:
         ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
@@ -106,10 +109,11 @@ def _listen(ranks: Sequence[_Rank], seconds: float) -> None:
         for pipe in ready:
             assert isinstance(pipe, Connection)
             number = waiting.pop(pipe)
-            _receive(ranks[number], number, len(ranks))
+            found[number] = _received(ranks[number], number, len(ranks))
+    return [found[number] for number in range(len(ranks))]
 
 
-def _receive(rank: _Rank, number: int, count: int) -> None:
+def _received(rank: _Rank, number: int, count: int) -> list[Result]:
     try:
         kind, value = rank.pipe.recv()
     except EOFError:
@@ -118,12 +122,11 @@ def _receive(rank: _Rank, number: int, count: int) -> None:
         raise CheckError(f"rank {number} of {count} ended with exit code {code} before it sent its results") from None
     if kind == "failure":
         raise CheckError(f"rank {number} of {count}: {value}")
-    rank.results = value
+    return cast("list[Result]", value)
 
 
-def _end(ranks: Sequence[_Rank]) -> None:
-    is_whole = all(rank.results is not None for rank in ranks)
-    deadline = time.monotonic() + (GRACE if is_whole else 0.0)
+def _end(ranks: Sequence[_Rank], grace: float) -> None:
+    deadline = time.monotonic() + grace
     for rank in ranks:
         rank.process.join(max(0.0, deadline - time.monotonic()))
         if rank.process.is_alive():
@@ -150,13 +153,13 @@ def _be_rank(
     rank: int,
     count: int,
     store: str,
-    make_case: MakeCase,
+    makers: Sequence[MakeCase],
     device: str,
     seed: int,
     seconds: float,
     pipe: Connection,
 ) -> None:
-    """Be one rank: run the check and send its results."""
+    """Be one rank: run the check for one op after the other and send the results of each."""
     try:
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
         if device == "cuda":
@@ -173,9 +176,10 @@ def _be_rank(
         from torch.distributed.device_mesh import init_device_mesh
 
         mesh = init_device_mesh(device, (count,))
-        report = runner.run([make_case()], [RanksSharding(mesh)], seed=seed, is_explained=False)
+        for make in makers:
+            report = runner.run([make()], [RanksSharding(mesh)], seed=seed, is_explained=False)
+            pipe.send(("results", list(report.results)))
     except Exception as error:  # noqa: BLE001 - whatever ends a rank is reported
         pipe.send(("failure", f"{type(error).__name__}: {error}"))
         return
-    pipe.send(("results", list(report.results)))
     distributed.destroy_process_group()
