@@ -99,6 +99,7 @@ def products(tmp_path_factory):
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_gradients_are_right_and_computed_as_often_as_those_of_a_builtin(rank, schedule, products):

@@ -20,10 +20,8 @@ TENSORS = {"fsdp_tp": 39, "1f1b": 19, "zero_bubble": 19, "zbv": 21}
 LOST = ("zero_bubble", "zbv") if torch.__version__.startswith(("2.11.", "2.12.")) else ()
 
 
-SLOW = [pytest.param(layout, marks=pytest.mark.slow) for layout in ("1f1b", "zero_bubble", "zbv")]
-
-
-@pytest.mark.parametrize("layout", ["fsdp_tp", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", TENSORS)
 def test_a_layout_gives_the_loss_and_the_gradients_of_one_process(layout):
     if layout in LOST:
         pytest.skip("torch up to 2.12 loses the nodes of autograd.Functions between the passes of a stage")

@@ -10,6 +10,7 @@ from sharding.any_placement import assert_placements_do_not_matter
 from custom_autograd import Sample
 from custom_autograd.torch_private import local_ranks
 from gallery_values import load
+from slow_cases import slow_but_every
 
 pytestmark = pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
 
@@ -58,7 +59,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("sizes", [(4,), pytest.param((2, 2), marks=pytest.mark.slow)], ids=str)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", slow_but_every(4, CALLS))
 def test_values_and_gradients_do_not_depend_on_placements(name, sizes):
     assert_placements_do_not_matter(*CALLS[name], sizes)
 

@@ -15,27 +15,17 @@ from typing import Any
 
 import torch
 
-from custom_autograd.calls.bind import Binder
-from custom_autograd.capabilities.sharding.choice import Choice, placed_in
+from custom_autograd.capabilities.sharding.advice import advice
 from custom_autograd.capabilities.sharding.combining import Combining
-from custom_autograd.capabilities.sharding.local_calls import LocalCalls
-from custom_autograd.capabilities.sharding.rows import replicated
-from custom_autograd.capabilities.sharding.strategies import can_have_strategies, has_unknown_outputs, key_of, rule_of
-from custom_autograd.core.errors import KernelError
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.described import described_op
 from custom_autograd.torch_private import placements
-from custom_autograd.torch_private.compiler import is_tracing
-from custom_autograd.values.results import ResultReader
+from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import add_note
 
 NO_STRATEGY = "does not have a sharding strategy registered"
-ADVICE = (
-    "its placements follow from a line of shapes: custom_op(..., shapes=...) or register_shapes; or write them by hand "
-    "with torch.distributed.tensor.experimental.register_sharding(torch.ops.{}.{}.default)"
-)
 
 
 class Sharding(Capability):
@@ -51,6 +41,8 @@ class Sharding(Capability):
         has_strategies = has_rows and can_have_strategies(schema)
         for overload in overloads:
             if has_strategies:
+                from custom_autograd.capabilities.sharding.strategies import key_of, rule_of  # only lines need it
+
                 first, names = key_of(record)
                 placements.register(overload, rule_of(record), first, names)
             else:
@@ -61,25 +53,12 @@ class Sharding(Capability):
     def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
         """Say what registers the placements of an op, if torch does not know them."""
         if f"Operator {record.overload} {NO_STRATEGY}" in str(error):
-            add_note(error, f"{record.name}, declared at {record.declaration.location}: {_advice(record)}")
+            add_note(error, f"{record.name}, declared at {record.declaration.location}: {advice(record)}")
         return False
 
     def describe(self, record: OpRecord) -> str:
         """Return where the placements of DTensors come from."""
         return f"{_source(record)}{_rules(record)}"
-
-
-def _unknown(record: OpRecord) -> KernelError:
-    return KernelError(
-        record.name,
-        "the op meets a DTensor that is not replicated, and nothing says how the op is sharded",
-        declared=record.declaration.location,
-        do=_advice(record),
-    )
-
-
-def _advice(record: OpRecord) -> str:
-    return ADVICE.format(*str(record.dispatcher_name).split("::"))
 
 
 def _source(record: OpRecord) -> str:
@@ -110,41 +89,30 @@ def _is_pointwise(schema: Schema, tags: Sequence[torch.Tag]) -> bool:
     return is_simple and torch.Tag.pointwise in tags and not schema.mutated_arguments
 
 
+def can_have_strategies(schema: Schema) -> bool:
+    """Return True if torch's dispatcher of DTensors can call the op with what strategies say."""
+    by_keyword = any(argument.is_keyword_only for argument in schema.tensor_arguments)  # they are not redistributed
+    has_lists = any(output.is_tensor_list for output in schema.outputs)
+    is_keyed = not any(
+        argument.type.startswith(("Scalar", "Scalar?")) and "Type" not in argument.type for argument in schema.arguments
+    )  # torch 2.11 has one key for 2 and 2.0
+    return bool(schema.tensor_arguments) and not by_keyword and not has_lists and is_keyed
+
+
 def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[..., Any]:
     """Return what runs calls with DTensors that strategies cannot say; NotImplemented for all others.
 
     Any: as the schema says.
     """
-    choice, calls, bind = Choice(record), LocalCalls(record), Binder(record.declaration.schema)
-    read = ResultReader(record.declaration, lambda _: "reference").read
 
     def around(*args: Any, **kwargs: Any) -> Any:
         if not placements.is_loaded():
             return NotImplemented
-        placed = placed_in([*args, *kwargs.values()])
+        placed = [tensor for tensor in tensors_in([*args, *kwargs.values()]) if placements.is_placed(tensor)]
         if not placed:
             return NotImplemented
-        assert record.overload is not None
-        values = bind.arguments(*args, **kwargs)
-        if has_rows:
-            chosen = choice.of(values)
-            is_combined = any(row.is_combined for row in chosen)
-            is_recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in placed)
-            is_local = is_combined or is_recorded or has_unknown_outputs(record, values)
-            if has_strategies and not is_local:
-                return NotImplemented
-            return calls.run(chosen, *args, **kwargs)
-        if placements.has_other_rule(record.overload):
-            return NotImplemented
-        if all(placement.is_replicate() for tensor in placed for placement in tensor.placements):
-            row = replicated(record.declaration.schema, values)
-            return calls.run([row] * placed[0].device_mesh.ndim, *args, **kwargs)
-        reference = record.reference()
-        if reference is None and is_tracing():  # a note on torch's error would be lost
-            raise _unknown(record)
-        if reference is None:
-            return NotImplemented
-        positional, keywords = bind.user_call(values)
-        return read(reference(*positional, **keywords), values, None, is_checked=False)
+        from custom_autograd.capabilities.sharding.calls import run  # only DTensors need it
+
+        return run(record, has_rows, has_strategies, placed, *args, **kwargs)
 
     return around

@@ -23,16 +23,6 @@ RowsOf: TypeAlias = Callable[[OpRecord, Mapping[str, Any]], Iterable[Row]]
 """(op, arguments by name) -> the rows of a call (Any: tensors, or what has a shape)."""
 
 
-def can_have_strategies(schema: Schema) -> bool:
-    """Return True if torch's dispatcher of DTensors can call the op with what strategies say."""
-    by_keyword = any(argument.is_keyword_only for argument in schema.tensor_arguments)  # they are not redistributed
-    has_lists = any(output.is_tensor_list for output in schema.outputs)
-    is_keyed = not any(
-        argument.type.startswith(("Scalar", "Scalar?")) and "Type" not in argument.type for argument in schema.arguments
-    )  # torch 2.11 has one key for 2 and 2.0
-    return bool(schema.tensor_arguments) and not by_keyword and not has_lists and is_keyed
-
-
 def has_unknown_outputs(record: OpRecord, values: Mapping[str, Any]) -> bool:  # Any: tensors, or what has a shape
     """Return True if the shape of an output depends on data: torch's dispatcher of DTensors has to know it before."""
     described = described_op(record)
