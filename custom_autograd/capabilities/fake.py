@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,12 +18,14 @@ from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.shorter_rules import take_all
-from custom_autograd.shapes.described import check_sizes, described_op
-from custom_autograd.shapes.fakes import can_have_fake, empty_outputs
+from custom_autograd.shapes.lookup import check_sizes, described_op
 from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import noted
+
+if TYPE_CHECKING:
+    from custom_autograd.shapes.described import DescribedOp
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,8 +79,8 @@ class Fake(Capability):
             return found
         if record.reference() is not None:
             return "derived from the reference"
-        described = described_op(record)
-        if described is not None and can_have_fake(record.declaration.schema) and not described.is_always_open:
+        described = _described(record)
+        if described is not None and not described.is_always_open:
             return f"derived from the line of shapes ({described.rule.location})"
         return "derived: the op returns nothing new" if _returns_nothing_new(record) else "missing: register_fake"
 
@@ -104,6 +106,16 @@ def _check_has_no_data(record: OpRecord, rule: str, found: Any, arguments: dict[
     )
 
 
+def _described(record: OpRecord) -> DescribedOp | None:
+    """Return an op whose line can say all that it returns, or None."""
+    described = described_op(record)
+    if described is None:
+        return None
+    from custom_autograd.shapes.fakes import can_have_fake  # loaded for ops with a line
+
+    return described if can_have_fake(record.declaration.schema) else None
+
+
 def _find_rule(record: OpRecord, arguments: dict[str, Any]) -> rule_types.Fake | None:
     """Return what computes the result of a call (Any: its arguments); None for an op that returns nothing new."""
     rule = record.registrations.fake
@@ -112,8 +124,10 @@ def _find_rule(record: OpRecord, arguments: dict[str, Any]) -> rule_types.Fake |
     reference = record.reference()
     if reference is not None:
         return rule_types.Fake(record.reference_location, reference)
-    described = described_op(record)
-    if described is not None and can_have_fake(record.declaration.schema):
+    described = _described(record)
+    if described is not None:
+        from custom_autograd.shapes.fakes import empty_outputs  # loaded for ops with a line
+
         is_open = described.line(arguments).unknown_output() is not None
         if not is_open and tensors_in(list(arguments.values())):
             return rule_types.Fake(described.rule.location, lambda *_, **__: empty_outputs(described, arguments))

@@ -31,7 +31,7 @@ from custom_autograd.dispatch.write_refusals import refuse_if_tracked, refuse_le
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.one_tuple import enclosed, opened
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.described import described_op
+from custom_autograd.shapes.lookup import described_op
 from custom_autograd.torch_private import dispatch, edges, functions, transforms
 from custom_autograd.torch_private.native_context import Running
 from custom_autograd.values import lists, overlap, tensors, validation

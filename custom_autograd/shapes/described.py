@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +11,6 @@ from custom_autograd.core.messages import show
 from custom_autograd.core.schema import Schema
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.contract import LineMismatch, check_line, numbers_of
 from custom_autograd.shapes.notation import Line
 from custom_autograd.shapes.parsing import NotationError, parse_line
@@ -131,31 +129,6 @@ class DescribedOp:
         if len(self._lines) > MOST:
             self._lines.popitem(last=False)
         return found
-
-
-_DESCRIBED: weakref.WeakKeyDictionary[OpRecord, DescribedOp] = weakref.WeakKeyDictionary()
-
-
-def described_op(record: OpRecord) -> DescribedOp | None:
-    """Return an op with its shapes; None if none are registered."""
-    rule = record.registrations.get(Shapes)
-    if rule is None:
-        return None
-    found = _DESCRIBED.get(record)
-    if found is None or found.rule is not rule:
-        _DESCRIBED[record] = found = DescribedOp(record.declaration, rule)
-    return found
-
-
-def check_sizes(record: OpRecord, values: Values) -> None:
-    """Raise if the arguments of a call do not have the dimensions of the line.
-
-    Raises:
-        ShapeError: they do not.
-    """
-    described = described_op(record)
-    if described is not None:
-        described.sizes(values)
 
 
 def shapes_of(value: Any) -> tuple[Shape, ...]:  # Any: a tensor, a list of tensors, None, or something with a shape

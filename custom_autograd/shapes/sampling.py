@@ -17,7 +17,8 @@ from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.core.schema import Argument
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.described import DescribedOp, described_op
+from custom_autograd.shapes.described import DescribedOp
+from custom_autograd.shapes.lookup import described_op
 from custom_autograd.shapes.notation import Item, Line
 from custom_autograd.shapes.placing import Shape, Size, SizeMismatch
 from custom_autograd.shapes.sizes import Sizes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from custom_autograd.shapes.constraints import Constraint, constraints_of
-from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.placing import SizeMismatch
+if TYPE_CHECKING:
+    from custom_autograd.shapes.constraints import Constraint
+    from custom_autograd.shapes.described import DescribedOp
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
 
@@ -34,6 +34,9 @@ class SizeCheck:
         described = self.described
         if described.rule.function is not None or described.deciding or described.lists:
             return None
+        from custom_autograd.shapes.constraints import constraints_of  # loaded for ops with a line
+        from custom_autograd.shapes.placing import SizeMismatch
+
         try:
             return constraints_of(described.line(values), described.shapes(values))
         except SizeMismatch:  # another number of dimensions than the calls had by which the kind was proven

@@ -27,8 +27,7 @@ from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_names import NEEDS
 from custom_autograd.registration.rule_types import Function, NamedRule
-from custom_autograd.shapes.described import described_op, with_shapes
-from custom_autograd.shapes.expressions import evaluate
+from custom_autograd.shapes.lookup import described_op
 from custom_autograd.torch_private import flop_counter
 from custom_autograd.torch_private.compiler import is_tracing
 from custom_autograd.torch_private.modes import is_functionalizing
@@ -143,6 +142,8 @@ class OpFlops:
             return _evaluated(record, self._rule, _given(record, values, {}))
         described, expression = described_op(record), _expression(record)
         if described is not None and expression is not None:
+            from custom_autograd.shapes.expressions import evaluate  # loaded for ops with a line
+
             sizes = described.sizes(values)
             return evaluate(expression, {name: sizes.count(name) for name in sizes.names()})
         assert self._derived is not None  # else nothing is in torch's table
@@ -195,6 +196,8 @@ def _without_data(value: Any) -> Any:  # Any: an argument, or all of them by nam
 
 def _given(record: OpRecord, values: Mapping[str, Any], needs: Mapping[str, Any]) -> dict[str, Any]:
     """Return everything that a function of FLOPs can name (Any: shapes and values of any type)."""
+    from custom_autograd.shapes.described import with_shapes  # loaded where operations are counted
+
     adapter = adapter_of(record.declaration)
     given = adapter.mirrored(with_shapes(record.declaration.schema, values), values)
     return given if NEEDS in given else {**given, NEEDS: Named(adapter.mirrored(needs, values))}

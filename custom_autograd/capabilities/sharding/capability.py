@@ -20,7 +20,7 @@ from custom_autograd.capabilities.sharding.combining import Combining
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.described import described_op
+from custom_autograd.shapes.lookup import described_op
 from custom_autograd.torch_private import placements
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import add_note

@@ -13,7 +13,7 @@ from custom_autograd.capabilities.sharding.wrapping import Cost
 from custom_autograd.core.errors import KernelError
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.cuts import cut_of
-from custom_autograd.shapes.described import described_op
+from custom_autograd.shapes.lookup import described_op
 from custom_autograd.torch_private.placements import is_placed, torch_placements
 from custom_autograd.values.tensors import tensors_in
 

@@ -18,7 +18,7 @@ from custom_autograd.capabilities.sharding.whole_shapes import WholeShapes
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import show
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.described import described_op
+from custom_autograd.shapes.lookup import described_op
 from custom_autograd.torch_private.collectives import stack_of_ranks
 
 Values = Mapping[str, Any]  # Any: arguments or outputs by name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
@@ -16,8 +16,10 @@ from custom_autograd.registration import rules
 from custom_autograd.registration.capability import add
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Function, NamedRule
-from custom_autograd.shapes.described import described_op
-from custom_autograd.shapes.notation import Line
+from custom_autograd.shapes.lookup import described_op
+
+if TYPE_CHECKING:
+    from custom_autograd.shapes.notation import Line
 
 F = TypeVar("F", bound=Callable[..., Any])
 

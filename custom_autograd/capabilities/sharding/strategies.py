@@ -16,7 +16,7 @@ from custom_autograd.capabilities.sharding.rows import Row
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.described import described_op
+from custom_autograd.shapes.lookup import described_op
 from custom_autograd.torch_private.placements import Placement, Placements, Rule, torch_placements
 
 RowsOf: TypeAlias = Callable[[OpRecord, Mapping[str, Any]], Iterable[Row]]

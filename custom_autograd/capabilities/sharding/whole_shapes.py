@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.described import DescribedOp, described_op, shapes_of
+from custom_autograd.shapes.described import DescribedOp, shapes_of
+from custom_autograd.shapes.lookup import described_op
 from custom_autograd.shapes.notation import Dim
 from custom_autograd.shapes.sizes import Sizes
 

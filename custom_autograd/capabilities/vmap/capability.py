@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.capabilities.vmap.batched_results import BatchedResultReader
@@ -18,13 +18,15 @@ from custom_autograd.registration.one_tuple import content, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.registration.shorter_rules import take_all
-from custom_autograd.shapes.batching import can_be_batched, group_of_batch, with_batch_in_front
-from custom_autograd.shapes.described import DescribedOp, check_sizes, described_op
+from custom_autograd.shapes.lookup import check_sizes, described_op
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
 from custom_autograd.torch_private.transforms import VmapLevel
 from custom_autograd.values.user_code import noted
 from custom_autograd.values.validation import level_of
+
+if TYPE_CHECKING:
+    from custom_autograd.shapes.described import DescribedOp
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,7 +101,12 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
 
 def _described(record: OpRecord) -> DescribedOp | None:
     """Return an op whose line may say how it is batched, or None."""
-    return described_op(record) if can_be_batched(record.declaration) else None
+    described = described_op(record)
+    if described is None:
+        return None
+    from custom_autograd.shapes.batching import can_be_batched  # loaded for ops with a line
+
+    return described if can_be_batched(record.declaration) else None
 
 
 def _by_line(
@@ -109,6 +116,8 @@ def _by_line(
     described = _described(record)
     if described is None:
         return None
+    from custom_autograd.shapes.batching import group_of_batch, with_batch_in_front  # loaded for ops with a line
+
     arguments = bind.converted(level.wrap(values, dims))
     line = described.line(arguments)
     group = group_of_batch(line, dims)
