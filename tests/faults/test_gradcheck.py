@@ -224,3 +224,28 @@ def test_backward_that_writes_to_its_gradient_is_not_batched():
     result = result_of(WritesToGradient, lambda make: [Sample(make(3))])
 
     assert "its backward cannot be batched: it writes to its incoming gradient" in result.message
+
+
+class NeedsBoth(Function):
+    """Returns a sum and a product; its backward multiplies both gradients, though only one may arrive."""
+
+    @staticmethod
+    def forward(x, w):
+        return x + w, x * w
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, of_sum, of_product):
+        x, w = ctx.saved_tensors
+        return of_sum + of_product * w, (of_sum + of_product * x).sum(0)
+
+
+def test_a_backward_that_raises_fails():
+    result = result_of(NeedsBoth)
+
+    assert "failed" == result.status
+    assert result.message.startswith("the backward raises TypeError: unsupported operand type(s) for ")

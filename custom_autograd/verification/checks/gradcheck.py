@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.autograd.gradcheck import GradcheckError
 
+from custom_autograd.core.errors import CustomAutogradError
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -136,11 +137,13 @@ def _compare_with_differences(function: TensorFunction, inputs: Sequence[Tensor]
         )
     except GradcheckError as error:
         return _explained(error, function, inputs, precision)
-    except Exception:
+    except Exception as error:
         refusal = _find_refused_step(function, inputs, precision)
-        if refusal is None:
+        if refusal is not None:
+            return skipped(f"the op refuses a value within a step of {precision.step:.1g} ({refusal})")
+        if find_refusal(error) is not None or isinstance(error, CustomAutogradError):
             raise
-        return skipped(f"the op refuses a value within a step of {precision.step:.1g} ({refusal})")
+        return failed(f"the backward raises {first_line(error)}")  # the forward has run here and nearby
     return PASSED
 
 
