@@ -130,7 +130,7 @@ def statuses_of(op, samples=None, **options):
     return {result.check: result.status for result in report.results}, report
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str)
 def test_op_with_everything_passes_everything(dtype):
     statuses, report = statuses_of(scaled_square, dtype=dtype)
     skipped = {name for name, status in statuses.items() if status == "skipped"}

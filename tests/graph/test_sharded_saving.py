@@ -5,6 +5,7 @@ from serialisation.processes import run
 from torch import distributed
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.multi_rank,
     pytest.mark.skipif(not distributed.is_available(), reason="torch is built without distributed"),
 ]

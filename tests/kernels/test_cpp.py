@@ -521,9 +521,14 @@ def test_library_names_no_folder_of_who_built_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("times(Tensor x)", "times(Tnsor x)", "Tnsor"),
+        pytest.param("times(Tensor x)", "times(Tnsor x)", "Tnsor", marks=pytest.mark.slow),
         ('-> Tensor"); }', '-> Tensor"); m.def("times(Tensor x) -> Tensor"); }', "times"),
-        ("Tensor times(", 'static int z = []() -> int { throw std::runtime_error("boo"); }();\nTensor times(', "boo"),
+        pytest.param(
+            "Tensor times(",
+            'static int z = []() -> int { throw std::runtime_error("boo"); }();\nTensor times(',
+            "boo",
+            marks=pytest.mark.slow,
+        ),
         ("Tensor times(", "static int z = [] { std::_Exit(3); return 1; }();\nTensor times(", "it said nothing"),
     ],
     ids=["type", "twice", "throws", "exits"],

@@ -9,6 +9,8 @@ import pytest
 
 from custom_autograd.benchmarking.memory import peak_memory
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "measure_gallery.py"
 
 CASES = """
@@ -109,7 +111,6 @@ def test_what_is_drawn_at_random_agrees_by_its_moments(run):
     assert reasons["op"].startswith("forward: mean ")
 
 
-@pytest.mark.slow
 def test_what_is_random_tied_or_not_installed_is_no_error(tmp_path):
     """Draws agree by their moments, ties by what is determined, and a peer that is not there is skipped."""
     (tmp_path / "odd.py").write_text(ODD_CASES)
@@ -147,7 +148,6 @@ def test_a_case_that_is_not_there_is_named():
     assert "no such cases: " in ended.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of a process")
 def test_peak_memory_is_that_of_the_tensors_alive_at_once():
     script = """

@@ -12,6 +12,10 @@ import pytest
 from corpus import MUTANTS
 from custom_autograd.verification.check import case_of, select_checks
 from custom_autograd.verification.harness import runner
+from slow_cases import slow_but_every
+
+FALSE_LINES = [mutant for mutant in MUTANTS if mutant.check == "shapes"]
+SELECTED = [*(mutant for mutant in MUTANTS if mutant not in FALSE_LINES), *slow_but_every(4, FALSE_LINES)]
 
 MESSAGES = Path(__file__).with_name("mutant_messages.txt")
 IS_ACCEPTING = bool(os.environ.get("ACCEPT_MUTANT_MESSAGES"))
@@ -47,7 +51,7 @@ def test_no_message_is_kept_of_a_mutant_that_is_gone():
     assert set() == set(pinned()) - {mutant.name for mutant in MUTANTS}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.name}-{mutant.check}")
+@pytest.mark.parametrize("mutant", SELECTED, ids=lambda mutant: f"{mutant.name}-{mutant.check}")
 def test_a_mutant_fails_the_check_that_it_names(mutant, fresh_compiler):
     report = runner.run([case_of(mutant.make(), mutant.samples)], select_checks([mutant.check]), is_explained=False)
 

@@ -49,15 +49,18 @@ struct Matrix {
   int64_t row;
 };
 
+// What a block does with the result that is there: nothing, begins with it, or adds it to its own sums.
+enum class Before { none, first, last };
+
 // Rows x block_columns of a product, in registers.
 template <int Rows, typename S>
-inline void multiply_block(Left<S> a, Matrix<const S> b, Matrix<S> c, int64_t depth, bool add) {
+inline void multiply_block(Left<S> a, Matrix<const S> b, Matrix<S> c, int64_t depth, Before before) {
   using Vector = typename Register<S>::type;
   constexpr int64_t lanes = block_columns<S> / 2;
   Vector sum[Rows][2];
 #pragma GCC unroll 12
   for (int m = 0; m < Rows; ++m) {
-    if (add) {
+    if (before == Before::first) {
       std::memcpy(&sum[m], c.data + m * c.row, sizeof(sum[m]));
     } else {
       sum[m][0] = sum[m][1] = Vector{};
@@ -74,13 +77,34 @@ inline void multiply_block(Left<S> a, Matrix<const S> b, Matrix<S> c, int64_t de
       sum[m][1] += factor * high;
     }
   }
+  if (before == Before::last) {
+#pragma GCC unroll 12
+    for (int m = 0; m < Rows; ++m) {
+      Vector added[2];
+      std::memcpy(&added, c.data + m * c.row, sizeof(added));
+      sum[m][0] += added[0];
+      sum[m][1] += added[1];
+    }
+  }
 #pragma GCC unroll 12
   for (int m = 0; m < Rows; ++m) std::memcpy(c.data + m * c.row, &sum[m], sizeof(sum[m]));
 }
 
-// rows x depth by depth x columns, one register block after the other.
+// The same for any depth. Further parts of a long sum begin with 0, so that its rounding is that of a short one.
+template <int Rows, typename S>
+inline void multiply_strip(Left<S> a, Matrix<const S> b, Matrix<S> c, int64_t depth, bool add) {
+  constexpr int64_t part = 128;
+  multiply_block<Rows>(a, b, c, std::min(part, depth), add ? Before::first : Before::none);
+  for (int64_t k = part; k < depth; k += part) {
+    Left<S> left{a.data + k * a.column, a.row, a.column};
+    Matrix<const S> right{b.data + k * b.row, b.row};
+    multiply_block<Rows>(left, right, c, std::min(part, depth - k), Before::last);
+  }
+}
+
+// c = a b, or c += a b, one register block after the other; columns is a multiple of block_columns.
 template <typename S>
-inline void multiply_part(
+inline void multiply(
     Left<S> a, Matrix<const S> b, Matrix<S> c, int64_t rows, int64_t columns, int64_t depth, bool add) {
   for (int64_t m = 0; m < rows;) {
     int64_t left = rows - m, taken = left >= register_rows ? register_rows : left >= 4 ? 4 : 1;
@@ -89,27 +113,14 @@ inline void multiply_part(
       Matrix<const S> right{b.data + n, b.row};
       Matrix<S> result{c.data + m * c.row + n, c.row};
       if (taken == register_rows) {
-        multiply_block<register_rows>(strip, right, result, depth, add);
+        multiply_strip<register_rows>(strip, right, result, depth, add);
       } else if (taken == 4) {
-        multiply_block<4>(strip, right, result, depth, add);
+        multiply_strip<4>(strip, right, result, depth, add);
       } else {
-        multiply_block<1>(strip, right, result, depth, add);
+        multiply_strip<1>(strip, right, result, depth, add);
       }
     }
     m += taken;
-  }
-}
-
-// c = a b, or c += a b; columns is a multiple of block_columns. Sums are taken in parts, so that long ones stay exact.
-template <typename S>
-inline void multiply(
-    Left<S> a, Matrix<const S> b, Matrix<S> c, int64_t rows, int64_t columns, int64_t depth, bool add) {
-  constexpr int64_t part = 256;
-  multiply_part(a, b, c, rows, columns, std::min(part, depth), add);
-  for (int64_t k = part; k < depth; k += part) {
-    Left<S> left{a.data + k * a.column, a.row, a.column};
-    Matrix<const S> right{b.data + k * b.row, b.row};
-    multiply_part(left, right, c, rows, columns, std::min(part, depth - k), true);
   }
 }
 
