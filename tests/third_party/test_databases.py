@@ -66,7 +66,7 @@ def samples_of(info):
     return [Sample(row.input, *row.args, **row.kwargs) for row in made]
 
 
-@pytest.mark.parametrize("name", slow_but_every(8, INFOS, keep=FOUND.__contains__))
+@pytest.mark.parametrize("name", slow_but_every(16, INFOS, keep=FOUND.__contains__))
 def test_every_finding_is_known(name):
     info = INFOS[name]
 
