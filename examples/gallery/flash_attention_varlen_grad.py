@@ -137,10 +137,10 @@ def flash_attention_varlen_grad_fake(
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     queries, keys = torch.tensor([0, 1, 4]), torch.tensor([0, 2, 5])
     statistics = make(2, 4), make(2, 4)
-    sample = Sample(make(4, 2, 3), make(4, 2, 2), make(5, 1, 2), make(5, 1, 3), queries, keys, *statistics, 0.5, True)
+    # The statistics are of no forward pass: with a larger scale, values of 256 features come near the largest float.
+    sample = Sample(make(4, 2, 3), make(4, 2, 2), make(5, 1, 2), make(5, 1, 3), queries, keys, *statistics, 0.002, True)
     # As in flash_attention_varlen: 0 · nan between sequences.
-    sample = sample.xfail("special_values", reason="the reference carries NaN from one sequence to another")
-    yield sample.xfail("sizes", reason="statistics of no forward pass: values near the largest float")
+    yield sample.xfail("special_values", reason="the reference carries NaN from one sequence to another")
 
 
 if __name__ == "__main__":
