@@ -10,6 +10,7 @@ from torch import Tensor
 
 from custom_autograd.core.metadata import Metadata, WrapperMetadata, is_wrapper, metadata_of
 from custom_autograd.torch_private import functions
+from custom_autograd.torch_private.placements import is_placed
 
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
@@ -119,6 +120,11 @@ def tensors_in(values: Sequence[Any]) -> list[Tensor]:  # Any: tensors, lists of
         elif isinstance(value, (list, tuple)):
             found += tensors_in(value)
     return found
+
+
+def placed_in(values: Sequence[Any]) -> list[Any]:  # Any: as above; DTensors
+    """Return the DTensors among values, looking into lists."""
+    return [tensor for tensor in tensors_in(values) if is_placed(tensor)]
 
 
 def any_floating(values: Sequence[Any]) -> bool:  # Any: tensors, lists of tensors, or None

@@ -1,4 +1,4 @@
-"""What a call with DTensors is held to, wherever its tensors are placed."""
+"""Asserts that values and gradients do not depend on the placements of DTensors."""
 
 from custom_autograd.torch_private import local_ranks
 from custom_autograd.verification.harness.placed_calls import PlacedCalls

@@ -10,6 +10,8 @@ from custom_autograd import custom_op
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.torch_private import local_ranks
 
+needs_played_ranks = pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+
 
 @custom_op("sharding_messages::op", shapes="x: n [d (2 h)] -> output: n")
 def op(x: Tensor) -> Tensor:
@@ -55,7 +57,7 @@ def test_where_placements_come_from():
     assert "missing: shapes=, register_shapes" == ops.opaque.capabilities()["sharding"]
 
 
-@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+@needs_played_ranks
 def test_a_written_tensor_is_not_moved():
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -75,7 +77,7 @@ def test_a_written_tensor_is_not_moved():
     assert "redistribute 'x' before the call" in found
 
 
-@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+@needs_played_ranks
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_an_op_that_nothing_is_known_of_names_the_line(is_compiled):
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -91,7 +93,7 @@ def test_an_op_that_nothing_is_known_of_names_the_line(is_compiled):
     assert "custom_op(..., shapes=...) or register_shapes" in found
 
 
-@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+@needs_played_ranks
 def test_a_hidden_output_that_a_rule_leaves_out_is_not_a_number():
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -105,7 +107,7 @@ def test_a_hidden_output_that_a_rule_leaves_out_is_not_a_number():
         assert bool(local_ranks.whole(lse).isnan().all())
 
 
-@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+@needs_played_ranks
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_a_rule_that_returns_another_size_is_refused_in_the_call(is_recorded):
     from torch.distributed.tensor import Shard, distribute_tensor

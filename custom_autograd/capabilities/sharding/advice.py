@@ -1,4 +1,4 @@
-"""What to do where nothing says how an op is sharded."""
+"""Advice to the author of an op that has no rule for sharded tensors."""
 
 from custom_autograd.registration.registry import OpRecord
 

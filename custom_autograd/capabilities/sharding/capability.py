@@ -22,7 +22,7 @@ from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.lookup import described_op
 from custom_autograd.torch_private import placements
-from custom_autograd.values.tensors import tensors_in
+from custom_autograd.values.tensors import placed_in
 from custom_autograd.values.user_code import add_note
 
 NO_STRATEGY = "does not have a sharding strategy registered"
@@ -108,7 +108,7 @@ def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[
     def around(*args: Any, **kwargs: Any) -> Any:
         if not placements.is_loaded():
             return NotImplemented
-        placed = [tensor for tensor in tensors_in([*args, *kwargs.values()]) if placements.is_placed(tensor)]
+        placed = placed_in([*args, *kwargs.values()])
         if not placed:
             return NotImplemented
         from custom_autograd.capabilities.sharding.calls import run  # only DTensors need it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from custom_autograd.capabilities.sharding import rows
@@ -14,8 +14,8 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.cuts import cut_of
 from custom_autograd.shapes.lookup import described_op
-from custom_autograd.torch_private.placements import is_placed, torch_placements
-from custom_autograd.values.tensors import tensors_in
+from custom_autograd.torch_private.placements import torch_placements
+from custom_autograd.values.tensors import placed_in, tensors_in
 
 Values = Mapping[str, Any]  # Any: arguments by name
 
@@ -90,8 +90,3 @@ def mesh_of(record: OpRecord, values: Values) -> Any:
                 do="distribute them over one mesh",
             )
     return tensor.device_mesh
-
-
-def placed_in(values: Iterable[Any]) -> list[Any]:
-    """Return the DTensors among the arguments of a call."""
-    return [tensor for tensor in tensors_in(list(values)) if is_placed(tensor)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,17 +21,6 @@ from custom_autograd.shapes.lookup import described_op
 from custom_autograd.torch_private.collectives import stack_of_ranks
 
 Values = Mapping[str, Any]  # Any: arguments or outputs by name
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """What a rank has of a dimension that a rule cuts."""
-
-    group: Any  # a ProcessGroup
-    index: int
-    count: int
-    start: int
-    size: int
 
 
 class CombinedCalls:
@@ -66,9 +54,7 @@ class CombinedCalls:
         Raises:
             KernelError: the rule returns something else.
         """
-        part = self._slice(values, rule, mesh, dim)
-        special = {"group": part.group, "index": part.index, "count": part.count, "start": part.start}
-        special |= {"size": part.size, "gather": partial(stack_of_ranks, part.group)}
+        special = self._special(values, rule, mesh, dim)
         given = {**local, **special}
         own = {} if rule.arguments is None else rule.arguments(**{name: given[name] for name in rule.taken})
         made = self._call({**local, **own})
@@ -78,12 +64,20 @@ class CombinedCalls:
             self._require_like(rule, name, tensor, self._shapes.shape_of(self._bind.converted(local), name, 0, tensor))
         return {name: found[name] if name in found else _unknown(tensor) for name, tensor in made.items()}
 
-    def _slice(self, values: Values, rule: Combining, mesh: Any, dim: int) -> Slice:
+    def _special(self, values: Values, rule: Combining, mesh: Any, dim: int) -> dict[str, Any]:
+        """Return what SPECIAL lists, for this rank."""
         described = described_op(self._record)
         assert described is not None  # a rule needs a line
         size = described.sizes(self._bind.converted(values)).count(rule.dim)
-        count, index = mesh.size(dim), mesh.get_local_rank(dim)
-        return Slice(mesh.get_group(dim), index, count, index * -(-size // count), size)  # no slice is empty
+        count, index, group = mesh.size(dim), mesh.get_local_rank(dim), mesh.get_group(dim)
+        return {
+            "gather": partial(stack_of_ranks, group),
+            "group": group,
+            "index": index,
+            "count": count,
+            "start": index * -(-size // count),  # no slice is empty
+            "size": size,
+        }
 
     def _named(self, rule: Combining, combined: Any) -> dict[str, Any]:
         """Return what a rule returned by name."""
