@@ -109,7 +109,7 @@ class Handle(OpDef):
     @property
     def function(self) -> type[torch.autograd.Function]:
         """Return the generated `torch.autograd.Function`, with `setup_context`."""
-        return generated_code_of(self._record).function
+        return generated_code_of(self._record).recording.function
 
     @property
     def source(self) -> str:

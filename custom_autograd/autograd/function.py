@@ -35,7 +35,7 @@ class FunctionWriter:
         self.results = [result.name for result in plan.results]
         self.has_lists = any(a.is_tensor_list for a in self.schema.values)
         self.differentiable = [argument.name for argument in self.schema.differentiable_arguments]
-        self.is_differentiable = bool(self.differentiable) and any(r.is_differentiable for r in plan.results)
+        self.is_differentiable = plan.is_differentiable
         self.mutated = [argument.name for argument in self.schema.mutated_arguments]
         self.lead = [name for name, is_there in (("$layout", self.has_lists), ("$in_place", self.mutated)) if is_there]
         self.saved_tensors = [n for n in plan.saved if self._holds_tensors(n)]

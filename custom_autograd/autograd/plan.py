@@ -50,6 +50,12 @@ class Plan:
         return next((rule.saving for rule in self.rules if isinstance(rule, Backward)), {})
 
     @property
+    def is_differentiable(self) -> bool:
+        """Return True if calls of the op can record a node."""
+        has_inputs = bool(self.declaration.schema.differentiable_arguments)
+        return has_inputs and any(result.is_differentiable for result in self.results)
+
+    @property
     def has_reverse(self) -> bool:
         """Return True if there is any way to a gradient."""
         return len(self.rules) > 0 or self.drop_in is not None or self.reference is not None

@@ -89,6 +89,11 @@ def conversions(declaration: Declaration) -> dict[str, Any]:
     return names
 
 
+def values_of(declaration: Declaration) -> dict[str, Any]:
+    """Return defaults and conversions that generated source names after arguments (Any: of any type)."""
+    return {**defaults(declaration.schema), **conversions(declaration)}
+
+
 def _checked(declaration: Declaration, name: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a conversion whose refusal names the op and the argument (Any: one value)."""
 

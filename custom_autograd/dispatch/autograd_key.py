@@ -21,9 +21,9 @@ OPTIONAL_LISTS = ("Tensor?[]", "Tensor[]?")  # torch's own question fails on a N
 class AutogradWriter:
     """Writes the kernel of one op: the direct call first, then every other call."""
 
-    def __init__(self, function: FunctionWriter) -> None:
+    def __init__(self, source: Source, function: FunctionWriter) -> None:
         self.function = function
-        self.source: Source = function.source
+        self.source = source
         self.plan = function.plan
         self.schema = function.schema
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from custom_autograd.calls import numbers
 from custom_autograd.calls.arity import refuse_more
 from custom_autograd.calls.kernel_call import write_kernel_call
-from custom_autograd.calls.parameters import conversions, defaults, own_names, signature, write_conversions
+from custom_autograd.calls.parameters import own_names, signature, values_of, write_conversions
 from custom_autograd.calls.passing import call_kernel, pass_on
 from custom_autograd.calls.reading import write_reading
 from custom_autograd.calls.source import Source, compile_source
@@ -128,7 +128,7 @@ def make_ready(record: OpRecord) -> None:
 
 
 def _compile(record: OpRecord, source: Source, name: str, helpers: dict[str, Any]) -> Callable[..., Any]:
-    values = {**helpers, **defaults(record.declaration.schema), **conversions(record.declaration)}
+    values = {**helpers, **values_of(record.declaration)}
     namespace = compile_source(source.text, f"{record.name} {name}", source.namespace(values))
     call: Callable[..., Any] = namespace[source.own(name)]
     call.__qualname__ = record.name  # what Python's own errors call it: "ns::op() missing 1 required ..."

@@ -166,7 +166,7 @@ class DirectCallTable:
             return result
 
         def record_once(*args: Any) -> Any:
-            result = generated.recorder(watched)(*args)
+            result = generated.recording.recorder(watched)(*args)
             remember()
             return result
 
@@ -205,11 +205,11 @@ class DirectCallTable:
         function = generated.choose(device_type)
         keys = [guards.keys_in_effect(tensor) for tensor in tensors]
         is_recorded = any(tensor.requires_grad for tensor in tensors) and any(autograd_key in its for its in keys)
-        if is_recorded and generated.recorder.keeps_dispatcher:
+        if is_recorded and generated.recording.recorder.keeps_dispatcher:
             return None
         if generated.is_writing and (is_recorded or not all("ADInplaceOrView" in its for its in keys)):
             return None
-        apply = generated.recorder(function) if is_recorded and generated.is_recording else None
+        apply = generated.recording.recorder(function) if is_recorded and generated.is_recording else None
         is_blind = not generated.is_writing and self._is_blind(function, tensors)
         return guards.guard_of(tensors), function, apply, generated.is_checked, is_blind
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from custom_autograd.autograd.context import SIMPLE, Context, SavedValues, check_saved, pack
 from custom_autograd.autograd.drop_in import SAVED_VALUES
-from custom_autograd.dispatch.generated import GeneratedOp
+from custom_autograd.dispatch.recording_code import RecordingCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,22 @@ class DropInFacts:
     note: Any
 
 
-def drop_in_facts_of(generated: GeneratedOp, forget: Callable[[], None]) -> DropInFacts | None:
+def drop_in_facts_of(recording: RecordingCode, forget: Callable[[], None]) -> DropInFacts | None:
     """Return facts for native code about rules that see a ctx, or None if the op has none.
 
     Args:
-        generated: the generated code of the op.
+        recording: the generated code of the op.
         forget: forgets all native calls of the op.
     """
-    drop_in = generated.derivatives.drop_in
-    if drop_in is None or generated.has_wrapped_backward:
+    drop_in = recording.derivatives.drop_in
+    if drop_in is None or recording.has_wrapped_backward:
         return None
     helpers = drop_in.helpers()
     return DropInFacts(
         function=helpers["rule_0"],
         setup=helpers.get("setup"),
         simple=tuple(SIMPLE),
-        pack=partial(_pack, generated, forget),
+        pack=partial(_pack, recording, forget),
         check_saved=check_saved,
         metadata=_metadata_of,
         read=drop_in.in_order,
@@ -68,14 +68,14 @@ def drop_in_facts_of(generated: GeneratedOp, forget: Callable[[], None]) -> Drop
 # the node: the graph would never be freed. So the calls of an op whose setup_context keeps such objects, or tensors as
 # attributes, record nodes of Python from then on.
 def _pack(
-    generated: GeneratedOp,
+    recording: RecordingCode,
     forget: Callable[[], None],
     attributes: Mapping[str, Any],
     saved: tuple[Tensor | None, ...],
     materializes: bool,  # native code passes it
 ) -> tuple[tuple[Tensor | None, ...], SavedValues]:
     """Return all tensors that a ctx holds, and the rest; Any: whatever the user keeps."""
-    generated.has_native_node = False
+    recording.has_native_node = False
     forget()
     context = Context(())
     vars(context).update(attributes)

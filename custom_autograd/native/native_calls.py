@@ -18,7 +18,8 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.schema import Argument
 from custom_autograd.dispatch.direct_calls import DirectCallTable
 from custom_autograd.dispatch.direct_source import DirectCall
-from custom_autograd.dispatch.generated import GeneratedOp, generated_code_of
+from custom_autograd.dispatch.generated import generated_code_of
+from custom_autograd.dispatch.recording_code import RecordingCode
 from custom_autograd.native.recipes import RecipeFacts, facts_of
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
@@ -56,7 +57,7 @@ class NativeCalls:
         self._record = record
         self._native = native
         self._has_handle = False
-        self._facts: tuple[GeneratedOp, RecipeFacts] | None = None
+        self._facts: tuple[RecordingCode, RecipeFacts] | None = None
         self._reader = ResultReader(record.declaration, record.kernels.describe)
         rows = tuple(map(_row, schema.arguments))
         visible = sum(1 << index for index, output in enumerate(schema.outputs) if not output.is_hidden)
@@ -159,12 +160,13 @@ class NativeCalls:
         return call(*args, **kwargs)
 
     def _facts_for(self, found: DirectCall) -> RecipeFacts | None:
-        generated = generated_code_of(self._record)
-        is_native = generated.has_native_node and generated.is_checked and not generated.recorder.keeps_python
-        if found[2] is None or not is_native:
+        if found[2] is None:
             return None
-        if self._facts is None or self._facts[0] is not generated:
-            self._facts = generated, facts_of(generated, self.forget)
+        recording = generated_code_of(self._record).recording
+        if not recording.has_native_node or not recording.is_checked or recording.recorder.keeps_python:
+            return None
+        if self._facts is None or self._facts[0] is not recording:
+            self._facts = recording, facts_of(recording, self.forget)
         facts = self._facts[1]
         has_backward = facts.quick is not None or facts.rule is not None or facts.drop_in is not None
         return facts if has_backward else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from custom_autograd.autograd.node_facts import label_of_nodes
 from custom_autograd.autograd.vjp import Step
-from custom_autograd.dispatch.generated import GeneratedOp
+from custom_autograd.dispatch.recording_code import RecordingCode
 from custom_autograd.native.context_facts import DropInFacts, drop_in_facts_of, set_attributes
 from custom_autograd.torch_private.compiled_backward import trace_backward
 from custom_autograd.torch_private.edges import needed_gradients
@@ -94,51 +94,51 @@ class RuleFacts:
     note: Any
 
 
-def facts_of(generated: GeneratedOp, forget: Callable[[], None]) -> RecipeFacts:
+def facts_of(recording: RecordingCode, forget: Callable[[], None]) -> RecipeFacts:
     """Return facts for native code about the nodes that generated code records.
 
     Args:
-        generated: the generated code of an op.
+        recording: the generated code of an op.
         forget: forgets all native calls of the op.
     """
-    writer, schema = generated.writer, generated.plan.declaration.schema
+    writer, schema = recording.writer, recording.plan.declaration.schema
     inputs, outputs = list(schema.argument_names), list(schema.output_names)
     saved = []
     for name in writer.saved_tensors:
         is_output = name not in inputs
         index = outputs.index(name) if is_output else inputs.index(name)
         users = (
-            ALWAYS if writer.is_always_saved(name) else sum(1 << inputs.index(u) for u in generated.plan.saved[name])
+            ALWAYS if writer.is_always_saved(name) else sum(1 << inputs.index(u) for u in recording.plan.saved[name])
         )
         saved.append((is_output, index, users, name))
     return RecipeFacts(
         id=next(_ids),
-        name=name_of_nodes(generated.function),
-        label=label_of_nodes(generated.function),
-        is_checked=generated.is_checked,
+        name=name_of_nodes(recording.function),
+        label=label_of_nodes(recording.function),
+        is_checked=recording.is_checked,
         list_inputs=tuple(int(argument.is_tensor_list) for argument in schema.arguments),
         differentiable_inputs=tuple(int(argument.is_differentiable) for argument in schema.arguments),
         differentiable_outputs=tuple(int(output.is_differentiable) for output in schema.outputs),
         saved=tuple(saved),
         kept=tuple(inputs.index(name) for name in writer.saved_values),
         kept_names=tuple(writer.saved_values),
-        quick=generated.native_quick,
-        general=generated.function.backward,
-        fit=partial(_fit, generated),
-        context=partial(_context, generated, tuple(writer.saved_values)),
+        quick=recording.native_quick,
+        general=recording.function.backward,
+        fit=partial(_fit, recording),
+        context=partial(_context, recording, tuple(writer.saved_values)),
         trace=trace_backward,
-        rule=_sole_rule_of(generated),
-        drop_in=drop_in_facts_of(generated, forget),
+        rule=_sole_rule_of(recording),
+        drop_in=drop_in_facts_of(recording, forget),
     )
 
 
-def _sole_rule_of(generated: GeneratedOp) -> RuleFacts | None:
+def _sole_rule_of(recording: RecordingCode) -> RuleFacts | None:
     """Return the one rule of an op, if native code can call it by itself."""
-    writer, steps = generated.writer, generated.derivatives.vjp.steps
-    if len(steps) != 1 or generated.plan.uncovered or generated.has_wrapped_backward:
+    writer, steps = recording.writer, recording.derivatives.vjp.steps
+    if len(steps) != 1 or recording.plan.uncovered or recording.has_wrapped_backward:
         return None
-    step, outputs = steps[0], list(generated.plan.declaration.schema.output_names)
-    inputs = list(generated.plan.declaration.schema.argument_names)
+    step, outputs = steps[0], list(recording.plan.declaration.schema.output_names)
+    inputs = list(recording.plan.declaration.schema.argument_names)
     arguments = []
     for name in step.rule.names:
         if name in step.results:
@@ -159,40 +159,40 @@ def _sole_rule_of(generated: GeneratedOp) -> RuleFacts | None:
         arguments=tuple(arguments),
         inputs=tuple(map(inputs.index, step.reader.inputs)),
         names=step.reader.inputs,
-        unnamed=tuple(outputs.index(name) for name in generated.plan.unnamed_results),
+        unnamed=tuple(outputs.index(name) for name in recording.plan.unnamed_results),
         is_once_differentiable=step.rule.is_once_differentiable,
-        read=step.noting(partial(_read, generated, step)),
+        read=step.noting(partial(_read, recording, step)),
         note=step.note,
     )
 
 
-def _read(generated: GeneratedOp, step: Step, result: Any) -> tuple[Any, ...]:
+def _read(recording: RecordingCode, step: Step, result: Any) -> tuple[Any, ...]:
     """Return the gradients in a result that is neither a tuple nor a dict of them, or raise."""
     running = running_context()
-    needs, known = _needs_of(generated, running), generated.derivatives.known_of(running)
+    needs, known = _needs_of(recording, running), recording.derivatives.known_of(running)
     return tuple(step.reader.read(result, needs, known).values())
 
 
-def _fit(generated: GeneratedOp, index: int, gradient: Any) -> Any:
+def _fit(recording: RecordingCode, index: int, gradient: Any) -> Any:
     """Return a gradient that native code found not to fit its input, as the step of its rule makes it; or raise."""
-    name = generated.plan.declaration.schema.argument_names[index]
-    step = next(step for step in generated.derivatives.vjp.steps if name in step.reader.inputs)
+    name = recording.plan.declaration.schema.argument_names[index]
+    step = next(step for step in recording.derivatives.vjp.steps if name in step.reader.inputs)
     running = running_context()
-    need = _needs_of(generated, running)[name]
-    return step.noting(step.reader.one)(name, gradient, need, lambda: generated.derivatives.known_of(running)[name])
+    need = _needs_of(recording, running)[name]
+    return step.noting(step.reader.one)(name, gradient, need, lambda: recording.derivatives.known_of(running)[name])
 
 
-def _needs_of(generated: GeneratedOp, context: NativeContext) -> dict[str, Any]:
+def _needs_of(recording: RecordingCode, context: NativeContext) -> dict[str, Any]:
     """Return, by differentiable input, whether its gradient is needed; a list of bools for a list."""
     needed: Sequence[Any] = needed_gradients(context)  # Any: bools, or lists of those
-    if generated.writer.has_lists:
+    if recording.writer.has_lists:
         needed = restore(needed[1:], context.layout.inputs)  # type: ignore[attr-defined]  # as on ctx
-    found = dict(zip(generated.plan.declaration.schema.argument_names, needed, strict=True))
-    return {name: found[name] for name in generated.writer.differentiable}
+    found = dict(zip(recording.plan.declaration.schema.argument_names, needed, strict=True))
+    return {name: found[name] for name in recording.writer.differentiable}
 
 
 def _context(
-    generated: GeneratedOp,
+    recording: RecordingCode,
     names: Sequence[str],
     node: Any,
     saved: Any,
@@ -201,21 +201,21 @@ def _context(
     kept: Any,
     is_traced: bool,
 ) -> NativeContext:
-    context: Any = NativeContext(generated.function, node, saved, needs)
+    context: Any = NativeContext(recording.function, node, saved, needs)
     if lengths is not None:
-        schema, writer = generated.plan.declaration.schema, generated.writer
+        schema, writer = recording.plan.declaration.schema, recording.writer
         are_lists = [argument.is_tensor_list for argument in schema.arguments]
         context.layout = Layout(list(map(_length, lengths[0], are_lists)))
         context.layout.outputs = [SINGLE] * len(schema.outputs)
         if writer.saves_lists():
             context.saved_lengths = list(map(_length, lengths[1], map(writer.is_list, writer.saved_tensors)))
-    if generated.derivatives.drop_in is not None:
+    if recording.derivatives.drop_in is not None:
         set_attributes(context, *kept)
     else:
         for name, value in zip(names, kept, strict=True):
             setattr(context, f"kept_{name}", value)
     if is_traced:  # Dynamo reads it, and cannot ask the graph
-        context.known = generated.derivatives.known_of(context)
+        context.known = recording.derivatives.known_of(context)
     return context  # type: ignore[no-any-return]  # it is one
 
 

@@ -48,7 +48,10 @@ class DirectCalls(Protocol):
 class GeneratedCode(Protocol):
     """The code that is generated from the schema and the rules of one op; see dispatch/generated.py."""
 
-    source: str
+    @property
+    def source(self) -> str:
+        """Return its text."""
+        raise NotImplementedError
 
 
 class OpRecord:

@@ -236,7 +236,8 @@ def test_every_name_in_generated_source_is_the_ops_or_is_chosen_to_be_free(kind,
         return own(self, name)
 
     monkeypatch.setattr(sources.Source, "own", marked)
-    for module in ("calls.bind", "dispatch.call", "calls.memory_layouts", "dispatch.generated"):
+    parts = (f"dispatch.{part}_code" for part in ("kernel", "recording", "autograd"))
+    for module in ("calls.bind", "dispatch.call", "calls.memory_layouts", *parts):
         monkeypatch.setattr(
             f"custom_autograd.{module}.compile_source",
             lambda text, name, namespace: texts.append(text) or compile_source(text, name, namespace),

@@ -65,7 +65,7 @@ def find_node(record: OpRecord, results: Sequence[Any]) -> Any:  # Any: as the s
 
     It is not found behind a write to a view, after which the graph holds another node.
     """
-    function = generated_code_of(record).function
+    function = generated_code_of(record).recording.function
     for tensor in tensors_in(results):
         node = tensor.grad_fn
         if node is not None and node.name().startswith(ALIAS):  # autograd's, of an argument that is also a result
@@ -107,7 +107,7 @@ def count_in(record: OpRecord, node: Any, flops: Callable[[dict[str, Any]], int]
 
 def _needs_now(record: OpRecord, node: Any) -> dict[str, Any]:  # Any: as above; bools, or lists of bools
     """Return, by differentiable input, whether the backward in progress computes its gradient."""
-    writer = generated_code_of(record).writer
+    writer = generated_code_of(record).recording.writer
     found: Sequence[Any] = needed_gradients(node, is_write=bool(writer.mutated))[len(writer.lead) :]
     if writer.has_lists:
         found = restore(found, node.layout.inputs)

@@ -1,0 +1,213 @@
+"""RecordingCode: the generated code that records calls as nodes, and the functions that its source calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from torch.autograd.function import Function
+
+from custom_autograd.autograd import gradients
+from custom_autograd.autograd.derivatives import Derivatives, output_metadata
+from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.autograd.named_saving import NamedSaving, note_saved
+from custom_autograd.autograd.node import NodeWriter
+from custom_autograd.autograd.node_facts import describe_nodes
+from custom_autograd.autograd.plan import Plan
+from custom_autograd.autograd.vjp import Step
+from custom_autograd.calls.parameters import own_names, values_of
+from custom_autograd.calls.source import Source, compile_source
+from custom_autograd.dispatch import direct_source as direct
+from custom_autograd.dispatch.below import below, continue_below
+from custom_autograd.dispatch.recorders import Recorders
+from custom_autograd.registration.one_tuple import enclosed, opened
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.torch_private import edges, functions, transforms
+from custom_autograd.torch_private.native_context import Running
+from custom_autograd.values import lists, tensors
+from custom_autograd.values.named import Named
+from custom_autograd.values.results import ResultReader, Share
+
+
+class RecordingCode:
+    """The autograd.Function of one op, and the node of its calls that need no dispatcher.
+
+    Attributes:
+        source: the text.
+        plan: what it follows.
+        is_checked: the results of kernels and rules are looked at.
+        function: the autograd.Function.
+        apply: runs its forward and records its node.
+        quick: the quick backward of nodes of Python; None if there is none.
+        native_quick: the quick backward of native nodes, which takes what a ctx would hold; None if there is none.
+        has_native_node: native code can record its calls.
+        has_wrapped_backward: a capability has put something around it.
+        writer: of the Function, with what its nodes save.
+        derivatives: what the Function calls.
+        recorder: makes, of a kernel, what runs it and records a node, for one kind of call that needs no dispatcher.
+    """
+
+    def __init__(self, record: OpRecord, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
+        declaration = record.declaration
+        self.plan, self.is_checked = plan, is_checked
+        source = Source(own_names(declaration.schema, declaration.name.name))
+        self.writer, node = _write(source, plan, is_checked=is_checked, is_strict=is_strict)
+        self.source = source.text
+        self.derivatives = Derivatives(plan, is_checked=is_checked, is_strict=is_strict)
+        values = {**_helpers(record, self.derivatives), **values_of(declaration)}
+        namespace = compile_source(self.source, record.name, source.namespace(values))
+        self.function: type[Function] = namespace[declaration.name.name]
+        members = describe_nodes(record, self.writer, self.function)
+        saving = NamedSaving(declaration, plan.saving)
+        self.apply = saving.around(functions.direct_apply(self.function))
+        quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
+        native_quick: Callable[..., Any] | None = namespace.get(source.own("native_quick"))
+        self.native_quick = None if native_quick is None else _around_backward(record, native_quick)
+        self.has_wrapped_backward = _around_backward(record, _no_backward) is not _no_backward
+        self.has_native_node = node.has_native
+        if plan.is_differentiable:
+            self.function.backward = staticmethod(_around_backward(record, self.function.backward))
+            namespace[source.own("backward")] = self.function.backward
+        self.quick = None if quick is None else _around_backward(record, quick)
+        if self.quick is not None and (declaration.schema.mutated_arguments or plan.clears_saved):
+            edges.run_in_backward(self.function, self.quick)
+        make_node, spread = (namespace.get(source.own(name)) for name in ("make_node", "spread"))
+        self.recorder = Recorders(self.function, self.quick, members, make_node, spread, saving.around)
+        _name(self.function, record)
+
+
+def _write(source: Source, plan: Plan, *, is_checked: bool, is_strict: bool) -> tuple[FunctionWriter, NodeWriter]:
+    writer = FunctionWriter(source, plan)
+    writer.write()
+    node = NodeWriter(writer, is_checked=is_checked, is_strict=is_strict)
+    if plan.is_differentiable:
+        source.lines("", "")
+        node.write()
+    return writer, node
+
+
+def _name(function: type[Function], record: OpRecord) -> None:
+    """Give a Function the name that it is pickled by, and what it says when it is called."""
+    declared = record.declaration.function
+    function.__module__ = declared.__module__
+    function.__qualname__ = f"{getattr(declared, '__qualname__', '')}.function"
+    function.__new__ = _refuse_instance  # type: ignore[method-assign,assignment]  # it makes none
+    if record.declaration.schema.is_one_tuple:
+        function.apply = staticmethod(enclosed(record.declaration.schema, function.apply))  # type: ignore[method-assign]  # as generated
+
+
+def _no_backward(*_: object) -> None:
+    """Return nothing, in place of a backward, to see whether a capability wraps it."""
+
+
+def _around_backward(record: OpRecord, backward: Callable[..., Any]) -> Callable[..., Any]:
+    for capability in record.capabilities:
+        backward = capability.around_backward(record, backward)
+    return backward
+
+
+def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
+    """Return what the source calls (Any: functions of any signature, here and below)."""
+    found = {**direct.helpers(), **_forward_helpers(record, derivatives), **_backward_helpers(derivatives)}
+    for index, step in enumerate(derivatives.vjp.steps):
+        found.update(_rule_helpers(index, step, derivatives))
+    if derivatives.drop_in is not None:
+        found.update(derivatives.drop_in.helpers())
+    return found
+
+
+def _forward_helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
+    declaration, describe = record.declaration, record.kernels.describe
+    return {
+        "overload": opened(record),
+        "instead": record.kernels.instead,
+        "read_result": ResultReader(declaration, describe).read,
+        "read_recorded": ResultReader(declaration, describe, share=_keep(derivatives.plan)).read,
+        "below": below,
+        "continue_below": continue_below,
+        "is_forward_mode": transforms.is_forward_mode,
+        "without_bases": tensors.without_bases,
+        "has_tangent": has_tangent,
+        "note_saved": note_saved,
+        "known": tensors.known,
+        "tensors_in": tensors.tensors_in,
+        "any_floating": tensors.any_floating,
+        "copies": tensors.copies,
+        "flatten_lists": lists.flatten,
+        "Layout": lists.Layout,
+        "drop_in": derivatives.drop_in,
+        "keep_for_jvp": derivatives.keep_for_jvp,
+        "check_hidden": derivatives.check_hidden,
+    }
+
+
+def _backward_helpers(derivatives: Derivatives) -> dict[str, Any]:
+    return {
+        "backward_of": derivatives.backward,
+        "jvp_of": derivatives.jvp,
+        "output_metadata": output_metadata,
+        "free_saved": functions.free_saved,
+        "running": Running(),
+        "known_of": derivatives.known_of,
+        "FunctionType": FunctionType,
+        "plain": tensors.plain,
+        "is_wanted": tensors.is_wanted,
+        "zeros_of": tensors.zeros_of,
+        "first_tensor": tensors.first_tensor,
+        "are_plain": lists.are_plain,
+        "is_undefined": lists.is_undefined,
+        "is_whole_backward": edges.is_whole_backward,
+        "needed_gradients": edges.needed_gradients,
+        "are_fit": gradients.are_fit,
+        "has_needed": gradients.has_needed,
+        "Named": Named,
+        "restore_lists": lists.restore,
+        "flatten_gradients": flatten_gradients,
+    }
+
+
+def _rule_helpers(index: int, step: Step, derivatives: Derivatives) -> dict[str, Any]:
+    """Return what the quick backward calls for one rule."""
+    reader = step.reader
+
+    def read(ctx: Any, result: Any, needs: Mapping[str, Any]) -> list[Any]:
+        return list(reader.read(result, needs, derivatives.known_of(ctx)).values())
+
+    def check(ctx: Any, name: str, gradient: Any, need: Any) -> Any:
+        return reader.one(name, gradient, need, lambda: derivatives.known_of(ctx)[name])
+
+    return {
+        f"rule_{index}": step.rule.function,
+        f"note_{index}": step.note,
+        f"read_{index}": read,
+        f"check_{index}": check,
+        f"names_{index}": frozenset(reader.inputs),
+    }
+
+
+def _keep(plan: Plan) -> Share:
+    """Return how a node shares an unchanged input: autograd makes a view of it, unless it is saved."""
+    saved = frozenset(plan.saved)
+    is_any = plan.drop_in is not None
+    return lambda name, tensor: tensor.clone() if is_any or name in saved else tensor
+
+
+def has_tangent(*values: Any) -> bool:  # Any: tensors, lists of tensors, or None
+    """Return True if forward mode will ask for a tangent right after forward."""
+    return transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors.tensors_in(values)))
+
+
+def flatten_gradients(values: Sequence[Any], lengths: Sequence[int]) -> tuple[Any, ...]:  # Any: gradients
+    """Return gradients in the order of the flat inputs; None for a whole list is None for each element."""
+    flat: list[Any] = []
+    for value, length in zip(values, lengths, strict=True):
+        if length >= 0:
+            flat += [None] * length if value is None else list(value)
+        elif length == -1:
+            flat.append(value)
+    return tuple(flat)
+
+
+def _refuse_instance(cls: type, *args: object, **kwargs: object) -> object:
+    raise TypeError(f"{cls.__name__} is not to be instantiated or called: call the op, or {cls.__name__}.apply(...)")

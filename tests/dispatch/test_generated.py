@@ -1,0 +1,69 @@
+"""Generated code: each part of it is made when it is first used, and again after a change of the rules."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import custom_op
+from custom_autograd.dispatch.generated import generated_code_of
+
+NUMBERS = itertools.count()
+PARTS = {"_kernel", "recording", "_autograd"}
+
+
+@pytest.fixture
+def op():
+    @custom_op(f"generated::multiply_{next(NUMBERS)}")
+    def multiply(x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    multiply.register_fake(lambda x, y: torch.empty_like(x))
+    multiply.register_backward(lambda grad, x, y: (grad * y, grad * x))
+    return multiply
+
+
+def parts_of(op):
+    return PARTS & set(vars(generated_code_of(op._record)))
+
+
+def test_a_direct_call_without_gradients_needs_no_part(op):
+    op(torch.ones(2), torch.ones(2))
+
+    assert set() == parts_of(op)
+
+
+def test_a_direct_call_with_gradients_needs_what_records_it(op):
+    op(torch.ones(2, requires_grad=True), torch.ones(2))
+
+    assert {"recording"} == parts_of(op)
+
+
+def test_the_dispatcher_below_autograd_needs_the_kernel(op):
+    with torch.inference_mode():
+        op.overload(torch.ones(2), torch.ones(2))
+
+    assert {"_kernel"} == parts_of(op)
+
+
+def test_the_source_is_that_of_all_parts(op):
+    code = generated_code_of(op._record)
+    texts = [code._kernel.source, code.recording.source, code._autograd.source]
+
+    assert all(text.strip() in op.source for text in texts)
+    assert sorted(map(op.source.index, map(str.strip, texts))) == list(map(op.source.index, map(str.strip, texts)))
+
+
+def test_a_change_of_the_rules_replaces_what_was_made(op):
+    x = torch.ones(2, requires_grad=True)
+    op(x, torch.ones(2)).sum().backward()
+    before = generated_code_of(op._record).recording
+    op.register_backward(lambda grad, x, y: (grad * 5, None), replace=True)
+    x.grad = None
+    op(x, torch.ones(2)).sum().backward()
+
+    assert generated_code_of(op._record).recording is not before
+    assert [5.0, 5.0] == x.grad.tolist()
