@@ -843,6 +843,18 @@ def test_a_definition_that_is_published_is_found_by_torch_library_alone():
     assert torch.library._maybe_get_opdef("private::own") is None
 
 
+def test_a_fake_is_known_by_where_it_was_written_and_goes_with_its_library():
+    entry = definitions.singleton.find("private::faked")
+    with torch.library._scoped_library("private", "FRAGMENT") as found:
+        found.define("faked(Tensor x) -> Tensor")
+        definitions.register_fake(found, "private::faked", lambda x: x.new_empty(5), "kernels.py:12")
+
+        assert torch.ops.private.faked(torch.ones(2, device="meta")).shape == (5,)
+        assert "kernels.py:12" == entry.fake_impl.kernel.source
+
+    assert entry.fake_impl.kernel is None
+
+
 def test_withdrawing_leaves_the_definitions_of_torch_library():
     definitions.withdraw("private::defined")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
@@ -19,7 +18,7 @@ from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.shorter_rules import take_all
 from custom_autograd.shapes.lookup import check_sizes, described_op
-from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake
+from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake, register_fake
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import noted
@@ -64,13 +63,14 @@ class Fake(Capability):
             _check_has_no_data(record, f"{rule.location}, fake", found, arguments)
             return found
 
-        torch.library.register_fake(
-            str(record.dispatcher_name), enclosed(record.declaration.schema, fake), lib=record.library
-        )
+        assert record.library is not None  # the op is defined before anything is attached to it
+        rule = record.registrations.fake
+        location = record.declaration.location if rule is None else rule.location
+        name, whole = str(record.dispatcher_name), enclosed(record.declaration.schema, fake)
+        register_fake(record.library, name, whole, location)
         if record.output is not None:
-            torch.library.register_fake(record.output.name(), fake, lib=record.library)
+            register_fake(record.library, record.output.name(), fake, location)
         record.attached.add(self.name)
-        _name_source(record)
 
     def describe(self, record: OpRecord) -> str:
         """Return where shapes come from."""
@@ -152,15 +152,8 @@ def register(record: OpRecord, function: F, *, replace: bool) -> F:
     flat = adapter.accepting(kind, take_all(record.declaration, kind, function, adapter.parameters()))
     fake = rule_types.Fake(location_of(flat), flat)
     add(record, fake, replace=replace or _is_for_a_while(record.registrations.fake, fake))
-    _name_source(record)
+    name_source_of_fake(str(record.dispatcher_name), fake.location)
     return function
-
-
-def _name_source(record: OpRecord) -> None:
-    """Let torch's messages show the user's function, and not the one that looks it up."""
-    rule = record.registrations.fake
-    if rule is not None:
-        name_source_of_fake(str(record.dispatcher_name), rule.location)
 
 
 def _is_for_a_while(old: rule_types.Fake | None, new: rule_types.Fake) -> bool:

@@ -61,9 +61,13 @@ def _or_decorator(method: Callable[..., Any]) -> Callable[..., Any]:
         for name, one in signature.parameters.items()
     ]
     signature = signature.replace(parameters=parameters)
+    names = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is not one.empty}
+    is_plain = len(before) + 1 + len(names) == len(parameters)
 
     @functools.wraps(method)
     def registers(*given: Any, **options: Any) -> Any:
+        if is_plain and len(given) == len(before) + 1 and given[-1] is not None and options.keys() <= names:
+            return method(*given, **options)
         try:
             function = signature.bind(*given, **options).arguments.get(last)
         except TypeError as error:

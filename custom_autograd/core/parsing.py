@@ -6,6 +6,7 @@ import inspect
 import typing
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from custom_autograd.core.aliases import check_aliases
@@ -63,27 +64,27 @@ def parse(
 
 
 def _argument(value: ParsedValue, declared: Declared | None, options: DeclarationOptions, refuse: Refusal) -> Argument:
-    argument = Argument(
+    argument = partial(
+        Argument,
         name=value.name,
         type=value.type,
         is_keyword_only=value.is_keyword_only,
         is_mutated=value.is_written,
         is_differentiable=value.type in TENSOR_TYPES and value.name not in options.non_differentiable,
-        has_default=value.has_default,
-        default=read_default(value.type, value.default),
-        to_dispatcher=find_check(value.type),
     )
+    check = find_check(value.type)
     if declared is None:
-        return _static(argument, refuse) if value.name in options.static else argument
+        default = read_default(value.type, value.default)
+        written = argument(has_default=value.has_default, default=default, to_dispatcher=check)
+        return _static(written, refuse) if value.name in options.static else written
     parameter = declared.parameter
-    return replace(
-        argument,
+    return argument(
         is_positional_only=parameter.kind is parameter.POSITIONAL_ONLY,
         is_variadic=parameter.kind is parameter.VAR_POSITIONAL,
         has_default=parameter.default is not parameter.empty,
         default=declared.default,
         is_filled=parameter.default is not parameter.empty and not value.has_default,
-        to_dispatcher=declared.type.to_dispatcher or argument.to_dispatcher,
+        to_dispatcher=declared.type.to_dispatcher or check,
         from_dispatcher=declared.type.from_dispatcher,
     )
 

@@ -67,9 +67,9 @@ class Registrations:
         """Return those that are bound by the names of their parameters."""
         return self.gradients if self.backward is None else (self.backward, *self.gradients)
 
-    def conflicts(self, new: Registration) -> tuple[Registration, ...]:
-        """Return what a new registration would replace: the same rule, or a gradient of the same input."""
-        kept = {id(one) for one in self.with_(new).all()}
+    def left_out_of(self, later: Registrations) -> tuple[Registration, ...]:
+        """Return what is not among later registrations: what a new one has replaced."""
+        kept = {id(one) for one in later.all()}
         return tuple(one for one in self.all() if id(one) not in kept)
 
     def with_(self, new: Registration) -> Registrations:

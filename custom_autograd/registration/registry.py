@@ -140,10 +140,11 @@ class OpRecord:
             RegistrationError: if it conflicts with what is registered, without `replace`.
         """
         with self.lock:
-            others = [other for other in self.registrations.conflicts(new) if not _is_again(other, new)]
+            later = self.registrations.with_(new)
+            others = [other for other in self.registrations.left_out_of(later) if not _is_again(other, new)]
             if others and not replace:
                 raise self._conflict(new, others[0])
-            self.registrations = self.registrations.with_(new)
+            self.registrations = later
             self.forget()
 
     def forget(self) -> None:

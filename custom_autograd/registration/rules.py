@@ -30,9 +30,9 @@ def bind_backward(
     clear_saved: bool,
 ) -> Backward:
     """Bind the gradients of all inputs by the names of the function's parameters."""
-    names = _bind_gradients(declaration, Backward.kind, function)
+    names, optional = _bind_gradients(declaration, Backward.kind, function)
     _check_saving(declaration, function, names, saving)
-    location, optional = location_of(function), _optional(function)
+    location = location_of(function)
     facts = location, function, names, (), once_differentiable, materialize_grads, optional
     return Backward(*facts, dict(saving), clear_saved)
 
@@ -80,19 +80,18 @@ def bind_gradient(
         once_differentiable: as in `register_backward`.
         materialize_grads: as in `register_backward`.
     """
-    names = _bind_gradients(declaration, Gradient.title_of(named), function)
-    location, optional = location_of(function), _optional(function)
+    names, optional = _bind_gradients(declaration, Gradient.title_of(named), function)
+    location = location_of(function)
     return Gradient(location, function, names, inputs, once_differentiable, materialize_grads, optional, named)
 
 
-def _bind_gradients(declaration: Declaration, title: str, function: Callable[..., Any]) -> tuple[str, ...]:
+def _bind_gradients(
+    declaration: Declaration, title: str, function: Callable[..., Any]
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the names that a rule is called with, and those of its parameters with a default of None."""
     special = special_names(declaration.schema, with_grads=True, with_tangents=False)
-    return bind_names(declaration, title, function, value_names(declaration.schema), special)
-
-
-def _optional(function: Callable[..., Any]) -> frozenset[str]:
-    """Return the parameters with a default of None."""
-    return frozenset(p.name for p in inspect.signature(function).parameters.values() if p.default is None)
+    bound = _bind(declaration, title, function, value_names(declaration.schema), special)
+    return tuple(one.name for one in bound), frozenset(one.name for one in bound if one.default is None)
 
 
 def bind_jvp(declaration: Declaration, function: Callable[..., Any]) -> Jvp:
@@ -109,8 +108,7 @@ def check_call(declaration: Declaration, title: str, function: Callable[..., Any
         RegistrationError: it cannot, or its parameters are the op's in another order.
     """
     schema = declaration.schema
-    check_signature(declaration, title, function, positional_of(schema), keywords_of(schema))
-    signature = find_signature(function)
+    signature = check_signature(declaration, title, function, positional_of(schema), keywords_of(schema))
     expected = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
     parameters = [] if signature is None else list(signature.parameters)[: len(expected)]
     if parameters != expected and sorted(parameters) == sorted(expected):
@@ -139,8 +137,11 @@ def check_signature(
     function: Callable[..., Any],
     positional: Iterable[str],
     keywords: Iterable[str] = (),
-) -> None:
+) -> inspect.Signature | None:
     """Check that a function accepts these positional arguments and keywords.
+
+    Returns:
+        Its signature; None for a builtin without one, which shows its mistakes when it is called.
 
     Raises:
         RegistrationError: it is not a function, or it does not.
@@ -151,14 +152,15 @@ def check_signature(
         )
     signature = find_signature(function)
     if signature is None:
-        return  # a builtin without a signature shows its mistakes when it is called
+        return None
     positional, keywords = list(positional), list(keywords)
+    is_variadic = any(name.startswith("*") for name in positional)
     try:
-        for count in (0, len(signature.parameters) + 1):  # of the arguments behind a star
+        for count in (0, len(signature.parameters) + 1) if is_variadic else (0,):  # of the arguments behind a star
             given = [name for name in positional for _ in range(count if name.startswith("*") else 1)]
             signature.bind(*given, **dict.fromkeys(keywords))
     except TypeError as error:
-        star = ["*"] if keywords and not any(name.startswith("*") for name in positional) else []
+        star = ["*"] if keywords and not is_variadic else []
         raise _origin_of(declaration, function).error(
             RegistrationError,
             f"the {title} does not fit the schema: {error}",
@@ -166,6 +168,7 @@ def check_signature(
             found=str(signature),
             do="give it these parameters",
         ) from error
+    return signature
 
 
 def bind_names(
@@ -187,12 +190,23 @@ def bind_names(
     Raises:
         RegistrationError: if a parameter names nothing, or two things.
     """
+    return tuple(parameter.name for parameter in _bind(declaration, title, function, values, special))
+
+
+def _bind(
+    declaration: Declaration,
+    title: str,
+    function: Callable[..., Any],
+    values: Mapping[str, str],
+    special: Mapping[str, str],
+) -> list[inspect.Parameter]:
+    """Return the parameters that a rule is called with; arguments and errors as in `bind_names`."""
     valid = tuple(dict.fromkeys([*values, *special]))
     if not callable(function):
         raise _origin_of(declaration, function).error(
             RegistrationError, f"the {title} is not callable", expected="a function", found=repr(function)
         )
-    signature, names = find_signature(function), list[str]()
+    signature, bound = find_signature(function), list[inspect.Parameter]()
     if signature is None:
         do = "wrap it in a function whose parameters are the names it needs"
         raise _origin_of(declaration, function).error(
@@ -203,7 +217,7 @@ def bind_names(
             _check_nameable_kind(declaration, title, function, parameter)
             if parameter.name in values and parameter.name in special:
                 raise _ambiguous(declaration, title, function, values[parameter.name], special[parameter.name])
-            names.append(parameter.name)
+            bound.append(parameter)
         elif parameter.default is parameter.empty:
             raise _origin_of(declaration, function).error(
                 RegistrationError,
@@ -212,8 +226,8 @@ def bind_names(
                 found=repr(str(parameter)),
                 do=_advise(declaration, parameter.name, valid),
             )
-    _check_attributes(declaration, title, function, names, values)
-    return tuple(names)
+    _check_attributes(declaration, title, function, [parameter.name for parameter in bound], values)
+    return bound
 
 
 def _check_attributes(

@@ -96,8 +96,10 @@ def take_all(
 
 def _find_left_out(function: Function, parameters: Parameters, leading: int) -> tuple[str, ...]:
     """Return the arguments with defaults that a rule does not take; none if it takes all, or fits no call."""
+    if not parameters.defaults or parameters.is_variadic:
+        return ()
     signature = find_signature(function) if callable(function) else None
-    if signature is None or parameters.is_variadic:
+    if signature is None:
         return ()
     rows = signature.parameters.values()
     own = [row.name for row in rows if row.kind in (row.POSITIONAL_ONLY, row.POSITIONAL_OR_KEYWORD)][leading:]

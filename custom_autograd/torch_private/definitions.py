@@ -5,7 +5,9 @@ CustomOpDef._backward_fn       the backward of register_autograd; the node looks
 CustomOpDef._backend_fns       the kernels by device type, None for the default one; looked up at every call
 custom_ops.OPDEFS              every definition by name: torch.library.register_*("ns::op", ...) registers with it
 Library._register_effectful_op what CustomOpDef.register_effect calls
-simple_registry.singleton      the fake of each op, and where it was written: torch's messages and tools show it
+simple_registry.singleton      the fake of each op, and where it was written: torch's messages and tools show it;
+                               torch.library.register_fake reads source files to find that out
+Library._registration_handles  what the library withdraws with itself, such as the fake of an op
 fake_profile                   torch.export puts fakes of its own in place of the registered ones for a while
 """
 
@@ -24,6 +26,18 @@ class OwnDefinition(CustomOpDef):
 
     def __init__(self) -> None:
         """Register nothing."""
+
+
+def register_fake(library: torch.library.Library, name: str, function: Callable[..., Any], location: str) -> None:
+    """Register a fake for an op of a library, which withdraws it (Any: the function takes what the op does).
+
+    Args:
+        library: in which the op is defined.
+        name: of the op in the dispatcher.
+        function: the fake.
+        location: where torch is to say that it was written.
+    """
+    library._registration_handles.append(singleton.find(name).fake_impl.register(function, location, lib=library))
 
 
 def name_source_of_fake(name: str, location: str) -> None:

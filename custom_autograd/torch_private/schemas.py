@@ -51,7 +51,7 @@ def parse_schema(text: str) -> tuple[tuple[ParsedValue, ...], tuple[ParsedValue,
 
 def _read(value: Any) -> ParsedValue:  # Any: torch._C.Argument, which has no stub
     written = str(value.real_type)
-    inner = re.fullmatch(r"Tuple\[([^,]*)\]", written)
+    inner = re.fullmatch(r"Tuple\[([^,]*)\]", written) if "[" in written else None
     spelling = _spell(inner[1] if inner else written)
     alias = value.alias_info
     has_default = value.has_default_value()
@@ -69,11 +69,13 @@ def _read(value: Any) -> ParsedValue:  # Any: torch._C.Argument, which has no st
 
 def _spell(real_type: str) -> str:
     """Return the schema spelling of a type: 'List[Optional[Tensor]]' -> 'Tensor?[]'."""
+    if "[" not in real_type:
+        return {"number": "Scalar", "SymInt": "int"}.get(real_type, real_type)
     if match := re.fullmatch(r"List\[(.*)\]", real_type):
         return f"{_spell(match[1])}[]"
     if match := re.fullmatch(r"Optional\[(.*)\]", real_type):
         return f"{_spell(match[1])}?"
-    return {"number": "Scalar", "SymInt": "int"}.get(real_type, real_type)
+    return real_type
 
 
 def constant_of(spelling: str, cls: type, value: Any) -> Any:  # Any: a constant, or its number

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import typing
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -49,7 +50,6 @@ class Variant:
 
     def __init__(self, op: OpRecord) -> None:
         self.op = op
-        self._problem = find_problem(op.declaration.schema, self.kind) or _find_container(op, self.kind)
         self._expected = Expected(op)
         self._direct: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
         self._public: Callable[..., Any] | None = None  # Any: as above
@@ -101,6 +101,11 @@ class Variant:
                 found = self.op.variants.get(self.kind) or self._declare()
                 self.op.variants[self.kind] = found
         return found
+
+    @cached_property
+    def _problem(self) -> str | None:
+        """Return why the op can have no such variant, or None."""
+        return find_problem(self.op.declaration.schema, self.kind) or _find_container(self.op, self.kind)
 
     def refuse_if_impossible(self) -> None:
         """Raise where the op can have no such variant.

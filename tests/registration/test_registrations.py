@@ -51,14 +51,16 @@ REPLACED = {
 def test_what_is_replaced(first, new, replaced):
     before = registrations(*first)
 
-    assert replaced == list(before.conflicts(new))
+    assert replaced == list(before.left_out_of(before.with_(new)))
     assert {one.title for one in before.all() if one not in replaced} | {new.title} == {
         one.title for one in before.with_(new).all()
     }
 
 
 def test_a_rule_that_is_there_conflicts_with_nothing():
-    assert registrations(X, FAKE).conflicts(FAKE) == ()
+    before = registrations(X, FAKE)
+
+    assert before.left_out_of(before.with_(FAKE)) == ()
 
 
 def test_a_gradient_that_is_replaced_keeps_its_place():

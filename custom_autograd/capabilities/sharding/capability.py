@@ -84,9 +84,10 @@ def _has_rows(record: OpRecord) -> bool:
 
 def _is_pointwise(schema: Schema, tags: Sequence[torch.Tag]) -> bool:
     """Return True if an op is pointwise and takes and returns tensors one by one."""
+    if torch.Tag.pointwise not in tags or schema.mutated_arguments:
+        return False
     is_simple = all(argument.type in ("Tensor", "Tensor?") for argument in schema.tensor_arguments)
-    is_simple = is_simple and all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
-    return is_simple and torch.Tag.pointwise in tags and not schema.mutated_arguments
+    return is_simple and all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
 
 
 def can_have_strategies(schema: Schema) -> bool:
