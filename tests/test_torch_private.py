@@ -1,9 +1,11 @@
 """Each private name of torch that torch_private/ spells exists, and still does what its line there says."""
 
 import enum
+import inspect
 import subprocess
 import sys
 import threading
+import zipfile
 
 import pytest
 import torch
@@ -1377,6 +1379,23 @@ def test_a_module_that_is_imported_later_is_acted_on_then(tmp_path, monkeypatch)
     assert [3] == found
     awaited_modules.when_imported("awaited_by_a_test", lambda module: found.append(module.value))
     assert [3, 3] == found
+
+
+def test_an_awaited_module_has_its_own_loader_and_other_modules_of_that_loader_are_left_alone(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "both.zip", "w") as archive:  # one loader for all modules of an archive
+        archive.writestr("awaited_in_a_zip.py", "value = 3")
+        archive.writestr("other_in_a_zip.py", "other = 5")
+    monkeypatch.syspath_prepend(tmp_path / "both.zip")
+    finders = list(sys.meta_path)
+    monkeypatch.setattr(sys, "meta_path", finders)
+    found = []
+    awaited_modules.when_imported("awaited_in_a_zip", found.append)
+    import awaited_in_a_zip
+    import other_in_a_zip
+
+    assert [awaited_in_a_zip] == found
+    assert awaited_in_a_zip.__loader__ is awaited_in_a_zip.__spec__.loader is other_in_a_zip.__loader__
+    assert "value = 3\n" == inspect.getsource(awaited_in_a_zip)
 
 
 @pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")

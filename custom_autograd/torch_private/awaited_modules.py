@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.machinery
 import sys
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 from typing import Any
 
@@ -25,14 +25,25 @@ class _Finder(MetaPathFinder):
         found = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_act(module: ModuleType) -> None:
-                execute(module)
-                self._act(module)
-
-            spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]  # of this one loader
+            spec.loader = _Loader(spec, spec.loader, self._act)
         return spec
+
+
+class _Loader(Loader):
+    """Loads one module as another loader does, which may be that of many modules, and acts after that."""
+
+    def __init__(self, spec: importlib.machinery.ModuleSpec, loader: Loader, act: Callable[[ModuleType], None]) -> None:
+        self._spec, self._loader, self._act = spec, loader, act
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """Return the module, as the other loader makes it."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, from here on with the other loader as its own."""
+        self._spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._act(module)
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
