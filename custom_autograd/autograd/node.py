@@ -21,9 +21,10 @@ class NodeWriter:
 
     Attributes:
         has_native: native code can record a call.
+        sole_rule: the rule that native nodes call by themselves, or None.
     """
 
-    def __init__(self, function: FunctionWriter, *, is_checked: bool, is_strict: bool) -> None:
+    def __init__(self, function: FunctionWriter, *, is_checked: bool, is_strict: bool, is_wrapped: bool) -> None:
         self.function = function
         self.is_strict = is_strict  # gradients that are not needed are looked at, too
         self.source: Source = function.source
@@ -33,6 +34,7 @@ class NodeWriter:
         self.keeps_metadata = self._keeps_metadata()
         self.reading = ReadingWriter(function, is_checked=is_checked, keeps_metadata=self.keeps_metadata)
         self.has_native = function.is_differentiable and self._has_native()
+        self.sole_rule = None if is_wrapped else QuickWriter(function, self.reading).sole_rule
 
     def write(self) -> None:
         """Write `$quick`, and `$make_node`, which makes the forward for a kernel."""
@@ -40,9 +42,7 @@ class NodeWriter:
         if has_quick:
             self.source.lines("", "")
         if self.has_native and self.plan.drop_in is None and not self.function.has_lists:
-            reading = ReadingWriter(self.function, is_checked=False, keeps_metadata=False, ctx="$running")
-            QuickWriter(self.function, reading, is_native=True).write()
-            self.source.lines("", "")
+            self._write_native_quick()
         if self.schema.mutated_arguments:
             return
         source = self.source
@@ -57,6 +57,14 @@ class NodeWriter:
         if self.function.has_lists:
             self._write_list_apply()
             source.lines("", "")
+
+    def _write_native_quick(self) -> None:
+        """Write the quick backward of native nodes; they run a rule that takes one gradient by themselves."""
+        reading = ReadingWriter(self.function, is_checked=False, keeps_metadata=False, ctx="$running")
+        writer = QuickWriter(self.function, reading, is_native=True)
+        if self.sole_rule is None or len(writer.incoming) > 1:
+            writer.write()
+            self.source.lines("", "")
 
     def _has_native(self) -> bool:
         """Return True if a native node can record a call: of plain tensors and plain rules."""

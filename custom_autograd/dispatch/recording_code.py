@@ -40,9 +40,10 @@ class RecordingCode:
         function: the autograd.Function.
         apply: runs its forward and records its node.
         quick: the quick backward of nodes of Python; None if there is none.
-        native_quick: the quick backward of native nodes, which takes what a ctx would hold; None if there is none.
+        native_quick: the quick backward of native nodes, which takes what a ctx would hold; None if they need none.
         has_native_node: native code can record its calls.
         has_wrapped_backward: a capability has put something around it.
+        sole_rule: the rule that native nodes call by themselves, or None.
         writer: of the Function, with what its nodes save.
         derivatives: what the Function calls.
         recorder: makes, of a kernel, what runs it and records a node, for one kind of call that needs no dispatcher.
@@ -52,7 +53,9 @@ class RecordingCode:
         declaration = record.declaration
         self.plan, self.is_checked = plan, is_checked
         source = Source(own_names(declaration.schema, declaration.name.name))
-        self.writer, node = _write(source, plan, is_checked=is_checked, is_strict=is_strict)
+        self.has_wrapped_backward = _around_backward(record, _no_backward) is not _no_backward
+        is_wrapped = self.has_wrapped_backward
+        self.writer, node = _write(source, plan, is_checked=is_checked, is_strict=is_strict, is_wrapped=is_wrapped)
         self.source = source.text
         self.derivatives = Derivatives(plan, is_checked=is_checked, is_strict=is_strict)
         values = {**_helpers(record, self.derivatives), **values_of(declaration)}
@@ -64,8 +67,7 @@ class RecordingCode:
         quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
         native_quick: Callable[..., Any] | None = namespace.get(source.own("native_quick"))
         self.native_quick = None if native_quick is None else _around_backward(record, native_quick)
-        self.has_wrapped_backward = _around_backward(record, _no_backward) is not _no_backward
-        self.has_native_node = node.has_native
+        self.has_native_node, self.sole_rule = node.has_native, node.sole_rule
         if plan.is_differentiable:
             self.function.backward = staticmethod(_around_backward(record, self.function.backward))
             namespace[source.own("backward")] = self.function.backward
@@ -77,10 +79,12 @@ class RecordingCode:
         _name(self.function, record)
 
 
-def _write(source: Source, plan: Plan, *, is_checked: bool, is_strict: bool) -> tuple[FunctionWriter, NodeWriter]:
+def _write(
+    source: Source, plan: Plan, *, is_checked: bool, is_strict: bool, is_wrapped: bool
+) -> tuple[FunctionWriter, NodeWriter]:
     writer = FunctionWriter(source, plan)
     writer.write()
-    node = NodeWriter(writer, is_checked=is_checked, is_strict=is_strict)
+    node = NodeWriter(writer, is_checked=is_checked, is_strict=is_strict, is_wrapped=is_wrapped)
     if plan.is_differentiable:
         source.lines("", "")
         node.write()

@@ -134,33 +134,27 @@ def facts_of(recording: RecordingCode, forget: Callable[[], None]) -> RecipeFact
 
 def _sole_rule_of(recording: RecordingCode) -> RuleFacts | None:
     """Return the one rule of an op, if native code can call it by itself."""
-    writer, steps = recording.writer, recording.derivatives.vjp.steps
-    if len(steps) != 1 or recording.plan.uncovered or recording.has_wrapped_backward:
+    rule, writer = recording.sole_rule, recording.writer
+    if rule is None:
         return None
-    step, outputs = steps[0], list(recording.plan.declaration.schema.output_names)
-    inputs = list(recording.plan.declaration.schema.argument_names)
+    step, schema = recording.derivatives.vjp.steps[0], recording.plan.declaration.schema
+    inputs, outputs = list(schema.argument_names), list(schema.output_names)
     arguments = []
-    for name in step.rule.names:
+    for name in rule.names:
         if name in step.results:
-            fills = step.rule.fills(name)
-            arguments.append(("gradient", outputs.index(step.results[name]), fills))
+            arguments.append(("gradient", outputs.index(step.results[name]), rule.fills(name)))
         elif name in writer.saved_tensors:
             arguments.append(("saved", writer.saved_tensors.index(name), False))
-        elif name in writer.saved_values:
-            arguments.append(("kept", writer.saved_values.index(name), False))
         else:
-            return None
-    taken = {index for source, index, _ in arguments if source == "gradient"}
-    if not taken:
-        return None
+            arguments.append(("kept", writer.saved_values.index(name), False))
     return RuleFacts(
-        function=step.rule.function,
-        keywords=None if step.rule.is_positional else tuple(step.rule.names),
+        function=rule.function,
+        keywords=None if rule.is_positional else tuple(rule.names),
         arguments=tuple(arguments),
         inputs=tuple(map(inputs.index, step.reader.inputs)),
         names=step.reader.inputs,
         unnamed=tuple(outputs.index(name) for name in recording.plan.unnamed_results),
-        is_once_differentiable=step.rule.is_once_differentiable,
+        is_once_differentiable=rule.is_once_differentiable,
         read=step.noting(partial(_read, recording, step)),
         note=step.note,
     )

@@ -181,39 +181,6 @@ def quick(ctx, grad_output):
     return gradient_x, gradient_y
 
 
-def native_quick(grad_output, x, y, needs_x, needs_y):
-    if grad_output is None:
-        return NotImplemented
-    try:
-        result = rule_0(grad_output, x, y)
-        if type(result) is tuple and len(result) == 2:
-            gradient_x, gradient_y = result
-        elif type(result) is dict and result.keys() == names_0:
-            gradient_x, gradient_y = result['x'], result['y']
-        elif type(result) is dict and ('x' in result or not needs_x) and ('y' in result or not needs_y) and result.keys() <= names_0:
-            gradient_x, gradient_y = result.get('x'), result.get('y')
-        else:
-            gradient_x, gradient_y = read_0(running, result, {"x": needs_x, "y": needs_y})
-        if not needs_x:
-            gradient_x = None
-        else:
-            if type(gradient_x) is FunctionType:
-                gradient_x = gradient_x()
-            if type(gradient_x) is not Tensor:
-                gradient_x = check_0(running, 'x', gradient_x, True)
-        if not needs_y:
-            gradient_y = None
-        else:
-            if type(gradient_y) is FunctionType:
-                gradient_y = gradient_y()
-            if type(gradient_y) is not Tensor:
-                gradient_y = check_0(running, 'y', gradient_y, True)
-    except Exception as error:
-        note_0(error)
-        raise
-    return gradient_x, gradient_y
-
-
 def make_node(function):
     \"\"\"The forward of a call that needs no dispatcher, for one kernel.\"\"\"
 
