@@ -15,6 +15,7 @@ from custom_autograd.capabilities import autograd, fake, kernels
 from custom_autograd.capabilities import reference as references
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.dispatch.call import publish
+from custom_autograd.native import loading as native_loading
 from custom_autograd.options import options_of
 from custom_autograd.shapes.rule import DType, ShapeOptions
 from custom_autograd.subsystem_rules import SubsystemRules
@@ -150,11 +151,13 @@ class CustomOp(SubsystemRules, Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():
-            return self._record.traced(*args, **kwargs)  # type: ignore[misc,no-any-return]  # set when the op is defined
+            return self._record.dispatched.in_graphs(*args, **kwargs)  # type: ignore[union-attr,no-any-return]  # the op is defined
         if self._record.call_behind is not None:
             return self._record.call_behind(self, *args, **kwargs)  # type: ignore[no-any-return]  # what the schema says
+        if native_loading.start(self._record):
+            return self(*args, **kwargs)
         publish(self._record)
-        return self(*args, **kwargs)
+        return type(self).__call__(self, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, declare.pickled(self._record)

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.native import loading
+from custom_autograd.native.native_calls import NativeCalls
+from custom_autograd.registration.registry import all_records
 
 # How long an example takes depends on what else runs on the machine.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,6 +39,15 @@ def fresh_compiler():
     torch.compiler.reset()
     yield
     torch.compiler.reset()
+
+
+@pytest.fixture
+def generated_python(monkeypatch):
+    """Calls run generated Python, as where there is no C++ compiler."""
+    monkeypatch.setattr(NativeCalls, "are_learnt", False)
+    for record in all_records():
+        if record.direct_calls is not None:
+            record.direct_calls.forget()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -32,13 +33,21 @@ class Derivatives:
     def __init__(self, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
         self.plan = plan
         self.vjp = Vjp(plan, is_checked=is_checked, is_strict=is_strict)
-        self.tangents = Jvp(plan)
-        self.memory = TangentMemory(plan.declaration)
         self.drop_in = None if plan.drop_in is None else DropIn(plan, plan.drop_in)
         schema = plan.declaration.schema
         tensors = {value.name for value in schema.values if value.holds_tensors}
         self.saved_tensors = [name for name in plan.saved if name in tensors]
         self.saved_values = [name for name in plan.saved if name not in tensors]
+
+    @cached_property
+    def tangents(self) -> Jvp:
+        """Return what computes tangents."""
+        return Jvp(self.plan)
+
+    @cached_property
+    def memory(self) -> TangentMemory:
+        """Return what keeps tangents apart from each other in memory."""
+        return TangentMemory(self.plan.declaration)
 
     def keep_for_jvp(self, ctx: Any, values: ByName, results: ByName) -> None:
         """Keep what forward mode reads right after forward; the jvp takes it off ctx again."""

@@ -21,6 +21,7 @@ class NodeWriter:
 
     Attributes:
         has_native: native code can record a call.
+        has_native_quick: native nodes need a quick backward of their own.
         sole_rule: the rule that native nodes call by themselves, or None.
     """
 
@@ -33,15 +34,19 @@ class NodeWriter:
         self.is_checked = is_checked
         self.keeps_metadata = self._keeps_metadata()
         self.reading = ReadingWriter(function, is_checked=is_checked, keeps_metadata=self.keeps_metadata)
+        self.quick = QuickWriter(function, self.reading)
         self.has_native = function.is_differentiable and self._has_native()
-        self.sole_rule = None if is_wrapped else QuickWriter(function, self.reading).sole_rule
+        self.sole_rule = None if is_wrapped else self.quick.sole_rule
+        is_run_natively = self.sole_rule is not None and len(self.quick.incoming) == 1
+        is_by_name = self.plan.drop_in is None and not function.has_lists
+        self.has_native_quick = self.has_native and is_by_name and not is_run_natively
 
     def write(self) -> None:
         """Write `$quick`, and `$make_node`, which makes the forward for a kernel."""
         has_quick = self._write_quick()
         if has_quick:
             self.source.lines("", "")
-        if self.has_native and self.plan.drop_in is None and not self.function.has_lists:
+        if self.has_native_quick:
             self._write_native_quick()
         if self.schema.mutated_arguments:
             return
@@ -61,10 +66,8 @@ class NodeWriter:
     def _write_native_quick(self) -> None:
         """Write the quick backward of native nodes; they run a rule that takes one gradient by themselves."""
         reading = ReadingWriter(self.function, is_checked=False, keeps_metadata=False, ctx="$running")
-        writer = QuickWriter(self.function, reading, is_native=True)
-        if self.sole_rule is None or len(writer.incoming) > 1:
-            writer.write()
-            self.source.lines("", "")
+        QuickWriter(self.function, reading, is_native=True).write()
+        self.source.lines("", "")
 
     def _has_native(self) -> bool:
         """Return True if a native node can record a call: of plain tensors and plain rules."""
@@ -76,7 +79,7 @@ class NodeWriter:
             return False
         if plan.drop_in is not None:
             return self._uses_own_context()
-        return not any(plan.saved_for_hidden.values()) and QuickWriter(self.function, self.reading).is_possible
+        return not any(plan.saved_for_hidden.values()) and self.quick.is_possible
 
     def _write_quick(self) -> bool:
         """Write a quick backward; returns False if the op can have none."""
@@ -87,10 +90,9 @@ class NodeWriter:
             return has_one
         if self.is_strict:
             return False
-        writer = QuickWriter(self.function, self.reading)
-        if writer.is_possible:
-            writer.write()
-        return writer.is_possible
+        if self.quick.is_possible:
+            self.quick.write()
+        return self.quick.is_possible
 
     def _write_forward(self, *, keeps_facts: bool) -> None:
         source, results = self.source, self.function.results

@@ -9,8 +9,9 @@ from typing import Any
 from torch.autograd.function import Function
 
 from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private.nodes import SAVED, class_of_function_nodes, class_of_nodes, set_members_of_nodes
+from custom_autograd.torch_private.nodes import SAVED, class_of_function_nodes, set_members_of_nodes
 from custom_autograd.values.lists import restore
 
 FACTS = "custom_autograd_node_facts"
@@ -45,13 +46,12 @@ class NodeFacts:
     @property
     def name(self) -> str:
         """Return the name of the nodes."""
-        return f"{self.record.declaration.name}Backward"
+        return name_of_nodes(self.record.declaration)
 
     @property
     def label(self) -> str:
         """Return what the text of a node says of its op."""
-        location = self.record.declaration.location
-        return f", declared at {location}" if location else ""
+        return label_of_nodes(self.record.declaration)
 
     def by_name(self, node: Any, tensors: Sequence[Any]) -> dict[str, Any]:  # Any: nodes have no type; tensors or None
         """Return what a node saved by name, a list for a list of tensors.
@@ -70,10 +70,14 @@ def facts_of(node: object) -> NodeFacts | None:
     return found
 
 
-def label_of_nodes(function: type[Function]) -> str:
-    """Return what the text of the nodes of a generated Function says of its op."""
-    facts: NodeFacts = getattr(class_of_nodes(function), FACTS)
-    return facts.label
+def name_of_nodes(declaration: Declaration) -> str:
+    """Return the name of the nodes of an op."""
+    return f"{declaration.name}Backward"
+
+
+def label_of_nodes(declaration: Declaration) -> str:
+    """Return what the text of a node says of its op."""
+    return f", declared at {declaration.location}" if declaration.location else ""
 
 
 def describe_nodes(record: OpRecord, writer: FunctionWriter, function: type[Function]) -> dict[str, Any]:

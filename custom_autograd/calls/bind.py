@@ -22,6 +22,8 @@ class Binder:
         self.schema = schema
         self._converted = [argument for argument in schema.arguments if argument.from_dispatcher is not None]
         self._is_variadic = any(argument.is_variadic for argument in schema.arguments)
+        is_plain = not self._is_variadic and not any(map(has_list_by_default, schema.arguments))
+        self._by_position = schema.argument_names if is_plain else ()
 
     @functools.cached_property
     def _bind(self) -> Callable[..., dict[str, Any]]:
@@ -29,9 +31,14 @@ class Binder:
         return self._generate(for_dispatcher=True)
 
     @functools.cached_property
-    def given(self) -> Callable[..., dict[str, Any]]:
-        """Return the arguments of a kernel's call by name: as the dispatcher's, but for those behind a star."""
+    def _bind_given(self) -> Callable[..., dict[str, Any]]:
         return self._generate(for_dispatcher=False) if self._is_variadic else self._bind
+
+    def given(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
+        """Return the arguments of a kernel's call by name: as the dispatcher's, but for those behind a star."""
+        if not kwargs and len(args) == len(self._by_position):  # nothing need be generated for this
+            return dict(zip(self._by_position, args, strict=True))
+        return self._bind_given(*args, **kwargs)
 
     def _generate(self, *, for_dispatcher: bool) -> Callable[..., dict[str, Any]]:
         source = Source(self.schema.argument_names)

@@ -16,9 +16,15 @@ import dis
 from collections.abc import Callable
 from types import FunctionType
 
-OPERATORS = ("+", "-", "*", "@")
-OLD_OPERATORS = ("BINARY_ADD", "BINARY_SUBTRACT", "BINARY_MULTIPLY", "BINARY_MATRIX_MULTIPLY")  # of Python 3.10
-PLUMBING = ("BUILD_LIST", "BUILD_TUPLE", "CACHE", "LOAD_SMALL_INT", "NOP", "RESUME", "RETURN_VALUE", "UNARY_NEGATIVE")
+PLUMBING = ("BUILD_LIST", "BUILD_TUPLE", "CACHE", "LOAD_CONST", "LOAD_SMALL_INT", "NOP", "RESUME", "RETURN_CONST")
+OPERATORS = (
+    "RETURN_VALUE",
+    "UNARY_NEGATIVE",
+    "BINARY_ADD",
+    "BINARY_SUBTRACT",
+    "BINARY_MULTIPLY",
+    "BINARY_MATRIX_MULTIPLY",
+)
 CONSTANTS = (bool, complex, float, int, str, type(None))
 
 
@@ -30,13 +36,26 @@ def is_blind_to_grad_mode(function: Callable[..., object]) -> bool:
     """
     if type(function) is not FunctionType or function.__defaults__ or function.__kwdefaults__:
         return False
-    return all(map(_is_harmless, dis.get_instructions(function.__code__)))
+    code = function.__code__
+    if code.co_names or not all(type(constant) in CONSTANTS for constant in code.co_consts):
+        return False
+    return all(map(_is_harmless, code.co_code[::2], code.co_code[1::2]))
 
 
-def _is_harmless(instruction: dis.Instruction) -> bool:
-    kind = instruction.opname
-    if kind in ("LOAD_CONST", "RETURN_CONST"):
-        return type(instruction.argval) in CONSTANTS
-    if kind == "BINARY_OP":
-        return instruction.argrepr in OPERATORS
-    return kind in PLUMBING or kind in OLD_OPERATORS or kind.startswith(("LOAD_FAST", "STORE_FAST"))
+def _is_harmless(operation: int, argument: int) -> bool:
+    return operation in HARMLESS or (operation == BINARY_OP and argument in ARITHMETIC)
+
+
+def _arithmetic() -> frozenset[int]:
+    """Return by which arguments of BINARY_OP this Python adds, subtracts and multiplies."""
+    code = compile("x + y, x - y, x * y, x @ y", "", "eval")
+    return frozenset(one.arg for one in dis.get_instructions(code) if one.opcode == BINARY_OP and one.arg is not None)
+
+
+HARMLESS = frozenset(
+    number
+    for name, number in dis.opmap.items()
+    if name in PLUMBING or name in OPERATORS or name.startswith(("LOAD_FAST", "STORE_FAST"))
+)
+BINARY_OP = dis.opmap.get("BINARY_OP")  # Python 3.10 has an operation for each operator
+ARITHMETIC = _arithmetic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 TENSOR_TYPES = frozenset({"Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Tensor[]?"})
@@ -107,7 +108,7 @@ class Output:
         return self.type.endswith("?")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what follows from the fields is computed once
 class Schema:
     """Arguments and outputs of an op.
 
@@ -128,67 +129,67 @@ class Schema:
     def __str__(self) -> str:
         return self.text
 
-    @property
+    @cached_property
     def argument_names(self) -> tuple[str, ...]:
         """Return the names of all arguments, in order."""
         return tuple(argument.name for argument in self.arguments)
 
-    @property
+    @cached_property
     def output_names(self) -> tuple[str, ...]:
         """Return the names of all outputs, in order."""
         return tuple(output.name for output in self.outputs)
 
-    @property
+    @cached_property
     def visible_outputs(self) -> tuple[Output, ...]:
         """Return the outputs that a call returns."""
         return tuple(output for output in self.outputs if not output.is_hidden)
 
-    @property
+    @cached_property
     def hidden_outputs(self) -> tuple[Output, ...]:
         """Return the outputs that only kernels and rules see."""
         return tuple(output for output in self.outputs if output.is_hidden)
 
-    @property
+    @cached_property
     def tensor_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that are tensors or lists of tensors."""
         return tuple(argument for argument in self.arguments if argument.holds_tensors)
 
-    @property
+    @cached_property
     def differentiable_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that may carry a gradient: what a backward answers for."""
         return tuple(argument for argument in self.arguments if argument.is_differentiable)
 
-    @property
+    @cached_property
     def mutated_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that kernels write to."""
         return tuple(argument for argument in self.arguments if argument.is_mutated)
 
-    @property
+    @cached_property
     def fresh_outputs(self) -> tuple[Output, ...]:
         """Return the outputs that are not a mutated argument handed back."""
         return tuple(output for output in self.outputs if output.alias_of is None or output.is_view)
 
-    @property
+    @cached_property
     def is_view(self) -> bool:
         """Return True if an output shares memory with an input that is not written to."""
         return any(output.is_view for output in self.outputs)
 
-    @property
+    @cached_property
     def may_return_inputs(self) -> bool:
         """Return True if kernels may return an input as it is."""
         return any(output.may_be is not None for output in self.outputs)
 
-    @property
+    @cached_property
     def device_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that are devices or lists of devices: they choose the kernel if there are no tensors."""
         return tuple(argument for argument in self.arguments if argument.type.startswith("Device"))
 
-    @property
+    @cached_property
     def has_generator(self) -> bool:
         """Return True if a call may draw from a generator that it is given: running it again draws something else."""
         return any(argument.type.startswith("Generator") for argument in self.arguments)
 
-    @property
+    @cached_property
     def values(self) -> tuple[Argument | Output, ...]:
         """Return all arguments, then all outputs."""
         return (*self.arguments, *self.outputs)

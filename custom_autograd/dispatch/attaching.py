@@ -13,8 +13,8 @@ import torch
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch import composition
-from custom_autograd.dispatch.call import make_call, make_traced
 from custom_autograd.dispatch.direct_calls import DirectCallTable
+from custom_autograd.dispatch.dispatched_calls import DispatchedCalls
 from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import opened
@@ -28,9 +28,8 @@ def attach(record: OpRecord) -> None:
     """Register the op's kernels and its autograd with the dispatcher, and make what a call runs."""
     if record.direct_calls is None:
         record.direct_calls = DirectCallTable(record)
-    if record.call is None or record.is_traced:  # a new function makes compiled callers trace the new rules
-        record.call = make_call(record)
-        record.traced = make_traced(record, record.call)
+    if record.dispatched is None or record.is_traced:  # a new function makes compiled callers trace the new rules
+        record.dispatched = DispatchedCalls(record)
     implement(record, "CompositeExplicitAutograd", _backend(record, None))
     for device_type in record.kernels:
         if device_type is not None:

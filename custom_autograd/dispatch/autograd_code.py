@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from custom_autograd.autograd.function import FunctionWriter
 from custom_autograd.calls.parameters import own_names, values_of
 from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.dispatch import direct_source as direct
 from custom_autograd.dispatch.autograd_key import AutogradWriter
 from custom_autograd.dispatch.below import below, leave_keys
-from custom_autograd.dispatch.recording_code import RecordingCode
 from custom_autograd.dispatch.write_refusals import refuse_if_tracked, refuse_leaves
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
@@ -30,12 +30,12 @@ class AutogradCode:
         call: (keyset, *args, **kwargs) -> what the schema says (Any).
     """
 
-    def __init__(self, record: OpRecord, recording: RecordingCode) -> None:
+    def __init__(self, record: OpRecord, writer: FunctionWriter, apply: Callable[..., Any]) -> None:
         declaration = record.declaration
         source = Source(own_names(declaration.schema, declaration.name.name))
-        AutogradWriter(source, recording.writer).write()
+        AutogradWriter(source, writer).write()
         self.source = source.text
-        helpers = {**direct.helpers(), **_helpers(record), **values_of(declaration), "apply": recording.apply}
+        helpers = {**direct.helpers(), **_helpers(record), **values_of(declaration), "apply": apply}
         namespace = compile_source(self.source, f"{record.name} autograd", source.namespace(helpers))
         self.call: Callable[..., Any] = namespace[source.own("autograd")]
 

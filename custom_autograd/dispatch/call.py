@@ -171,7 +171,7 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
                 if any(argument.to_dispatcher is not None for argument in schema.arguments):  # converted once only
                     numbers.write_refusals(source, schema)
                     direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})", is_read=False)
-        source.line(f"return $entry.call({pass_on(schema, to_user=True)})")
+        source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
 
 
 def write_call(source: Source, schema: Schema, name: str) -> None:

@@ -21,14 +21,14 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
 from custom_autograd.dispatch.direct_source import NO_DIRECT_CALL, DirectCall
-from custom_autograd.dispatch.generated import generated_code_of
+from custom_autograd.dispatch.generated import GeneratedOp, generated_code_of
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
@@ -44,6 +44,10 @@ WIDEST = 64  # patterns of one op: which optionals are there, how long its lists
 
 _closed = int(versions.warn_if_untested())
 _lock = threading.RLock()  # a finalizer may call an op while it is held
+
+
+Recorder: TypeAlias = Callable[[GeneratedOp, Callable[..., Any]], Callable[..., Any]]
+"""Makes, of a kernel, what runs it and records a node: a method of GeneratedOp (Any: as the schema says)."""
 
 
 class NativeCalls(Protocol):
@@ -97,22 +101,37 @@ class DirectCallTable:
             fixed: the other tensors.
         """
         given = (*tensors, *fixed)
-        if _closed or validation.is_overridden() or not _can_be_guarded(given):
+        if not self._may_be_direct(given):
             return NO_DIRECT_CALL
-        for capability in self._deciding:
-            if not capability.is_direct(self._record, given):
-                return NO_DIRECT_CALL
         given, pattern = _each_once(given, pattern)
         epoch, known = changes.count, self._known.get(pattern, ())
         for direct_call in known:
             if direct_call[0](*given):
                 self._remember(pattern, direct_call, known, epoch)
                 return direct_call
-        if any(tensor.requires_grad for tensor in fixed):
-            return NO_DIRECT_CALL
-        found = self._prove(given)
+        return self._find_new(pattern, given, fixed, GeneratedOp.record_now) or NO_DIRECT_CALL
+
+    def prove(self, pattern: Hashable, tensors: Sequence[Tensor], fixed: Sequence[Tensor]) -> DirectCall | None:
+        """Return a new direct call on trial for native code, or None; arguments as in `find`.
+
+        Native code records nodes by itself, so what does that in Python is made only if it is called.
+        """
+        given, pattern = _each_once((*tensors, *fixed), pattern)
+        return self._find_new(pattern, given, fixed, GeneratedOp.record_later) if self._may_be_direct(given) else None
+
+    def _may_be_direct(self, given: Sequence[Tensor]) -> bool:
+        if _closed or validation.is_overridden() or not _can_be_guarded(given):
+            return False
+        return all(capability.is_direct(self._record, given) for capability in self._deciding)
+
+    def _find_new(
+        self, pattern: Hashable, given: Sequence[Tensor], fixed: Sequence[Tensor], recorder: Recorder
+    ) -> DirectCall | None:
+        """Return a new direct call, which is remembered once its first call has passed every check."""
+        epoch, known = changes.count, self._known.get(pattern, ())
+        found = None if any(tensor.requires_grad for tensor in fixed) else self._prove(given, recorder)
         if found is None or not found[0](*given):
-            return NO_DIRECT_CALL
+            return None
 
         def remember() -> None:
             self._remember(pattern, found, (*known[1 - LONGEST :], found), epoch)
@@ -166,13 +185,13 @@ class DirectCallTable:
             return result
 
         def record_once(*args: Any) -> Any:
-            result = generated.recording.recorder(watched)(*args)
+            result = generated.record_now(watched)(*args)
             remember()
             return result
 
         return check, run, None if recorder is None else record_once, is_checked, False
 
-    def _prove(self, tensors: Sequence[Tensor]) -> DirectCall | None:
+    def _prove(self, tensors: Sequence[Tensor], recorder: Recorder) -> DirectCall | None:
         device = tensors[0].device
         backend = guards.backend_of(tensors[0])
         allowed = _allowed(backend)
@@ -181,7 +200,7 @@ class DirectCallTable:
             keys = guards.keys_in_effect(tensor)
             if tensor.device != device or not keys <= allowed or foreign & (keys | _ALIASES):
                 return None
-        return self._direct_call(tensors, f"Autograd{backend}")
+        return self._direct_call(tensors, f"Autograd{backend}", recorder)
 
     def _find_foreign(self) -> frozenset[str]:
         """Return the dispatch keys at which a kernel of other code is registered now."""
@@ -197,7 +216,7 @@ class DirectCallTable:
         checked = find_size_check(function)
         return not is_converted and not is_tracked and is_blind_to_grad_mode(checked.function if checked else function)
 
-    def _direct_call(self, tensors: Sequence[Tensor], autograd_key: str) -> DirectCall | None:
+    def _direct_call(self, tensors: Sequence[Tensor], autograd_key: str, recorder: Recorder) -> DirectCall | None:
         record, device_type = self._record, tensors[0].device.type
         if device_type not in record.kernels and None not in record.kernels:
             return None
@@ -205,11 +224,11 @@ class DirectCallTable:
         function = generated.choose(device_type)
         keys = [guards.keys_in_effect(tensor) for tensor in tensors]
         is_recorded = any(tensor.requires_grad for tensor in tensors) and any(autograd_key in its for its in keys)
-        if is_recorded and generated.recording.recorder.keeps_dispatcher:
+        if is_recorded and generated.recording_facts.keeps_dispatcher:
             return None
         if generated.is_writing and (is_recorded or not all("ADInplaceOrView" in its for its in keys)):
             return None
-        apply = generated.recording.recorder(function) if is_recorded and generated.is_recording else None
+        apply = recorder(generated, function) if is_recorded and generated.plan.is_differentiable else None
         is_blind = not generated.is_writing and self._is_blind(function, tensors)
         return guards.guard_of(tensors), function, apply, generated.is_checked, is_blind
 

@@ -14,6 +14,7 @@ from custom_autograd.dispatch.autograd_code import AutogradCode
 from custom_autograd.dispatch.call import call_source
 from custom_autograd.dispatch.kernel_code import KernelCode
 from custom_autograd.dispatch.recording_code import RecordingCode
+from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.lookup import described_op
@@ -27,19 +28,15 @@ class GeneratedOp:
     a call needs them: that takes longer than the declaration of the op.
 
     Attributes:
-        plan: what it follows.
         watch: makes a kernel one whose every call is checked in full.
         is_checked: the results of kernels and rules are looked at.
-        is_recording: calls may record a node.
         is_writing: kernels write to inputs.
     """
 
     def __init__(self, record: OpRecord, level: str) -> None:
         self._record = record
-        self.plan: Plan = make_plan(record)
         self.is_checked = level != "off"
         self.is_writing = bool(record.declaration.schema.mutated_arguments)
-        self.is_recording = self.plan.is_differentiable and not self.is_writing
         self.watch = Watcher(record, compares_contents=level == "full")
         self._is_watched = level == "full"
         self._around_kernel = AroundKernels(record)
@@ -62,9 +59,34 @@ class GeneratedOp:
         return self._around_kernel(watched) if self.is_checked else watched
 
     @Once
+    def plan(self) -> Plan:
+        """Where each derivative comes from, which the code follows."""
+        return make_plan(self._record)
+
+    @Once
+    def recording_facts(self) -> RecordingFacts:
+        """How calls are recorded as nodes: enough for native nodes."""
+        return RecordingFacts(self._record, self.plan, is_checked=self.is_checked, is_strict=self._is_watched)
+
+    @Once
     def recording(self) -> RecordingCode:
         """What records calls as nodes: the autograd.Function, and the node of calls that need no dispatcher."""
-        return RecordingCode(self._record, self.plan, is_checked=self.is_checked, is_strict=self._is_watched)
+        return RecordingCode(self._record, self.recording_facts)
+
+    def record_now(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs a kernel and records a node, for one kind of call that needs no dispatcher."""
+        return self.recording.recorder(function)
+
+    def record_later(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the same, generated when it is first called."""
+        made: list[Callable[..., Any]] = []
+
+        def record(*args: Any) -> Any:
+            if not made:
+                made.append(self.record_now(function))
+            return made[0](*args)
+
+        return record
 
     @Once
     def _kernel(self) -> KernelCode:
@@ -72,7 +94,7 @@ class GeneratedOp:
 
     @Once
     def _autograd(self) -> AutogradCode:
-        return AutogradCode(self._record, self.recording)
+        return AutogradCode(self._record, self.recording_facts.writer, self.recording.apply)
 
     @Once
     def kernel(self) -> Callable[..., Any]:

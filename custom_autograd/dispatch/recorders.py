@@ -14,17 +14,8 @@ Kernel = Callable[..., Any]
 """A kernel, or what records its calls (Any: takes and returns what the schema says)."""
 
 
-# NOTE [one kind of nodes]
-# A call that goes through the dispatcher, as the first one may, records a node of the Function. Later ones record one
-# of `_nodes`, or a native one. Compiled autograd compiles a graph again for nodes of another class. So the kind that it
-# meets first is recorded from then on.
 class Recorders:
-    """Makes the recorders of one op.
-
-    Attributes:
-        keeps_dispatcher: calls that record a node go through the dispatcher.
-        keeps_python: calls record no native nodes.
-    """
+    """Makes the recorders of one op."""
 
     def __init__(
         self,
@@ -34,11 +25,11 @@ class Recorders:
         make_node: Callable[[Kernel], Kernel] | None,
         spread: Callable[[Kernel], Kernel] | None,
         around: Callable[[Kernel], Kernel],
+        keep_python: Callable[[], None],
     ) -> None:
-        self.keeps_dispatcher = self.keeps_python = False
         self._function, self._quick, self._members = function, quick, members
         self._make_node, self._spread, self._around = make_node, spread, around
-        functions.call_when_compiled(function, self._keep_dispatcher)
+        self._keep_python = keep_python
 
     def __call__(self, function: Kernel) -> Kernel:
         """Return what runs a kernel and records a node, for one kind of call. It takes the schema's arguments."""
@@ -50,9 +41,3 @@ class Recorders:
     def _nodes(self) -> type[Any]:  # Any: torch gives nodes no type
         """Return the class of the nodes of all calls."""
         return functions.make_nodes(self._function, self._quick, self._members, when_compiled=self._keep_python)
-
-    def _keep_dispatcher(self) -> None:
-        self.keeps_dispatcher = True
-
-    def _keep_python(self) -> None:
-        self.keeps_python = True

@@ -10,17 +10,16 @@ from torch.autograd.function import Function
 
 from custom_autograd.autograd import gradients
 from custom_autograd.autograd.derivatives import Derivatives, output_metadata
-from custom_autograd.autograd.function import FunctionWriter
 from custom_autograd.autograd.named_saving import NamedSaving, note_saved
-from custom_autograd.autograd.node import NodeWriter
 from custom_autograd.autograd.node_facts import describe_nodes
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.autograd.vjp import Step
-from custom_autograd.calls.parameters import own_names, values_of
-from custom_autograd.calls.source import Source, compile_source
+from custom_autograd.calls.parameters import values_of
+from custom_autograd.calls.source import compile_source
 from custom_autograd.dispatch import direct_source as direct
 from custom_autograd.dispatch.below import below, continue_below
 from custom_autograd.dispatch.recorders import Recorders
+from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.registration.one_tuple import enclosed, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import edges, functions, transforms
@@ -35,60 +34,45 @@ class RecordingCode:
 
     Attributes:
         source: the text.
-        plan: what it follows.
-        is_checked: the results of kernels and rules are looked at.
         function: the autograd.Function.
         apply: runs its forward and records its node.
         quick: the quick backward of nodes of Python; None if there is none.
         native_quick: the quick backward of native nodes, which takes what a ctx would hold; None if they need none.
-        has_native_node: native code can record its calls.
-        has_wrapped_backward: a capability has put something around it.
-        sole_rule: the rule that native nodes call by themselves, or None.
-        writer: of the Function, with what its nodes save.
-        derivatives: what the Function calls.
         recorder: makes, of a kernel, what runs it and records a node, for one kind of call that needs no dispatcher.
     """
 
-    def __init__(self, record: OpRecord, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
-        declaration = record.declaration
-        self.plan, self.is_checked = plan, is_checked
-        source = Source(own_names(declaration.schema, declaration.name.name))
-        self.has_wrapped_backward = _around_backward(record, _no_backward) is not _no_backward
-        is_wrapped = self.has_wrapped_backward
-        self.writer, node = _write(source, plan, is_checked=is_checked, is_strict=is_strict, is_wrapped=is_wrapped)
+    def __init__(self, record: OpRecord, facts: RecordingFacts) -> None:
+        declaration, plan, source = record.declaration, facts.plan, facts.writer.source
+        _write(facts)
         self.source = source.text
-        self.derivatives = Derivatives(plan, is_checked=is_checked, is_strict=is_strict)
-        values = {**_helpers(record, self.derivatives), **values_of(declaration)}
+        values = {**_helpers(record, facts.derivatives), **values_of(declaration)}
         namespace = compile_source(self.source, record.name, source.namespace(values))
         self.function: type[Function] = namespace[declaration.name.name]
-        members = describe_nodes(record, self.writer, self.function)
+        members = describe_nodes(record, facts.writer, self.function)
         saving = NamedSaving(declaration, plan.saving)
         self.apply = saving.around(functions.direct_apply(self.function))
         quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
         native_quick: Callable[..., Any] | None = namespace.get(source.own("native_quick"))
-        self.native_quick = None if native_quick is None else _around_backward(record, native_quick)
-        self.has_native_node, self.sole_rule = node.has_native, node.sole_rule
+        self.native_quick = None if native_quick is None else facts.around_backward(native_quick)
         if plan.is_differentiable:
-            self.function.backward = staticmethod(_around_backward(record, self.function.backward))
+            self.function.backward = staticmethod(facts.around_backward(self.function.backward))
             namespace[source.own("backward")] = self.function.backward
-        self.quick = None if quick is None else _around_backward(record, quick)
+        self.quick = None if quick is None else facts.around_backward(quick)
         if self.quick is not None and (declaration.schema.mutated_arguments or plan.clears_saved):
             edges.run_in_backward(self.function, self.quick)
         make_node, spread = (namespace.get(source.own(name)) for name in ("make_node", "spread"))
-        self.recorder = Recorders(self.function, self.quick, members, make_node, spread, saving.around)
+        functions.call_when_compiled(self.function, facts.keep_dispatcher)
+        self.recorder = Recorders(
+            self.function, self.quick, members, make_node, spread, saving.around, facts.keep_python
+        )
         _name(self.function, record)
 
 
-def _write(
-    source: Source, plan: Plan, *, is_checked: bool, is_strict: bool, is_wrapped: bool
-) -> tuple[FunctionWriter, NodeWriter]:
-    writer = FunctionWriter(source, plan)
-    writer.write()
-    node = NodeWriter(writer, is_checked=is_checked, is_strict=is_strict, is_wrapped=is_wrapped)
-    if plan.is_differentiable:
-        source.lines("", "")
-        node.write()
-    return writer, node
+def _write(facts: RecordingFacts) -> None:
+    facts.writer.write()
+    if facts.plan.is_differentiable:
+        facts.writer.source.lines("", "")
+        facts.node.write()
 
 
 def _name(function: type[Function], record: OpRecord) -> None:
@@ -99,16 +83,6 @@ def _name(function: type[Function], record: OpRecord) -> None:
     function.__new__ = _refuse_instance  # type: ignore[method-assign,assignment]  # it makes none
     if record.declaration.schema.is_one_tuple:
         function.apply = staticmethod(enclosed(record.declaration.schema, function.apply))  # type: ignore[method-assign]  # as generated
-
-
-def _no_backward(*_: object) -> None:
-    """Return nothing, in place of a backward, to see whether a capability wraps it."""
-
-
-def _around_backward(record: OpRecord, backward: Callable[..., Any]) -> Callable[..., Any]:
-    for capability in record.capabilities:
-        backward = capability.around_backward(record, backward)
-    return backward
 
 
 def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:

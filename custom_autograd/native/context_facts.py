@@ -12,7 +12,7 @@ from torch import Tensor
 
 from custom_autograd.autograd.context import SIMPLE, Context, SavedValues, check_saved, pack
 from custom_autograd.autograd.drop_in import SAVED_VALUES
-from custom_autograd.dispatch.recording_code import RecordingCode
+from custom_autograd.dispatch.recording_facts import RecordingFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class DropInFacts:
     note: Any
 
 
-def drop_in_facts_of(recording: RecordingCode, forget: Callable[[], None]) -> DropInFacts | None:
+def drop_in_facts_of(recording: RecordingFacts, forget: Callable[[], None]) -> DropInFacts | None:
     """Return facts for native code about rules that see a ctx, or None if the op has none.
 
     Args:
-        recording: the generated code of the op.
+        recording: facts about the nodes of the op.
         forget: forgets all native calls of the op.
     """
     drop_in = recording.derivatives.drop_in
@@ -68,7 +68,7 @@ def drop_in_facts_of(recording: RecordingCode, forget: Callable[[], None]) -> Dr
 # the node: the graph would never be freed. So the calls of an op whose setup_context keeps such objects, or tensors as
 # attributes, record nodes of Python from then on.
 def _pack(
-    recording: RecordingCode,
+    recording: RecordingFacts,
     forget: Callable[[], None],
     attributes: Mapping[str, Any],
     saved: tuple[Tensor | None, ...],

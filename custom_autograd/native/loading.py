@@ -25,22 +25,39 @@ def _attach_all(native: ModuleType) -> None:
         _attach(record, native)
 
 
-def _attach(record: OpRecord, native: ModuleType) -> None:
-    from custom_autograd.native.native_calls import NativeCalls, is_possible  # where native calls run
+def start(record: OpRecord) -> bool:
+    """Give an op native calls before its first call, if the library is loaded.
 
+    Returns:
+        False if it cannot have them, or has them already.
+    """
+    table = record.direct_calls
+    if library.module is None or not isinstance(table, DirectCallTable) or table.native is not None:
+        return False
+    return _make_native(record, table, library.module)
+
+
+def _attach(record: OpRecord, native: ModuleType) -> None:
     table = record.direct_calls
     if not isinstance(table, DirectCallTable) or not table.first:
         return
     if table.native is not None:
         table.native.expect()
-        return
-    if not is_possible(record):
-        return
+    else:
+        _make_native(record, table, native)
+
+
+def _make_native(record: OpRecord, table: DirectCallTable, native: ModuleType) -> bool:
+    from custom_autograd.native.native_calls import NativeCalls, is_possible  # where native calls run
+
+    if not NativeCalls.are_learnt or not is_possible(record):
+        return False
     with record.lock:
         if table.native is None:
             calls = NativeCalls(record, native)
             table.native = calls
             calls.take_over()
+    return True
 
 
 def watch() -> None:

@@ -19,7 +19,7 @@ from custom_autograd.core.schema import Argument
 from custom_autograd.dispatch.direct_calls import DirectCallTable
 from custom_autograd.dispatch.direct_source import DirectCall
 from custom_autograd.dispatch.generated import generated_code_of
-from custom_autograd.dispatch.recording_code import RecordingCode
+from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.native.recipes import RecipeFacts, facts_of
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
@@ -56,8 +56,7 @@ class NativeCalls:
         schema = record.declaration.schema
         self._record = record
         self._native = native
-        self._has_handle = False
-        self._facts: tuple[RecordingCode, RecipeFacts] | None = None
+        self._facts: tuple[RecordingFacts, RecipeFacts] | None = None
         self._reader = ResultReader(record.declaration, record.kernels.describe)
         rows = tuple(map(_row, schema.arguments))
         visible = sum(1 << index for index, output in enumerate(schema.outputs) if not output.is_hidden)
@@ -83,11 +82,9 @@ class NativeCalls:
         self.call.expect()
 
     def take_over(self) -> None:
-        """Take over the calls of the op's handle, once its class has its `__call__`."""
-        handle = self._record.handle
-        if not self._has_handle and "__call__" in vars(type(handle)):
-            self._has_handle = True
-            self._native.take_over(handle, self.call)
+        """Take over the calls of the op's handle: again after its class was given another `__call__`."""
+        if self._record.handle is not None:
+            self._native.take_over(self._record.handle, self.call)
 
     def _release_if_moved(self) -> None:
         """Restore the function of the overload if the op has moved to another one."""
@@ -97,7 +94,7 @@ class NativeCalls:
                 set_function(self._overload, original)
 
     def learn(self, call: Any, values: tuple[Any, ...]) -> None:
-        """Pass the kind of a call to native code if it has been proven.
+        """Pass the kind of a call to native code if it is proven, or can be: then for this call only, on trial.
 
         Args:
             call: the native object.
@@ -108,8 +105,9 @@ class NativeCalls:
             return
         record, table, epoch = self._record, self._record.direct_calls, changes.count
         assert isinstance(table, DirectCallTable)
-        pattern, tensors = _pattern(record, values)
-        found = table.find_known(pattern, tensors)
+        pattern, tensors, fixed = _pattern(record, values)
+        known = table.find_known(pattern, [*tensors, *fixed])
+        found = table.prove(pattern, tensors, fixed) if known is None else known
         if found is None:
             return
         _, function, recorder, is_checked, is_blind = found
@@ -117,7 +115,7 @@ class NativeCalls:
         kernel, sizes = self._sizes_for(function, values)
         with changes.lock:
             if epoch == changes.count:
-                call.add(values, kernel, recorder, is_checked, is_blind, facts, function, sizes)
+                call.add(values, kernel, recorder, is_checked, is_blind, facts, function, sizes, known is None)
 
     def _sizes_for(self, function: Any, values: tuple[Any, ...]) -> tuple[Any, tuple[tuple[int, ...], ...]]:
         """Return a kernel, and the sizes that native code compares before it calls it; `function` runs if they differ.
@@ -155,18 +153,19 @@ class NativeCalls:
 
     def run_dispatched(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call through the dispatcher, where observers see it; arguments are those of the op."""
-        call = self._record.call
-        assert call is not None  # the op is attached
-        return call(*args, **kwargs)
+        dispatched = self._record.dispatched
+        assert dispatched is not None  # the op is attached
+        return dispatched.call(*args, **kwargs)
 
     def _facts_for(self, found: DirectCall) -> RecipeFacts | None:
         if found[2] is None:
             return None
-        recording = generated_code_of(self._record).recording
-        if not recording.has_native_node or not recording.is_checked or recording.recorder.keeps_python:
+        generated = generated_code_of(self._record)
+        recording = generated.recording_facts
+        if not recording.has_native_node or not recording.is_checked or recording.keeps_python:
             return None
         if self._facts is None or self._facts[0] is not recording:
-            self._facts = recording, facts_of(recording, self.forget)
+            self._facts = recording, facts_of(generated, self.forget)
         facts = self._facts[1]
         has_backward = facts.quick is not None or facts.rule is not None or facts.drop_in is not None
         return facts if has_backward else None
@@ -180,18 +179,20 @@ def _row(argument: Argument) -> tuple[str, str, bool, bool, type, tuple[Any, ...
     return keyword, rule, argument.is_optional, argument.is_keyword_only, cls, given
 
 
-def _pattern(record: OpRecord, values: tuple[Any, ...]) -> tuple[Any, list[torch.Tensor]]:
-    """Return the pattern and the tensors of a call, in the order of DirectCallTable.find."""
+def _pattern(record: OpRecord, values: tuple[Any, ...]) -> tuple[Any, list[torch.Tensor], list[torch.Tensor]]:
+    """Return the pattern, the differentiable tensors and the others of a call, as `DirectCallTable.find` takes them."""
     schema = record.declaration.schema
     by_name = dict(zip(schema.argument_names, values, strict=True))
     # As in direct_source.py: differentiable ones first, and among those what is always one tensor.
     arguments = sorted(schema.tensor_arguments, key=lambda a: (not a.is_differentiable, a.type != "Tensor"))
     tensors: list[torch.Tensor] = []
+    fixed: list[torch.Tensor] = []
     for argument in arguments:
         value = by_name[argument.name]
-        tensors += value if argument.is_tensor_list else [value] if value is not None else []
+        its = tensors if argument.is_differentiable else fixed
+        its += value if argument.is_tensor_list else [value] if value is not None else []
     marks = [_mark(a, by_name[a.name]) for a in arguments if a.type != "Tensor"]
-    return tuple(marks) if marks else None, tensors
+    return tuple(marks) if marks else None, tensors, fixed
 
 
 def _mark(argument: Argument, value: Any) -> Any:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from custom_autograd.autograd.node_facts import label_of_nodes
+from custom_autograd.autograd.node_facts import label_of_nodes, name_of_nodes
 from custom_autograd.autograd.vjp import Step
-from custom_autograd.dispatch.recording_code import RecordingCode
+from custom_autograd.dispatch.generated import GeneratedOp
+from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.native.context_facts import DropInFacts, drop_in_facts_of, set_attributes
 from custom_autograd.torch_private.compiled_backward import trace_backward
 from custom_autograd.torch_private.edges import needed_gradients
-from custom_autograd.torch_private.functions import name_of_nodes
 from custom_autograd.torch_private.native_context import NativeContext, running_context
 from custom_autograd.values.lists import NO_LIST, SINGLE, Layout, restore
 
@@ -94,13 +94,14 @@ class RuleFacts:
     note: Any
 
 
-def facts_of(recording: RecordingCode, forget: Callable[[], None]) -> RecipeFacts:
-    """Return facts for native code about the nodes that generated code records.
+def facts_of(generated: GeneratedOp, forget: Callable[[], None]) -> RecipeFacts:
+    """Return facts for native code about the nodes of an op.
 
     Args:
-        recording: the generated code of an op.
+        generated: the generated code of the op, of which most native nodes need none.
         forget: forgets all native calls of the op.
     """
+    recording = generated.recording_facts
     writer, schema = recording.writer, recording.plan.declaration.schema
     inputs, outputs = list(schema.argument_names), list(schema.output_names)
     saved = []
@@ -113,8 +114,8 @@ def facts_of(recording: RecordingCode, forget: Callable[[], None]) -> RecipeFact
         saved.append((is_output, index, users, name))
     return RecipeFacts(
         id=next(_ids),
-        name=name_of_nodes(recording.function),
-        label=label_of_nodes(recording.function),
+        name=name_of_nodes(recording.plan.declaration),
+        label=label_of_nodes(recording.plan.declaration),
         is_checked=recording.is_checked,
         list_inputs=tuple(int(argument.is_tensor_list) for argument in schema.arguments),
         differentiable_inputs=tuple(int(argument.is_differentiable) for argument in schema.arguments),
@@ -122,19 +123,24 @@ def facts_of(recording: RecordingCode, forget: Callable[[], None]) -> RecipeFact
         saved=tuple(saved),
         kept=tuple(inputs.index(name) for name in writer.saved_values),
         kept_names=tuple(writer.saved_values),
-        quick=recording.native_quick,
-        general=recording.function.backward,
+        quick=generated.recording.native_quick if recording.node.has_native_quick else None,
+        general=partial(_general, generated),
         fit=partial(_fit, recording),
-        context=partial(_context, recording, tuple(writer.saved_values)),
+        context=partial(_context, generated, tuple(writer.saved_values)),
         trace=trace_backward,
         rule=_sole_rule_of(recording),
         drop_in=drop_in_facts_of(recording, forget),
     )
 
 
-def _sole_rule_of(recording: RecordingCode) -> RuleFacts | None:
+def _general(generated: GeneratedOp, context: NativeContext, *gradients: Any) -> Any:  # Any: tensors, lists, None
+    """Run the backward of the Function."""
+    return generated.recording.function.backward(context, *gradients)
+
+
+def _sole_rule_of(recording: RecordingFacts) -> RuleFacts | None:
     """Return the one rule of an op, if native code can call it by itself."""
-    rule, writer = recording.sole_rule, recording.writer
+    rule, writer = recording.node.sole_rule, recording.writer
     if rule is None:
         return None
     step, schema = recording.derivatives.vjp.steps[0], recording.plan.declaration.schema
@@ -160,14 +166,14 @@ def _sole_rule_of(recording: RecordingCode) -> RuleFacts | None:
     )
 
 
-def _read(recording: RecordingCode, step: Step, result: Any) -> tuple[Any, ...]:
+def _read(recording: RecordingFacts, step: Step, result: Any) -> tuple[Any, ...]:
     """Return the gradients in a result that is neither a tuple nor a dict of them, or raise."""
     running = running_context()
     needs, known = _needs_of(recording, running), recording.derivatives.known_of(running)
     return tuple(step.reader.read(result, needs, known).values())
 
 
-def _fit(recording: RecordingCode, index: int, gradient: Any) -> Any:
+def _fit(recording: RecordingFacts, index: int, gradient: Any) -> Any:
     """Return a gradient that native code found not to fit its input, as the step of its rule makes it; or raise."""
     name = recording.plan.declaration.schema.argument_names[index]
     step = next(step for step in recording.derivatives.vjp.steps if name in step.reader.inputs)
@@ -176,7 +182,7 @@ def _fit(recording: RecordingCode, index: int, gradient: Any) -> Any:
     return step.noting(step.reader.one)(name, gradient, need, lambda: recording.derivatives.known_of(running)[name])
 
 
-def _needs_of(recording: RecordingCode, context: NativeContext) -> dict[str, Any]:
+def _needs_of(recording: RecordingFacts, context: NativeContext) -> dict[str, Any]:
     """Return, by differentiable input, whether its gradient is needed; a list of bools for a list."""
     needed: Sequence[Any] = needed_gradients(context)  # Any: bools, or lists of those
     if recording.writer.has_lists:
@@ -186,7 +192,7 @@ def _needs_of(recording: RecordingCode, context: NativeContext) -> dict[str, Any
 
 
 def _context(
-    recording: RecordingCode,
+    generated: GeneratedOp,
     names: Sequence[str],
     node: Any,
     saved: Any,
@@ -195,7 +201,8 @@ def _context(
     kept: Any,
     is_traced: bool,
 ) -> NativeContext:
-    context: Any = NativeContext(recording.function, node, saved, needs)
+    context: Any = NativeContext(generated.recording.function, node, saved, needs)
+    recording = generated.recording_facts
     if lengths is not None:
         schema, writer = recording.plan.declaration.schema, recording.writer
         are_lists = [argument.is_tensor_list for argument in schema.arguments]

@@ -28,7 +28,7 @@ def define(record: OpRecord, dispatcher_name: Name) -> None:
         )
         record.output = _overload(output)
     record.attached = set()
-    record.call = None
+    record.dispatched = None
     record.forget()
 
 

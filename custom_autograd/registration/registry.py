@@ -35,6 +35,17 @@ GeneratedCall: TypeAlias = Callable[..., Any]
 """A generated function that calls one op (Any: it takes and returns what the op's schema says)."""
 
 
+class DispatchedCalls(Protocol):
+    """The calls of one op by way of the dispatcher; see dispatch/dispatched_calls.py."""
+
+    in_graphs: GeneratedCall  # what `op(...)` runs while Dynamo traces it
+
+    @property
+    def call(self) -> GeneratedCall:
+        """Return the call of the flat op."""
+        raise NotImplementedError
+
+
 class DirectCalls(Protocol):
     """The calls of one op that are known to need no dispatcher; see dispatch/direct_calls.py."""
 
@@ -65,8 +76,7 @@ class OpRecord:
         overload: the dispatcher's op.
         output: the second op of the dispatcher, if the first returns a tuple of one; see one_tuple.py.
         library: the handle through which everything was registered with the dispatcher.
-        call: calls the op by way of the dispatcher, generated from the schema; None until it is defined.
-        traced: what `op(...)` runs while Dynamo traces it: `call`, behind what takes containers apart.
+        dispatched: its calls by way of the dispatcher; None until it is defined.
         handle: the op as its author holds it; what unpickling gives, and what torch.library registers with.
         uncalled: the handles whose classes have no generated `__call__` yet.
         call_behind: what the class's own `__call__` runs, where a compiler has seen that before the first eager call.
@@ -92,8 +102,7 @@ class OpRecord:
         self.overload: OpOverload | None = None
         self.output: OpOverload | None = None
         self.library: torch.library.Library | None = None
-        self.call: GeneratedCall | None = None
-        self.traced: GeneratedCall | None = None
+        self.dispatched: DispatchedCalls | None = None
         self.handle: OwnDefinition | None = None
         self.uncalled: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
         self.call_behind: GeneratedCall | None = None
@@ -276,7 +285,7 @@ def renew_locks() -> None:
     global _lock
     if not _lock.acquire(blocking=False):
         for name, record in list(_RECORDS.items()):
-            if record.call is None:
+            if record.dispatched is None:
                 del _RECORDS[name]
     _lock = threading.RLock()
     for record in list(_ALIVE):

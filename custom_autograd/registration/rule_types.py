@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, ClassVar, TypeAlias
 
 from custom_autograd.core.casting import CastPolicy
@@ -86,6 +87,9 @@ class NamedRule(Rule):
     @property
     def is_positional(self) -> bool:
         """Return True if it may be called with its names in order, which is cheaper than by keyword."""
+        if type(self.function) is FunctionType:  # the same, and quicker
+            code = self.function.__code__
+            return code.co_varnames[: min(code.co_argcount, len(self.names))] == self.names
         parameters = inspect.signature(self.function, follow_wrapped=False).parameters.values()
         leading = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][: len(self.names)]
         return tuple(leading) == self.names

@@ -123,12 +123,6 @@ def is_node_of(node: object, function: type[Function]) -> bool:
     return isinstance(node, function._backward_cls)
 
 
-def name_of_nodes(function: type[Function]) -> str:
-    """Return what `grad_fn.name()` says of the nodes of a Function."""
-    name: str = function._backward_cls.__name__
-    return name
-
-
 # NOTE [one node, whatever transforms are active]
 # Under a functorch transform, torch 2.14 and up send every subclass of Function to `custom_function_call`, also through
 # `super(Function, cls).apply`. A direct subclass of _SingleLevelFunction records one node, as our Autograd kernel must.

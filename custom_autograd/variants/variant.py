@@ -182,8 +182,8 @@ class Variant:
         if record is None or not record.has_own_kernels:
             return self._compose(*args, **kwargs)
         if torch.compiler.is_dynamo_compiling():
-            assert record.call is not None
-            return record.call(*args, **kwargs)
+            assert record.dispatched is not None
+            return record.dispatched.in_graphs(*args, **kwargs)
         if transforms.is_transforming():
             return self._compose(*args, **kwargs)
         if self._direct is None:
@@ -193,8 +193,8 @@ class Variant:
     def _call_op(self, *args: Any, **kwargs: Any) -> Any:
         """Return the op as users call it; where that might return an argument as it is, by way of the dispatcher."""
         if torch.compiler.is_dynamo_compiling() or self.op.declaration.schema.may_return_inputs:
-            assert self.op.traced is not None
-            return self.op.traced(*args, **kwargs)
+            assert self.op.dispatched is not None
+            return self.op.dispatched.in_graphs(*args, **kwargs)
         if self._public is None:
             self._public = make_public_call(self.op)
         return self._public(self, *args, **kwargs)

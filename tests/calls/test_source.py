@@ -80,7 +80,7 @@ def op(self, /, x, y, *more):
                 if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
                     result = read_result(result, {"x": x, "y": y}, function, is_checked=is_checked)
                 return result
-    return entry.call(x, y)
+    return entry.dispatched.call(x, y)
 
 
 def call(x, y):
@@ -282,7 +282,7 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
                     result = read_result(result, {"x": x, "weight": weight}, function, is_checked=is_checked)
                 out, _ = result
                 return out
-    return entry.call(x, weight, n, eps=eps)
+    return entry.dispatched.call(x, weight, n, eps=eps)
 
 
 def call(x, weight=None, n=2, *, eps=1e-06):
@@ -545,7 +545,7 @@ def op(self, /, values, step, *more):
                     result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
                 increment_version(values)
                 return result
-    return entry.call(values, step)
+    return entry.dispatched.call(values, step)
 
 
 def call(values, step):

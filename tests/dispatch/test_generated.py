@@ -36,10 +36,33 @@ def test_a_direct_call_without_gradients_needs_no_part(op):
     assert set() == parts_of(op)
 
 
-def test_a_direct_call_with_gradients_needs_what_records_it(op):
+def test_a_direct_call_with_gradients_needs_what_records_it(op, generated_python):
     op(torch.ones(2, requires_grad=True), torch.ones(2))
 
     assert {"recording"} == parts_of(op)
+
+
+def test_a_native_call_with_gradients_and_its_backward_need_no_part(op):
+    for _ in range(3):
+        op(torch.ones(2, requires_grad=True), torch.ones(2)).backward(torch.ones(2))
+
+    assert set() == parts_of(op)
+    assert "__call__" not in vars(type(op))
+
+
+def test_the_call_through_the_dispatcher_is_generated_when_it_is_made(op):
+    op(torch.ones(2), torch.ones(2))
+    before = "call" in vars(op._record.dispatched)
+    torch.func.grad(lambda x: op(x, torch.ones(2)).sum())(torch.ones(2))
+
+    assert (False, True) == (before, "call" in vars(op._record.dispatched))
+
+
+def test_the_call_that_compilers_trace_is_generated_when_they_do(op, fresh_compiler):
+    x, y = torch.ones(2), torch.full((2,), 3.0)
+    found = torch.compile(lambda x: op(x, y=y) + 1, backend="aot_eager", fullgraph=True)(x)
+
+    assert [4.0, 4.0] == found.tolist()
 
 
 def test_the_dispatcher_below_autograd_needs_the_kernel(op):
@@ -60,10 +83,10 @@ def test_the_source_is_that_of_all_parts(op):
 def test_a_change_of_the_rules_replaces_what_was_made(op):
     x = torch.ones(2, requires_grad=True)
     op(x, torch.ones(2)).sum().backward()
-    before = generated_code_of(op._record).recording
+    before = generated_code_of(op._record).recording_facts
     op.register_backward(lambda grad, x, y: (grad * 5, None), replace=True)
     x.grad = None
     op(x, torch.ones(2)).sum().backward()
 
-    assert generated_code_of(op._record).recording is not before
+    assert generated_code_of(op._record).recording_facts is not before
     assert [5.0, 5.0] == x.grad.tolist()

@@ -49,6 +49,7 @@ struct Kind {
   std::array<int16_t, MOST> counts;  // by argument: how many tensors; -1 for None
   std::vector<KindOfTensor> tensors;
   bool is_checked, is_blind;
+  bool is_on_trial;  // for one call: Python remembers the kind if it passes, and gives it to the next one
   Held function, record;
   std::vector<EqualSize> sizes;
   Held refusing;  // what runs in place of the function if these differ: it raises
@@ -225,6 +226,12 @@ const Kind* find(const Call* op, const Values& values) {
   for (const Kind* kind : *op->kinds)
     if (is_of_kind(op, *kind, values)) return kind;
   return nullptr;
+}
+
+void drop(Call* op, const Kind* kind) {
+  auto& kinds = *op->kinds;
+  kinds.erase(std::remove(kinds.begin(), kinds.end(), kind), kinds.end());
+  KindPointer::let_go(kind);
 }
 
 PyObject* as_tuple(const Call* op, const Values& values) {
@@ -513,6 +520,7 @@ PyObject* call_known(Call* op, PyObject* const* args, size_t flags, PyObject* ke
   if (!found) found = look_up(op, values);
   if (!found) return nullptr;
   KindPointer held(found);
+  if (found->is_on_trial) drop(op, found);
   Lists lists;
   if (op->has_lists) {
     Values copies;
@@ -661,15 +669,15 @@ std::vector<EqualSize> sizes_of(PyObject* rows) {
   return found;
 }
 
-// add(arguments, function, record, is_checked, is_blind, facts, refusing, sizes): the kind of these arguments, under the
+// add(arguments, function, record, is_checked, is_blind, facts, refusing, sizes, is_on_trial): the kind of these arguments, under the
 // present modes; what refuses runs in place of the function where sizes differ
 PyObject* add(PyObject* object, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* op = reinterpret_cast<Call*>(object);
   PyObject *given, *function, *record, *facts, *refusing, *sizes;
-  int is_checked, is_blind;
-  if (!PyArg_ParseTuple(args, "O!OOppOOO!", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &facts,
-                        &refusing, &PyTuple_Type, &sizes))
+  int is_checked, is_blind, is_on_trial;
+  if (!PyArg_ParseTuple(args, "O!OOppOOO!p", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &facts,
+                        &refusing, &PyTuple_Type, &sizes, &is_on_trial))
     return nullptr;
   TORCH_CHECK(PyTuple_GET_SIZE(given) == static_cast<Py_ssize_t>(op->arguments->size()), "another number of arguments");
   auto kind = std::make_unique<Kind>();
@@ -695,6 +703,7 @@ PyObject* add(PyObject* object, PyObject* args) {
   }
   kind->is_checked = is_checked;
   kind->is_blind = is_blind;
+  kind->is_on_trial = is_on_trial;
   kind->function = Held(function);
   kind->record = Held(record);
   kind->refusing = Held(refusing);

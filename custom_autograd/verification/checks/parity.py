@@ -109,8 +109,8 @@ def _gradient(target: Target, sample: Sample, record: OpRecord) -> Finding:
 
 
 def _caller(record: OpRecord) -> Function:
-    assert record.call is not None  # it is declared
-    return record.call
+    assert record.dispatched is not None  # it is declared
+    return record.dispatched.call
 
 
 def _can_hold(sample: Sample, expected: tuple[Tensor, ...]) -> bool:

@@ -1,0 +1,68 @@
+"""RecordingFacts: how calls of one op are recorded as nodes, as far as it is known before any code is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from custom_autograd.autograd.derivatives import Derivatives
+from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.autograd.node import NodeWriter
+from custom_autograd.autograd.plan import Plan
+from custom_autograd.calls.parameters import own_names
+from custom_autograd.calls.source import Source
+from custom_autograd.registration.registry import OpRecord
+
+Backward = Callable[..., Any]  # Any: takes a ctx and gradients, or what a ctx would hold
+
+
+# NOTE [one kind of nodes]
+# A call that goes through the dispatcher, as the first one may, records a node of the Function. Later ones record one
+# of Python's own (recorders.py), or a native one. Compiled autograd compiles a graph again for nodes of another class.
+# So the kind that it meets first is recorded from then on.
+class RecordingFacts:
+    """Facts about the nodes of one op.
+
+    Attributes:
+        plan: where each derivative comes from, and what is saved for it.
+        is_checked: the results of kernels and rules are looked at.
+        is_strict: gradients that are not needed are looked at, too.
+        writer: of the Function, with what its nodes save.
+        node: writes the node of a call that needs no dispatcher.
+        derivatives: what the Function calls.
+        has_wrapped_backward: a capability puts something around the backward.
+        has_native_node: native code can record its calls.
+        keeps_dispatcher: calls that record a node go through the dispatcher.
+        keeps_python: calls record no native nodes.
+    """
+
+    def __init__(self, record: OpRecord, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
+        self._record = record
+        self.plan, self.is_checked, self.is_strict = plan, is_checked, is_strict
+        self.has_wrapped_backward = self.around_backward(_no_backward) is not _no_backward
+        source = Source(own_names(record.declaration.schema, record.declaration.name.name))
+        self.writer = FunctionWriter(source, plan)
+        self.node = NodeWriter(
+            self.writer, is_checked=is_checked, is_strict=is_strict, is_wrapped=self.has_wrapped_backward
+        )
+        self.derivatives = Derivatives(plan, is_checked=is_checked, is_strict=is_strict)
+        self.has_native_node = self.node.has_native
+        self.keeps_dispatcher = self.keeps_python = False
+
+    def around_backward(self, backward: Backward) -> Backward:
+        """Return what runs in place of a backward: what capabilities put around it."""
+        for capability in self._record.capabilities:
+            backward = capability.around_backward(self._record, backward)
+        return backward
+
+    def keep_dispatcher(self) -> None:
+        """Note that compiled autograd has met a node of the Function."""
+        self.keeps_dispatcher = True
+
+    def keep_python(self) -> None:
+        """Note that compiled autograd has met a node of Python's."""
+        self.keeps_python = True
+
+
+def _no_backward(*_: object) -> None:
+    """Return nothing, in place of a backward, to see whether a capability wraps it."""

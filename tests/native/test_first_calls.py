@@ -1,0 +1,145 @@
+"""The first call of an op is native where the library is loaded: proven, run on trial, and remembered if it passes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import GradientError, KernelError, custom_op
+
+NUMBERS = itertools.count()
+
+
+def declare(kernel, schema="(Tensor x, Tensor y) -> Tensor", **options):
+    return custom_op(f"first_calls::op_{next(NUMBERS)}", kernel, schema=schema, **options)
+
+
+def product():
+    op = declare(lambda x, y: x * y)
+    op.register_backward(lambda grad, x, y: (grad * y, grad * x))
+    op.register_fake(lambda x, y: torch.empty_like(x))
+    return op
+
+
+def count_kinds(op):
+    return op._record.direct_calls.native.call.count_kinds()
+
+
+def test_a_kind_is_known_from_the_second_call_on():
+    op, x, y = product(), torch.ones(2), torch.ones(3, 2)
+    counts = []
+    for _ in range(3):
+        op(x, x)
+        counts.append(count_kinds(op))
+    for _ in range(2):
+        op(y, y)
+        counts.append(count_kinds(op))
+
+    assert [0, 1, 1, 1, 2] == counts
+
+
+def test_a_first_call_with_gradients_records_a_native_node():
+    op, x = product(), torch.full((2,), 3.0, requires_grad=True)
+    out = op(x, torch.full((2,), 5.0))
+    out.sum().backward()
+
+    assert ([15.0, 15.0], [5.0, 5.0]) == (out.tolist(), x.grad.tolist())
+    assert hasattr(out.grad_fn, "_count_saved")  # which only native nodes have
+
+
+def test_a_first_call_is_checked_in_full():
+    """A kernel that writes to its input is found by PyTorch's version counter, which only the first call compares."""
+    op = declare(lambda x, y: x.add_(1) * y)
+    for _ in range(2):  # a call that fails is not remembered
+        with pytest.raises(KernelError, match="writes to its input 'x'"):
+            op(torch.ones(2), torch.ones(2))
+
+
+def test_an_output_that_shares_memory_is_found_in_the_first_call():
+    op = declare(lambda x, y: torch.from_numpy(x.numpy()))
+    for _ in range(2):
+        with pytest.raises(KernelError, match="shares memory with input 'x'"):
+            op(torch.ones(2), torch.ones(2))
+
+
+def test_a_kernel_that_fails_once_is_proven_by_the_next_call():
+    fails = [True]
+
+    def kernel(x, y):
+        if fails.pop():
+            raise ValueError("not now")
+        fails.append(False)
+        return x * y
+
+    op = declare(kernel)
+    with pytest.raises(ValueError, match="not now"):
+        op(torch.ones(2), torch.ones(2))
+    fails.append(False)
+    found = [op(torch.ones(2), torch.ones(2)).tolist() for _ in range(3)]
+
+    assert [[1.0, 1.0]] * 3 == found
+    assert 1 == count_kinds(op)
+
+
+def test_a_wrong_gradient_of_the_first_call_is_refused():
+    op = declare(lambda x, y: x * y)
+    op.register_backward(lambda grad, x, y: (grad[:1], grad))
+    with pytest.raises(GradientError, match="the gradient of 'x' has the wrong shape"):
+        op(torch.ones(2, requires_grad=True), torch.ones(2)).sum().backward()
+
+
+def test_a_first_call_within_a_kernel_of_the_same_op():
+    def factorial(x, n):
+        return x.clone() if n <= 1 else op(x, n - 1) * n
+
+    op = declare(factorial, "(Tensor x, int n) -> Tensor")
+
+    assert [120.0] == op(torch.ones(1), 5).tolist()
+    assert [120.0] == op(torch.ones(1), 5).tolist()
+
+
+def test_rules_that_are_registered_during_the_first_call_apply_to_the_next():
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        if not op._record.registrations.named_gradient_rules():
+            op.register_backward(lambda grad, x, y: (grad * y, grad * x))
+        return x * y
+
+    op = declare(kernel)
+    op(torch.ones(2), torch.ones(2))
+    x = torch.ones(2, requires_grad=True)
+    op(x, torch.full((2,), 4.0)).sum().backward()
+
+    assert [4.0, 4.0] == x.grad.tolist()
+
+
+def test_other_handles_and_modes_meet_the_op_before_its_first_call():
+    op = product()
+    with torch.autograd.profiler.profile() as profile:
+        op(torch.ones(2), torch.ones(2))
+    x = torch.ones(2)
+    _, tangent = torch.func.jvp(lambda x: op(x, x), (x,), (x,))
+
+    assert op._record.name in {event.name for event in profile.function_events}
+    assert [2.0, 2.0] == tangent.tolist()
+    assert [1.0, 1.0] == op(x, x).tolist()
+
+
+def test_a_caller_that_was_compiled_after_a_native_call_is_not_compiled_again(fresh_compiler):
+    op, x = product(), torch.ones(2)
+    op(x, x)
+    frames = []
+
+    def backend(module, _):
+        frames.append(module)
+        return module.forward
+
+    compiled = torch.compile(lambda x: op(x, x) + 1, backend=backend, fullgraph=True)
+    compiled(x)
+    op(x.double(), x.double())
+    torch.func.grad(lambda x: op(x, x).sum())(x)
+    compiled(x)
+
+    assert 1 == len(frames)
