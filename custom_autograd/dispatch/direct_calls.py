@@ -1,4 +1,4 @@
-"""Roads: the calls of an op that need no dispatcher, each proven once and then recognised by a guard.
+"""Direct calls: the calls of an op that need no dispatcher, each proven once and then recognised by a guard.
 
 What the dispatcher does with a call follows from the dispatch keys of the tensors, the keys that modes and transforms
 include or exclude, and the kernels at those keys. Where these are such that nothing but this op's own Autograd kernel
@@ -196,11 +196,11 @@ class DirectCallTable:
         backend = guards.backend_of(tensors[0])
         allowed = _allowed(backend)
         foreign = self._find_foreign()
-        for tensor in tensors:
-            keys = guards.keys_in_effect(tensor)
-            if tensor.device != device or not keys <= allowed or foreign & (keys | _ALIASES):
+        keys = [guards.keys_in_effect(tensor) for tensor in tensors]
+        for tensor, its in zip(tensors, keys, strict=True):
+            if tensor.device != device or not its <= allowed or foreign & (its | _ALIASES):
                 return None
-        return self._direct_call(tensors, f"Autograd{backend}", recorder)
+        return self._direct_call(tensors, keys, f"Autograd{backend}", recorder)
 
     def _find_foreign(self) -> frozenset[str]:
         """Return the dispatch keys at which a kernel of other code is registered now."""
@@ -216,13 +216,14 @@ class DirectCallTable:
         checked = find_size_check(function)
         return not is_converted and not is_tracked and is_blind_to_grad_mode(checked.function if checked else function)
 
-    def _direct_call(self, tensors: Sequence[Tensor], autograd_key: str, recorder: Recorder) -> DirectCall | None:
+    def _direct_call(
+        self, tensors: Sequence[Tensor], keys: Sequence[frozenset[str]], autograd_key: str, recorder: Recorder
+    ) -> DirectCall | None:
         record, device_type = self._record, tensors[0].device.type
         if device_type not in record.kernels and None not in record.kernels:
             return None
         generated = generated_code_of(record)
         function = generated.choose(device_type)
-        keys = [guards.keys_in_effect(tensor) for tensor in tensors]
         is_recorded = any(tensor.requires_grad for tensor in tensors) and any(autograd_key in its for its in keys)
         if is_recorded and generated.recording_facts.keeps_dispatcher:
             return None
