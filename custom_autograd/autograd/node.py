@@ -74,8 +74,7 @@ class NodeWriter:
         schema, plan = self.schema, self.plan
         is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
         is_simple = is_plain and not schema.mutated_arguments and not self.keeps_metadata and not plan.saving
-        has_conversions = any(a.to_dispatcher is not None or a.from_dispatcher is not None for a in schema.arguments)
-        if not is_simple or has_conversions:
+        if not is_simple or any(argument.is_converted for argument in schema.arguments):
             return False
         if plan.drop_in is not None:
             return self._uses_own_context()

@@ -27,11 +27,13 @@ class ArgumentType:
         spelling: the dispatcher's type, such as `Tensor?[]` or `int`.
         to_dispatcher: turns a value of a call into the dispatcher's; None if they are the same.
         from_dispatcher: the inverse, for kernels and rules.
+        choices: the strings of a `Literal` of such, which travel as they are; None for any other type.
     """
 
     spelling: str
     to_dispatcher: Conversion | None = None
     from_dispatcher: Conversion | None = None
+    choices: tuple[str, ...] | None = None
 
 
 class UnexpectedError(ValueError):
@@ -68,8 +70,10 @@ def literal(values: tuple[Any, ...]) -> ArgumentType | None:  # Any: what `Liter
         found = _members(plain)
     elif not plain or not kinds <= {str, int, bool}:
         return None
+    elif kinds == {str}:
+        found = ArgumentType("str", _choice(plain), choices=plain)
     elif len(kinds) == 1:
-        found = ArgumentType({str: "str", int: "SymInt", bool: "bool"}[kinds.pop()], _choice(plain))
+        found = ArgumentType({int: "SymInt", bool: "bool"}[kinds.pop()], _choice(plain))
     else:
         found = _of_several_types(plain)
     return found if len(plain) == len(values) else optional(found)
@@ -105,7 +109,8 @@ def instance(annotation: type, name: str) -> ArgumentType:
 
 def optional(inner: ArgumentType) -> ArgumentType:
     """Return the type of the same or None."""
-    return ArgumentType(f"{inner.spelling}?", _unless_none(inner.to_dispatcher), _unless_none(inner.from_dispatcher))
+    converts = (_unless_none(inner.to_dispatcher), _unless_none(inner.from_dispatcher))
+    return ArgumentType(f"{inner.spelling}?", *converts, inner.choices)
 
 
 def list_of(element: ArgumentType) -> ArgumentType:

@@ -65,6 +65,7 @@ def with_substitute(found: ArgumentType, default: Any) -> ArgumentType:  # Any: 
         spelling=f"{found.spelling}?",
         to_dispatcher=_unless_missing(found.to_dispatcher),
         from_dispatcher=_or_default(found.from_dispatcher, default),
+        choices=None,
     )
 
 

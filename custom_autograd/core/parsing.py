@@ -86,6 +86,7 @@ def _argument(value: ParsedValue, declared: Declared | None, options: Declaratio
         is_filled=parameter.default is not parameter.empty and not value.has_default,
         to_dispatcher=declared.type.to_dispatcher or check,
         from_dispatcher=declared.type.from_dispatcher,
+        choices=declared.type.choices,
     )
 
 

@@ -29,6 +29,7 @@ class Argument:
         is_filled: the dispatcher has no such default: its callers must give the argument.
         to_dispatcher: turns a value of a call into the dispatcher's, or None if they are the same.
         from_dispatcher: the inverse.
+        choices: the strings that it may be, where a `Literal` says which, or None.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Argument:
     is_filled: bool = False
     to_dispatcher: Callable[[Any], Any] | None = None
     from_dispatcher: Callable[[Any], Any] | None = None
+    choices: tuple[str, ...] | None = None
 
     @property
     def kind(self) -> Any:  # Any: inspect gives the type of its kinds no public name
@@ -68,6 +70,11 @@ class Argument:
     def is_optional(self) -> bool:
         """Return True if None may stand for it."""
         return self.type.endswith("?")
+
+    @property
+    def is_converted(self) -> bool:
+        """Return True if some value of a call travels in another form; one of `choices` does not."""
+        return self.choices is None and (self.to_dispatcher is not None or self.from_dispatcher is not None)
 
 
 @dataclass(frozen=True, slots=True)

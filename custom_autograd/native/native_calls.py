@@ -171,12 +171,12 @@ class NativeCalls:
         return facts if has_backward else None
 
 
-def _row(argument: Argument) -> tuple[str, str, bool, bool, type, tuple[Any, ...]]:
+def _row(argument: Argument) -> tuple[str, str, bool, bool, type | tuple[str, ...], tuple[Any, ...]]:
     rule, cls = RULES[argument.type.removesuffix("?")]
     given = (default_of(argument, for_dispatcher=False)[1],) if argument.has_default else ()
     # Compared by address: a name that is made here has no other owner.
     keyword = f"{argument.name}, by position" if argument.is_positional_only else sys.intern(argument.name)
-    return keyword, rule, argument.is_optional, argument.is_keyword_only, cls, given
+    return keyword, rule, argument.is_optional, argument.is_keyword_only, argument.choices or cls, given
 
 
 def _pattern(record: OpRecord, values: tuple[Any, ...]) -> tuple[Any, list[torch.Tensor], list[torch.Tensor]]:
@@ -212,6 +212,5 @@ def is_possible(record: OpRecord) -> bool:
 
 
 def _is_plain(argument: Argument) -> bool:
-    has_conversion = argument.to_dispatcher is not None or argument.from_dispatcher is not None
     is_known = argument.type in RULES or (argument.type.removesuffix("?") in RULES and argument.type != "Tensor[]?")
-    return is_known and not argument.is_variadic and not has_conversion
+    return is_known and not argument.is_variadic and not argument.is_converted

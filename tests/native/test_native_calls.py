@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from typing import Literal
 
 import pytest
 import torch
@@ -48,6 +49,16 @@ def _(grad_out, x, weight, rstd, scale, needs):
 def add_(x: Tensor, y: Tensor) -> Tensor:
     x.add_(y)
     return y * 2
+
+
+@custom_op("native::power")
+def power(x: Tensor, kind: Literal["square", "the cube", None] = "square") -> Tensor:
+    return x * x if kind == "square" else x * x * x if kind else x.clone()
+
+
+@power.register_backward
+def _(grad, x, kind):
+    return 2 * grad * x if kind == "square" else 3 * grad * x * x if kind else grad
 
 
 def drawn(*shape, grad=False, dtype=torch.float32):
@@ -117,6 +128,31 @@ def test_wrong_calls_raise_what_the_dispatcher_way_raises(call, words):
         call(x, i)
     with through_dispatcher(), pytest.raises(type(native.value)) as other:
         call(x, i)
+    assert str(native.value) == str(other.value)
+
+
+@pytest.mark.parametrize("kind", ["square", " ".join(["the", "cube"]), None])  # a text that is not the Literal's own
+def test_a_choice_of_texts_is_native(kind):
+    for _ in range(3):
+        x = drawn(3, grad=True)
+        out = power(x, kind)
+        (gradient,) = torch.autograd.grad(out.sum(), x)
+
+    assert type(out.grad_fn).__module__ == "custom_autograd.native"
+    with through_dispatcher():
+        expected = torch.autograd.grad(power(x, kind).sum(), x)
+    assert torch.equal(gradient, *expected)
+
+
+@pytest.mark.parametrize("kind", ["cube", "Square", "", 2])
+def test_another_text_than_the_choices_raises_what_the_dispatcher_way_raises(kind):
+    for _ in range(3):
+        power(drawn(3), "square")
+    with pytest.raises(Exception, match="expected one of 'square', 'the cube', None") as native:
+        power(drawn(3), kind)
+    with through_dispatcher(), pytest.raises(type(native.value)) as other:
+        power(drawn(3), kind)
+
     assert str(native.value) == str(other.value)
 
 

@@ -23,6 +23,7 @@ struct Argument {
   Value kind;
   bool is_optional;
   PyTypeObject* type;      // of its values, where the kind is `exact`
+  PyObject* choices;       // a tuple of the texts that it may be, or null for any
 };
 
 struct KindOfTensor {
@@ -121,6 +122,15 @@ bool is_simple(PyObject* value) {
   return THPVariable_CheckExact(value) && !has_tangent(THPVariable_Unpack(value));
 }
 
+bool is_choice(const Argument& argument, PyObject* text) {
+  if (!argument.choices) return true;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(argument.choices); ++i) {
+    PyObject* choice = PyTuple_GET_ITEM(argument.choices, i);
+    if (choice == text || PyUnicode_Compare(choice, text) == 0) return true;
+  }
+  return false;
+}
+
 // Whether each value is of the class that the schema wants, so that it reaches a kernel as it is.
 bool is_plain(const Call* op, const Values& values) {
   const auto& arguments = *op->arguments;
@@ -149,7 +159,7 @@ bool is_plain(const Call* op, const Values& values) {
         if (!is_int64(value)) return false;
         break;
       case Value::text:
-        if (!is_ascii(value)) return false;
+        if (!is_ascii(value) || !is_choice(argument, value)) return false;
         break;
     }
   }
@@ -750,7 +760,7 @@ PyObject* created(PyTypeObject* type, PyObject*, PyObject*) {
 }
 
 // Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched))
-// signature: ((name, rule, is_optional, is_keyword_only, type, defaults), ...), outputs, visible, written
+// signature: ((name, rule, is_optional, is_keyword_only, type or choices, defaults), ...), outputs, visible, written
 int initialise(PyObject* object, PyObject* args, PyObject*) {
   auto* op = reinterpret_cast<Call*>(object);
   PyObject *rows, *objects;
@@ -783,6 +793,7 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
     op->has_lists |= argument.kind == Value::list;
     argument.is_optional = is_optional;
     argument.type = PyType_Check(type) ? reinterpret_cast<PyTypeObject*>(type) : nullptr;
+    argument.choices = PyTuple_Check(type) ? type : nullptr;
     argument.fallback = PyTuple_GET_SIZE(defaults) ? PyTuple_GET_ITEM(defaults, 0) : nullptr;
     op->arguments->push_back(argument);
     op->positional += !is_keyword_only;
