@@ -70,6 +70,11 @@ std::tuple<Tensor, Tensor> cross_entropy(
   return {loss, lse};
 }
 
+// A few numbers, converted if need be.
+static Tensor in_type(const Tensor& tensor, ScalarType type) {
+  return tensor.scalar_type() == type ? tensor : torch::stable::to(tensor, type);
+}
+
 // logits_grad = exp(logits - lse) * (on_label + grad_lse), minus on_label at the label. on_label is the gradient of a
 // row's own loss: its share of grad_loss, and 0 where it is ignored.
 Tensor cross_entropy_grad(const Tensor& grad_loss, const std::optional<Tensor>& grad_lse, const Tensor& logits,
@@ -87,12 +92,12 @@ Tensor cross_entropy_grad(const Tensor& grad_loss, const std::optional<Tensor>& 
   for_element_type(logits, "logits", [&](auto element) {
     using T = decltype(element);
     using S = Statistic<T>;
-    check_type(grad_loss, statistic_type<T>, "grad_loss");
-    check_type(lse, statistic_type<T>, "lse");
-    if (grad_lse) check_type(*grad_lse, statistic_type<T>, "grad_lse");
+    Tensor loss_wide = in_type(grad_loss, statistic_type<T>), lse_wide = in_type(lse, statistic_type<T>);
+    Tensor grad_lse_wide = grad_lse ? in_type(*grad_lse, statistic_type<T>) : Tensor();
     const T* logits_data = read<T>(logits);
     const int64_t* label = read<int64_t>(labels);
-    const S *lse_data = read<S>(lse), *on_loss = read<S>(grad_loss), *on_lse = grad_lse ? read<S>(*grad_lse) : nullptr;
+    const S *lse_data = read<S>(lse_wide), *on_loss = read<S>(loss_wide);
+    const S* on_lse = grad_lse ? read<S>(grad_lse_wide) : nullptr;
     S divisor = reduction == MEAN ? S(std::max<int64_t>(1, kept_rows(labels, ignore_index))) : S(1);
     T* result_data = write<T>(logits_grad);
     for_rows(rows, classes, [=](int64_t first, int64_t last) {

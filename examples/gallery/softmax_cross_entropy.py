@@ -80,8 +80,6 @@ def softmax_cross_entropy_cpp(logits, labels, ignore_index, reduction) -> tuple[
 
 @cross_entropy_grad.register_kernel("cpu", name="cpp", layouts="contiguous")
 def _(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction):
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    grad_loss, grad_lse, lse = (None if tensor is None else tensor.to(wide) for tensor in (grad_loss, grad_lse, lse))
     return backward_cpp(grad_loss, grad_lse, logits, labels, lse, ignore_index, REDUCTIONS.index(reduction))
 
 
