@@ -222,15 +222,16 @@ Tensor segment_spread(const Tensor& x, const Tensor& offsets, int64_t rows, bool
 
 enum Reduction : int64_t { SUM, MEAN, MAX };
 
-// The argmax is empty where there is no maximum.
-std::tuple<Tensor, Tensor> segment_reduce(const Tensor& x, const Tensor& offsets, int64_t reduction) {
-  if (reduction == MAX) return segment_max(x, offsets);
-  Tensor out = segment_sum(x, offsets, reduction == MEAN);
-  return {out, allocate(x, {0}, ScalarType::Long)};
+// The argmax is empty where there is no maximum. The third has no elements: its shape holds the number of rows.
+std::tuple<Tensor, Tensor, Tensor> segment_reduce(const Tensor& x, const Tensor& offsets, int64_t reduction) {
+  auto [out, argmax] = reduction == MAX
+      ? segment_max(x, offsets)
+      : std::tuple(segment_sum(x, offsets, reduction == MEAN), allocate(x, {0}, ScalarType::Long));
+  return {out, argmax, allocate(x, {x.size(0), 0}, ScalarType::Long)};
 }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
-  m.def("segment_reduce(Tensor x, Tensor offsets, int reduction) -> (Tensor, Tensor)");
+  m.def("segment_reduce(Tensor x, Tensor offsets, int reduction) -> (Tensor, Tensor, Tensor)");
   m.def("segment_spread(Tensor x, Tensor offsets, int rows, bool mean) -> Tensor");
 }
 

@@ -25,29 +25,36 @@ from custom_autograd.kernels import cpp_kernel, numpy_kernel, tl, triton_kernel
 reduce_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "segment_reduce")
 
 
-@custom_op("gallery::segment_reduce", outputs=("out", "argmax"), hidden=("argmax",), reference=True)
-def segment_reduce(x: Tensor, offsets: Tensor, reduce: Literal["sum", "mean", "max"] = "sum") -> tuple[Tensor, Tensor]:
+HIDDEN = ("argmax", "rows")  # rows has no elements: its shape tells the rule how many rows x has, without keeping x
+
+
+@custom_op(
+    "gallery::segment_reduce", outputs=("out", *HIDDEN), hidden=HIDDEN, non_differentiable=HIDDEN, reference=True
+)
+def segment_reduce(
+    x: Tensor, offsets: Tensor, reduce: Literal["sum", "mean", "max"] = "sum"
+) -> tuple[Tensor, Tensor, Tensor]:
     """Sum, mean or maximum of the rows of each segment; for "max" also the row of each, else the one behind all."""
     shape, owner, rows = segment_reduce_fake(x, offsets, reduce)[0].shape, owners(offsets, x.shape[0]), x.shape[0]
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide, shaped = x.to(torch.promote_types(x.dtype, torch.float32)), owner.new_empty(rows, 0)
     if reduce != "max":
         out = wide.new_zeros(shape).index_add(0, owner, wide)
-        return (out / lengths(offsets, x.dim()) if reduce == "mean" else out).to(x.dtype), owner.new_empty(0)
+        return (out / lengths(offsets, x.dim()) if reduce == "mean" else out).to(x.dtype), owner.new_empty(0), shaped
     by_row = [-1] + [1] * (x.dim() - 1)
     index = owner.view(by_row).expand(x.shape)
     top = wide.new_full(shape, -torch.inf).scatter_reduce(0, index, wide.detach(), "amax").gather(0, index)
     place = torch.where((wide == top) | wide.isnan(), torch.arange(rows, device=owner.device).view(by_row), rows)
     argmax = owner.new_full(shape, rows).scatter_reduce(0, index, place, "amin")
-    return torch.cat((x, x.new_full((1, *shape[1:]), -torch.inf))).gather(0, argmax), argmax
+    return torch.cat((x, x.new_full((1, *shape[1:]), -torch.inf))).gather(0, argmax), argmax, shaped
 
 
-@segment_reduce.register_shapes(dtypes={"argmax": torch.int64})
+@segment_reduce.register_shapes(dtypes={"argmax": torch.int64, "rows": torch.int64})
 def _(reduce):
-    return f"x: [r] *c, offsets: [s+1] -> out: [s] *c, argmax: {'s *c' if reduce == 'max' else '0'}"
+    return f"x: [r] *c, offsets: [s+1] -> out: [s] *c, argmax: {'s *c' if reduce == 'max' else '0'}, rows: [r] 0"
 
 
 @segment_reduce.register_kernel("cpu", name="cpp", layouts="contiguous")
-def segment_reduce_cpp(x, offsets, reduce) -> tuple[Tensor, Tensor]:
+def segment_reduce_cpp(x, offsets, reduce) -> tuple[Tensor, Tensor, Tensor]:
     """C++: a segment's rows are reduced in registers, and threads share out rows."""
     return reduce_cpp(x, offsets, ("sum", "mean", "max").index(reduce))
 
@@ -56,25 +63,25 @@ def segment_reduce_cpp(x, offsets, reduce) -> tuple[Tensor, Tensor]:
     "cpu", name="numpy", priority=-1, when=lambda x, reduce: reduce == "sum" and x.dtype.itemsize >= 4
 )
 @numpy_kernel
-def segment_sum_numpy(x, offsets, reduce) -> tuple[np.ndarray, np.ndarray]:
+def segment_sum_numpy(x, offsets, reduce) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """NumPy, where there is no compiler: reduceat, over the segments that have rows."""
     counts = np.diff(offsets, prepend=0, append=len(x))
     if counts[0] or counts[-1] or counts.min() < 0 or offsets.dtype != np.int64:
         raise RuntimeError(f"'offsets' must rise from 0 to {len(x)}, the number of rows, in int64, found {offsets!r}")
     has_rows, out = counts[1:-1] > 0, np.zeros((len(offsets) - 1, *x.shape[1:]), x.dtype)
     out[has_rows] = np.add.reduceat(x, offsets[:-1][has_rows])
-    return out, np.empty(0, np.int64)
+    return out, np.empty(0, np.int64), np.empty((len(x), 0), np.int64)
 
 
 @segment_reduce.register_fake
-def segment_reduce_fake(x, offsets, reduce) -> tuple[Tensor, Tensor]:
+def segment_reduce_fake(x, offsets, reduce) -> tuple[Tensor, Tensor, Tensor]:
     """Contiguous outputs; argmax is empty where there is no maximum."""
     if x.dim() == 0 or offsets.dim() != 1 or offsets.shape[0] == 0 or offsets.dtype != torch.int64:
         expected = "'offsets' must be int64 of shape (segments + 1,), and 'x' (rows, ...)"
         found = f"{offsets.dtype} {tuple(offsets.shape)} and {tuple(x.shape)}"
         raise RuntimeError(f"gallery::segment_reduce: {expected}; found {found}")
     out = x.new_empty(offsets.shape[0] - 1, *x.shape[1:])
-    return out, offsets.new_empty(out.shape if reduce == "max" else 0)
+    return out, offsets.new_empty(out.shape if reduce == "max" else 0), offsets.new_empty(x.shape[0], 0)
 
 
 @triton_kernel
@@ -111,21 +118,21 @@ def reduce_rows(x, offsets, out, argmax, rows, features, kind: tl.constexpr, blo
 
 
 @segment_reduce.register_kernel("cuda", name="triton", layouts="contiguous")
-def segment_reduce_cuda(x, offsets, reduce) -> tuple[Tensor, Tensor]:
+def segment_reduce_cuda(x, offsets, reduce) -> tuple[Tensor, Tensor, Tensor]:
     """Triton: one program per segment and block of features."""
-    out, argmax = segment_reduce_fake(x, offsets, reduce)
+    out, argmax, shaped = segment_reduce_fake(x, offsets, reduce)
     if out.numel():  # a grid of size 0 is an error
         features = out[0].numel()
         block = min(128, 1 << (features - 1).bit_length())
         reduce_rows[out.shape[0], -(-features // block)](x, offsets, out, argmax, len(x), features, reduce, block)
-    return out, argmax
+    return out, argmax, shaped
 
 
 @segment_reduce.register_grad("x")
-def _(grad, offsets, reduce, argmax, meta):
+def _(grad, offsets, reduce, argmax, rows):
     if reduce == "max":
-        return grad.new_zeros(meta.x.shape[0] + 1, *grad.shape[1:]).scatter(0, argmax, grad)[:-1]
-    return segment_spread(grad, offsets, meta.x.shape[0], reduce == "mean")
+        return grad.new_zeros(rows.shape[0] + 1, *grad.shape[1:]).scatter(0, argmax, grad)[:-1]
+    return segment_spread(grad, offsets, rows.shape[0], reduce == "mean")
 
 
 @segment_reduce.register_samples

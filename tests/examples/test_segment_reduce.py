@@ -71,7 +71,7 @@ def test_cpp(shape, offsets, reduce, layout, dtype) -> None:
 @cases
 def test_cpp_maximum_takes_the_first_row_and_nan_above_all(shape, offsets, dtype) -> None:
     x = with_ties_and_nan(random(*shape, dtype=dtype))
-    found, rows = segments.segment_reduce_cpp(x, torch.tensor(offsets), "max")
+    found, rows, _ = segments.segment_reduce_cpp(x, torch.tensor(offsets), "max")
 
     assert_near(found, loop(x.double(), offsets, "max"), dtype)
     assert torch.equal(argmax(x, offsets), rows)
@@ -118,7 +118,7 @@ def test_triton_interpreted(shape, offsets) -> None:
     for dtype, budget in BUDGETS.items():
         x = with_ties_and_nan(random(*shape, dtype=dtype))
         for reduce in ("sum", "mean", "max"):
-            found, rows = segments.segment_reduce_cuda(x, torch.tensor(offsets), reduce)
+            found, rows, _ = segments.segment_reduce_cuda(x, torch.tensor(offsets), reduce)
 
             assert_near(found, loop(x.double(), offsets, reduce), dtype, max(2 * budget, 1e-9))
         assert torch.equal(argmax(x, offsets), rows)
@@ -128,7 +128,7 @@ def test_triton_interpreted(shape, offsets) -> None:
 @pytest.mark.parametrize("offsets", [[1, 3], [0, 2], [0, 4], [0, 2, 1, 3], [-1, 3]], ids=str)
 def test_triton_marks_what_is_no_list_of_offsets(offsets) -> None:
     """Raising would make the host wait for the device."""
-    found, _ = segments.segment_reduce_cuda(torch.ones(3, 2), torch.tensor(offsets), "sum")
+    found, *_ = segments.segment_reduce_cuda(torch.ones(3, 2), torch.tensor(offsets), "sum")
 
     assert found.isnan().any()
 
