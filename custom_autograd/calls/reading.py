@@ -26,7 +26,11 @@ def write_reading(source: Source, schema: Schema, condition: str) -> None:
         with source.block(f"if $type($result) is not $list or not $are_new($result, {inputs}, {condition})"):
             source.line(reading)
         return
-    if not schema.outputs or any(output.type != "Tensor" or output.alias_of is not None for output in schema.outputs):
+    if not schema.outputs:
+        with source.block("if $result is not None"):
+            source.line(reading)
+        return
+    if any(output.type != "Tensor" or output.alias_of is not None for output in schema.outputs):
         source.line(reading)
         return
     shapeless, shared = _oddities(schema)

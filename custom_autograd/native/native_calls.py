@@ -204,7 +204,7 @@ def is_possible(record: OpRecord) -> bool:
     schema = record.declaration.schema
     if adapter_of(record.declaration).has_containers or schema.is_view or schema.is_one_tuple:
         return False
-    if not schema.outputs or len(schema.arguments) + len(schema.outputs) > MOST:
+    if len(schema.arguments) + len(schema.outputs) > MOST:
         return False
     if any(one.type != "Tensor" or one.alias_of is not None or one.may_be is not None for one in schema.outputs):
         return False

@@ -352,6 +352,46 @@ def test_written_lists_and_optionals_get_new_versions(has_scale):
     assert known(scale_all_) > 0
 
 
+@custom_op("native::accumulate_", mutates_args=["total"])
+def accumulate_(total: Tensor, x: Tensor) -> None:
+    total.add_(x)
+    return x if x[0] < 0 else None  # a negative number: the mistake of a kernel
+
+
+def test_an_op_without_outputs_is_native():
+    total, x = torch.zeros(3), torch.ones(3)
+    for count in range(1, 5):
+        before = total._version
+
+        assert accumulate_(total, x) is None
+        assert total._version > before
+        assert torch.equal(torch.full((3,), float(count)), total)
+    assert known(accumulate_) > 0
+
+
+def test_an_output_of_an_op_without_outputs_is_refused_as_ever():
+    for _ in range(3):
+        accumulate_(torch.zeros(3), torch.ones(3))
+    with pytest.raises(Exception, match="wrong number of outputs") as native:
+        accumulate_(torch.zeros(3), -torch.ones(3))
+    with through_dispatcher(), pytest.raises(type(native.value)) as other:
+        accumulate_(torch.zeros(3), -torch.ones(3))
+
+    assert str(native.value) == str(other.value)
+
+
+def test_an_op_without_outputs_records_nothing_and_refuses_to_write_to_a_leaf():
+    total, x = torch.zeros(3), drawn(3, grad=True).detach().abs().requires_grad_()
+    for _ in range(3):
+        accumulate_(torch.zeros(3), torch.ones(3))
+    with pytest.raises(RuntimeError) as native:
+        accumulate_(x, total)
+    with through_dispatcher(), pytest.raises(type(native.value)) as other:
+        accumulate_(x, total)
+
+    assert str(native.value) == str(other.value)
+
+
 def test_a_kernel_that_turns_out_to_be_unavailable_is_replaced():
     @custom_op("native::fallible")
     def fallible(x: Tensor) -> Tensor:

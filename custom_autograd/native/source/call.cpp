@@ -168,7 +168,7 @@ bool is_plain(const Call* op, const Values& values) {
 
 // Whether nothing watches or transforms this thread that a dispatch key does not show; a compiler neither.
 bool is_quiet(const Call* op) {
-  if (is_watched()) return false;
+  if (is_watched() || (op->written && has_dual_level())) return false;
   PyObject* callback = PyCFunction_GET_FUNCTION(op->compiling)(PyCFunction_GET_SELF(op->compiling), nullptr);
   bool is_none = callback == Py_None;
   Py_XDECREF(callback);
@@ -310,6 +310,7 @@ PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
 }
 
 bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+  if (op->outputs == 0) return result == Py_None;
   if (op->outputs > 1 && (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != op->outputs)) return false;
   for (int i = 0; i < op->outputs; ++i) {
     PyObject* one = op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result;
@@ -455,7 +456,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
 
 // What a call returns: hidden outputs are dropped.
 PyObject* returned(const Call* op, THPObjectPtr& result) {
-  if (op->outputs == 1) return result.release();
+  if (op->outputs <= 1) return result.release();
   bool has_hidden = op->visible != (uint64_t(1) << op->outputs) - 1;
   if (!has_hidden && op->named_tuple == Py_None) return result.release();
   PyObject* shown[MOST];
@@ -772,7 +773,7 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   }
   if (!PyArg_ParseTuple(args, "O!iKKO!", &PyTuple_Type, &rows, &outputs, &visible, &written, &PyTuple_Type, &objects))
     return -1;
-  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 1 || PyTuple_GET_SIZE(objects) != 8) {
+  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 8) {
     PyErr_SetString(PyExc_ValueError, "too many arguments or outputs");
     return -1;
   }

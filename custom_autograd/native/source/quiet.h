@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <vector>
@@ -18,6 +19,9 @@ inline bool is_watched() {
   return at::impl::PythonTorchFunctionTLS::stack_len() > 0 || c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
       at::hasCallbacks() || !at::functorch::getDynamicLayerStack().empty();
 }
+
+// Whether tensors may have tangents: the dispatcher, which then looks for them, counts the versions of a write otherwise.
+inline bool has_dual_level() { return torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr; }
 
 inline bool has_tangent(const at::Tensor& tensor) {
   auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
