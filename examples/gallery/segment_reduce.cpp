@@ -6,11 +6,13 @@
 
 using namespace custom_autograd;
 
-// Rows of one segment are reduced in registers, this many features at a time.
-constexpr int64_t TILE = 64;
+// Rows of one segment are reduced in registers: whole rows of at most ROW features, of longer ones TILE at a time.
+constexpr int64_t ROW = 128, TILE = 64;
 
-// A tile is a part of each row, so processors do not foresee which lines follow: these are asked for some rows ahead,
-// also those of the next segments. An address behind the end is not read.
+static int64_t tile_of(int64_t features) { return features <= ROW ? features : TILE; }
+
+// Where a tile is a part of each row, processors do not foresee which lines follow: these are asked for some rows ahead,
+// also those of the next segments. An address behind the end is not read. Whole rows they foresee, and this slows down.
 template <typename T>
 static void prefetch_tile(const T* in, int64_t features) {
   constexpr int64_t ahead = 16, line = 64 / static_cast<int64_t>(sizeof(T));
@@ -74,21 +76,18 @@ static Statistic<T> sum_of_column(const T* in, int64_t count) {
   return sum;
 }
 
-template <typename T>
-static void sum_tile(const T* in, int64_t rows, int64_t features, int64_t width, Statistic<T>* sum) {
-  std::fill(sum, sum + width, Statistic<T>(0));
-  if (width == TILE) {
-    for (int64_t row = 0; row < rows; ++row, in += features) {
-      prefetch_tile(in, features);
+// The sum of a tile's rows, divided by count; WIDTH is that of the tile, which the compiler knows so that sums stay in
+// registers, or else at least as large.
+template <int64_t WIDTH, typename T, typename S = Statistic<T>>
+static void sum_tile(const T* in, int64_t rows, int64_t features, int64_t width, S count, T* result) {
+  S sum[WIDTH] = {};
+  for (int64_t row = 0; row < rows; ++row, in += features) {
+    if constexpr (WIDTH == TILE) prefetch_tile(in, features);
 #pragma omp simd
-      for (int64_t i = 0; i < TILE; ++i) sum[i] += widen(in[i]);
-    }
-  } else {
-    for (int64_t row = 0; row < rows; ++row, in += features) {
-#pragma omp simd
-      for (int64_t i = 0; i < width; ++i) sum[i] += widen(in[i]);
-    }
+    for (int64_t i = 0; i < width; ++i) sum[i] += widen(in[i]);
   }
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) result[i] = narrow<T>(sum[i] / count);
 }
 
 // The sum of each segment's rows, or their mean; 0 for no rows.
@@ -109,13 +108,13 @@ static Tensor segment_sum(const Tensor& x, const Tensor& offsets, bool mean) {
         result[segment] = narrow<T>(sum_of_column(in + first, last - first) / count);
         return;
       }
-      S sum[TILE];
-      for (int64_t f = 0; f < features; f += TILE) {
-        int64_t width = std::min(TILE, features - f);
-        sum_tile(in + first * features + f, last - first, features, width, sum);
+      for (int64_t f = 0, tile = tile_of(features); f < features; f += tile) {
+        int64_t width = std::min(tile, features - f), rows = last - first;
+        const T* start = in + first * features + f;
         T* place = result + segment * features + f;
-#pragma omp simd
-        for (int64_t i = 0; i < width; ++i) place[i] = narrow<T>(sum[i] / count);
+        if (width == ROW) sum_tile<ROW>(start, rows, ROW, ROW, count, place);
+        else if (width == TILE) sum_tile<TILE>(start, rows, features, TILE, count, place);
+        else sum_tile<ROW>(start, rows, features, width, count, place);
       }
     });
   });
@@ -144,7 +143,9 @@ static void max_row(const T* line, int64_t width, Position<S> row, S* best, Posi
 template <typename T, typename S = Statistic<T>>
 static void max_tile(const T* in, int64_t rows, int64_t features, int64_t width, S* best, Position<S>* at) {
   std::fill(at, at + width, Position<S>(-1));
-  if (width == TILE) {  // a width that the compiler knows: best and at stay in registers
+  if (width == ROW) {  // a width that the compiler knows: best and at stay in registers
+    for (int64_t row = 0; row < rows; ++row, in += ROW) max_row(in, ROW, Position<S>(row), best, at);
+  } else if (width == TILE) {
     for (int64_t row = 0; row < rows; ++row, in += features) {
       prefetch_tile(in, features);
       max_row(in, TILE, Position<S>(row), best, at);
@@ -169,10 +170,10 @@ static std::tuple<Tensor, Tensor> segment_max(const Tensor& x, const Tensor& off
     T* result = write<T>(out);
     int64_t* places = write<int64_t>(argmax);
     for_segments(offsets, features, [=](int64_t segment, int64_t first, int64_t last) {
-      S best[TILE];
-      Position<S> at[TILE];
-      for (int64_t f = 0; f < features; f += TILE) {
-        int64_t width = std::min(TILE, features - f);
+      S best[ROW];
+      Position<S> at[ROW];
+      for (int64_t f = 0, tile = tile_of(features); f < features; f += tile) {
+        int64_t width = std::min(tile, features - f);
         const T* start = in + first * features + f;
         int64_t* place = places + segment * features + f;
         for (int64_t i = 0; i < width; ++i) {

@@ -12,10 +12,14 @@ from gallery_values import BUDGETS, assert_near, dtypes, interpreted, layouts, l
 segments, spread = load("segment_reduce"), load("segment_spread")
 segment_reduce, segment_spread = segments.segment_reduce, spread.segment_spread
 
-# Empty segments at the ends and inside, one row, many rows, no rows, no segments, no features.
+# Empty segments at the ends and inside, one row, many rows, no rows, no segments, no features; widths of the
+# C++ kernel's tiles.
 CASES = [
     ((7, 3), [0, 0, 2, 2, 3, 7, 7]),
     ((40, 2, 67), [0, 1, 40]),
+    ((11, 64), [0, 3, 3, 11]),
+    ((11, 100), [0, 3, 3, 11]),
+    ((11, 128), [0, 3, 3, 11]),
     ((9,), [0, 4, 9]),
     ((0, 4), [0, 0]),
     ((0, 4), [0]),
