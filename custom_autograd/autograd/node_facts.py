@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch.autograd.function import Function
 
 from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.nodes import SAVED, class_of_function_nodes, set_members_of_nodes

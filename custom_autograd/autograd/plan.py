@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Argument, Output
 from custom_autograd.registration.declaration import Declaration

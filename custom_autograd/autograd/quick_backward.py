@@ -8,12 +8,12 @@ return the same gradients and raise the same errors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from custom_autograd.autograd.derivatives import BEFORE_RULES
 from custom_autograd.autograd.function import FunctionWriter, grad_of, needs_of
 from custom_autograd.autograd.quick_gradients import ReadingWriter
 from custom_autograd.calls.source import Source
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.registration.rule_names import grad_names, sole_result
 from custom_autograd.registration.rule_types import GradientRule
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.calls.memory_layouts import LAYOUTS, wrapper_of
 from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.signatures import find_signature

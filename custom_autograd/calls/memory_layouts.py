@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from custom_autograd.calls.passing import arguments_of
 from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.core.errors import KernelError
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.rules import keywords_of, positional_of
 from custom_autograd.values.results import spans

@@ -8,7 +8,6 @@ MUST_SAVE, which raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import GradientError
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import quote
 from custom_autograd.registration.capability import Capability, add
 from custom_autograd.registration.registry import OpRecord, find_record

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Registration

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.hints import hints_of
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.plain_types import resolve

@@ -6,7 +6,7 @@ Add a type by adding a row. Lists, tuples and optionals of it are derived from t
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from custom_autograd.core import conversions
 from custom_autograd.core.conversions import ArgumentType, Conversion
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.plain_types import is_class
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+
+from custom_autograd.core.frozen_dataclass import dataclass
 
 Cast: TypeAlias = torch.dtype | str
 """A dtype, or one of the words below."""

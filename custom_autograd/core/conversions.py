@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import torch
 
 from custom_autograd.core.errors import KernelError
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import show
 
 Conversion: TypeAlias = Callable[[Any], Any]

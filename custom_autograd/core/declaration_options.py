@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

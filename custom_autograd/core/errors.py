@@ -15,9 +15,9 @@ CustomAutogradError (RuntimeError)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import format_message
 
 _GIVEN: Any = BaseException.args  # its descriptor: what a class was called with (Any: typeshed sees a tuple)

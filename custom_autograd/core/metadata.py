@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from custom_autograd.core.frozen_dataclass import dataclass
 
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
 """The classes of tensors that hold their own data; any other may be a wrapper."""

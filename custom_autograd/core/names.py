@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import quote
 
 DEFAULT = "default"

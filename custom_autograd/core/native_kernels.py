@@ -6,7 +6,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from custom_autograd.core.frozen_dataclass import dataclass
 
 SLOTS = ("_native", "_vectorcall")
 """What native code keeps in an op or a kernel: see take_over in native/source/call.cpp."""

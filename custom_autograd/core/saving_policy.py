@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.metadata import Metadata
 
 

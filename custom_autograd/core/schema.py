@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from custom_autograd.core.frozen_dataclass import dataclass
 
 TENSOR_TYPES = frozenset({"Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Tensor[]?"})
 LIST_TYPES = frozenset({"Tensor[]", "Tensor?[]", "Tensor[]?"})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import GenericAlias
 from typing import Any
 
 from custom_autograd.core.annotations import Written
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.schema import TENSOR_TYPES
 from custom_autograd.core.types import find_argument_type

@@ -8,13 +8,13 @@ from __future__ import annotations
 import enum
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from custom_autograd.core.argument_types import classes_held_as
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.pytrees.named_fields import describe
 from custom_autograd.pytrees.treespecs import MisfitError, name_of
 
@@ -22,13 +22,15 @@ LITERALS = (*classes_held_as("="), type(None))
 TORCH_CONSTANTS = classes_held_as("t")
 
 
-@dataclass(slots=True)
 class Parts:
     """Values that travel next to the text of a structure."""
 
-    tensors: list[Any] = field(default_factory=list)
-    ints: list[Any] = field(default_factory=list)
-    floats: list[Any] = field(default_factory=list)
+    __slots__ = ("floats", "ints", "tensors")
+
+    def __init__(self) -> None:
+        self.tensors: list[Any] = []  # Any: tensors, and numbers as a program writes them, symbols among them
+        self.ints: list[Any] = []
+        self.floats: list[Any] = []
 
     def shorten(self, tensors: int, ints: int, floats: int) -> None:
         """Take back what was added since."""

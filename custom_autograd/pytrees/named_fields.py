@@ -6,12 +6,12 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.hints import hints_of
 from custom_autograd.core.messages import quote
 from custom_autograd.core.plain_types import is_class

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import quote
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.types import find_return_spelling

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import show
 
 

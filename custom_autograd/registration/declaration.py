@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from custom_autograd.core.errors import Origin
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.names import Name
 from custom_autograd.core.schema import Schema
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.registration.conditions import Condition
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.op_kernels import kernel_of_op

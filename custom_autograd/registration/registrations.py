@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias, TypeVar, cast
 
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.registration.rule_types import (
     Autocast,
     Backward,

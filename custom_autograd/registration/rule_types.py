@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FunctionType
 from typing import Any, ClassVar, TypeAlias
 
 from custom_autograd.core.casting import CastPolicy
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.registration.rule_names import META, NEEDS
 

@@ -11,12 +11,12 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.schema import Schema

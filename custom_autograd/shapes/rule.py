@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import torch
 
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.registration.rule_types import Function, Registration
 
 DType: TypeAlias = torch.dtype | str

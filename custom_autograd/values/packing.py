@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.metadata import Metadata, metadata_of
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.torch_private import functions

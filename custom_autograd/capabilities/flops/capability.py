@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.capabilities.flops import backward
 from custom_autograd.capabilities.flops.derived import DerivedFlops
 from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import show
 from custom_autograd.pytrees.op_adapter import adapter_of

@@ -10,7 +10,6 @@ body      -> writes to an argument?              raises
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError, KernelUnavailable
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.launches import recorded
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord

@@ -6,10 +6,10 @@ Each rank runs the op on its slice; the function combines the outputs of all ran
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.registration import rules

@@ -1,0 +1,97 @@
+"""Frozen dataclasses that take a third of the time to define: only `__init__` is compiled for each class.
+
+Python's `dataclass` compiles six methods for a frozen class, one by one, in 0.35 to 0.5 ms: for the 70 classes that the
+decorator `custom_op` loads, that was more than half of the time of its import. Here five of the six are functions that
+all classes share. Type checkers see Python's `dataclass`, and `fields`, `replace`, `copy` and `pickle` work as with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(*, frozen: Literal[True], slots: bool = False, eq: bool = True) -> Callable[[type[T]], type[T]]:
+        """Return what `dataclasses.dataclass` returns for these arguments; a subclass with fields needs it, too."""
+        return partial(_define, has_slots=slots, has_eq=eq)
+
+
+def _define(cls: type[T], *, has_slots: bool, has_eq: bool) -> type[T]:
+    defined = dataclasses.dataclass(init=False, repr=False, eq=False, slots=has_slots)(cls)
+    for name, method in {**SHARED, **(SHARED_IF_EQ if has_eq else {})}.items():
+        if vars(defined).get(name) is None:  # a class with an __eq__ has None as its __hash__
+            setattr(defined, name, method)
+    setattr(defined, "__init__", _init_of(defined))  # noqa: B010 - type checkers refuse to assign a method
+    return defined
+
+
+def _init_of(cls: type) -> Callable[..., None]:
+    """Return the compiled `__init__`: its source has the names of fields, and takes defaults from its namespace."""
+    namespace: dict[str, Any] = {"__name__": cls.__module__, "_missing": MISSING}
+    parameters, lines = ["self"], []
+    for field in dataclasses.fields(cls):
+        name, value = field.name, field.name
+        if field.default is not MISSING:
+            parameters.append(f"{name}=_default_{name}")
+            namespace[f"_default_{name}"] = field.default
+        elif field.default_factory is not MISSING:
+            parameters.append(f"{name}=_missing")
+            namespace[f"_factory_{name}"] = field.default_factory
+            value = f"_factory_{name}() if {name} is _missing else {name}"
+        else:
+            parameters.append(name)
+        lines.append(f"    object.__setattr__(self, '{name}', {value})")  # so Dynamo can trace it
+    exec("\n".join([f"def __init__({', '.join(parameters)}):", *lines, "    return None"]), namespace)
+    init: Callable[..., None] = namespace["__init__"]
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    return init
+
+
+def _values(self: Any) -> tuple[Any, ...]:  # Any here and below: an instance of any class, and its fields
+    return tuple([getattr(self, name) for name in self.__match_args__])
+
+
+def _eq(self: Any, other: object) -> bool:
+    return _values(self) == _values(other) if type(self) is type(other) else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(_values(self))
+
+
+@recursive_repr()
+def _repr(self: Any) -> str:
+    shown = [f"{name}={getattr(self, name)!r}" for name in self.__match_args__]
+    return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _setattr(self: object, name: str, value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _delattr(self: object, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _setstate(self: Any, state: tuple[Any, ...]) -> None:
+    for name, value in zip(self.__match_args__, state, strict=True):
+        object.__setattr__(self, name, value)
+
+
+MISSING = dataclasses.MISSING
+SHARED_IF_EQ: dict[str, Callable[..., Any]] = {"__eq__": _eq, "__hash__": _hash}
+SHARED: dict[str, Callable[..., Any]] = {
+    "__repr__": _repr,
+    "__setattr__": _setattr,
+    "__delattr__": _delattr,
+    "__getstate__": _values,
+    "__setstate__": _setstate,
+}
