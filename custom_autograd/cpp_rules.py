@@ -13,7 +13,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,12 +26,13 @@ from custom_autograd.core.messages import quote
 from custom_autograd.core.native_kernels import SLOTS
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Argument
-from custom_autograd.kernels.cpp import CppKernel
-from custom_autograd.kernels.cpp_definitions import find_definition
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_names import META, NEEDS
 from custom_autograd.torch_private.schemas import parse_schema
 from custom_autograd.values.tensors import first_tensor
+
+if TYPE_CHECKING:
+    from custom_autograd.kernels.cpp import CppKernel
 
 Declare = Callable[..., Any]  # Any: custom_op and the op that it returns, a layer above
 F = TypeVar("F", bound=Callable[..., Any])  # Any: a user's function
@@ -86,6 +88,10 @@ def register_gradient(
 
 def _find_op(record: OpRecord, rule: object, named: Sequence[str], declare: Declare, *, replace: bool) -> Any:
     """Return the op of a rule in C++, None for one in Python."""
+    if isinstance(rule, FunctionType):
+        return None
+    from custom_autograd.kernels.cpp import CppKernel  # most rules are functions
+
     return op_of(record, rule, named, declare, replace=replace) if isinstance(rule, CppKernel) else None
 
 
@@ -140,6 +146,8 @@ class CppRule:
 
 def _definition_of(record: OpRecord, kernel: CppKernel) -> str:
     """Return the schema of the function."""
+    from custom_autograd.kernels.cpp_definitions import find_definition  # loaded with the C++ kernels
+
     refuse = record.declaration.origin(kernel.written_in).error
     try:
         found = find_definition(kernel.source, kernel.function)

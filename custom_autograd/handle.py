@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeVar, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -15,7 +16,9 @@ from custom_autograd.opdef import OpDef
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.registry import OpRecord, one_declaration_at_a_time
 from custom_autograd.torch_private.dispatch import OpOverload
-from custom_autograd.variants import InplaceVariant, OutVariant
+
+if TYPE_CHECKING:
+    from custom_autograd.variants import InplaceVariant, OutVariant
 
 H = TypeVar("H", bound="Handle")
 
@@ -39,8 +42,6 @@ class Handle(OpDef):
             with one_declaration_at_a_time():  # another thread may replace the op: torch must not find it half attached
                 record.handle = self
                 library.publish(record)
-        self._inplace = InplaceVariant(record)
-        self._out = OutVariant(record)
 
     def __eq__(self, other: object) -> bool:
         """Return True for this op and for its overload, which policies of selective checkpointing are asked about."""
@@ -105,6 +106,18 @@ class Handle(OpDef):
         """
         self._out.refuse_if_impossible()
         return self._out
+
+    @cached_property
+    def _inplace(self) -> InplaceVariant:
+        from custom_autograd.variants import InplaceVariant  # loaded for ops whose variants are used
+
+        return InplaceVariant(self._record)
+
+    @cached_property
+    def _out(self) -> OutVariant:
+        from custom_autograd.variants import OutVariant  # as above
+
+        return OutVariant(self._record)
 
     @property
     def function(self) -> type[torch.autograd.Function]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 
@@ -15,27 +15,28 @@ from custom_autograd.core.messages import show
 from custom_autograd.core.names import names_of
 from custom_autograd.shapes.rule import DType
 
+if TYPE_CHECKING:
 
-class Options(TypedDict, total=False):
-    """The options of `custom_op` but `hidden`, for type checkers."""
+    class Options(TypedDict, total=False):
+        """The options of `custom_op` but `hidden`, for type checkers."""
 
-    mutates_args: str | Iterable[str]
-    device_types: str | Sequence[str] | None
-    schema: str | None
-    tags: Sequence[torch.Tag] | None
-    outputs: Sequence[str] | None
-    non_differentiable: Sequence[str]
-    aliases: Mapping[str, str] | None
-    reference: bool
-    static: Sequence[str]
-    inline: Literal["reference"] | None
-    checkpoint: Literal["save", "recompute"] | None
-    shapes: str | None
-    along: str | Sequence[str] | None
-    dtypes: Mapping[str, DType] | None
-    flops: str | None
-    numbers: Mapping[str, Any] | None  # Any: a function, or a value of the argument
-    replace: bool
+        mutates_args: str | Iterable[str]
+        device_types: str | Sequence[str] | None
+        schema: str | None
+        tags: Sequence[torch.Tag] | None
+        outputs: Sequence[str] | None
+        non_differentiable: Sequence[str]
+        aliases: Mapping[str, str] | None
+        reference: bool
+        static: Sequence[str]
+        inline: Literal["reference"] | None
+        checkpoint: Literal["save", "recompute"] | None
+        shapes: str | None
+        along: str | Sequence[str] | None
+        dtypes: Mapping[str, DType] | None
+        flops: str | None
+        numbers: Mapping[str, Any] | None  # Any: a function, or a value of the argument
+        replace: bool
 
 
 def options_of(

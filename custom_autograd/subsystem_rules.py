@@ -13,7 +13,6 @@ from custom_autograd.capabilities import effects
 from custom_autograd.capabilities.autocast import capability as autocast
 from custom_autograd.capabilities.flops import capability as flops
 from custom_autograd.capabilities.shapes import capability as shape_notation
-from custom_autograd.capabilities.sharding import combining
 from custom_autograd.capabilities.subclasses import capability as subclasses
 from custom_autograd.capabilities.vmap import capability as vmap
 from custom_autograd.core.casting import Cast
@@ -179,6 +178,8 @@ class SubsystemRules(Handle):
             ... def _(total, gather):
             ...     return gather(total).logsumexp(0)
         """
+        from custom_autograd.capabilities.sharding import combining  # loaded for ops that have such rules
+
         return combining.register(self._record, dim, fn, arguments, replace=replace)
 
     @or_decorator

@@ -19,7 +19,7 @@ from custom_autograd.registration.conditions import Condition
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import Kernel, flat_kernel
 
-NAME = re.compile(r"\w[\w.+-]*")
+NAME = r"\w[\w.+-]*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def make_kernel(
     """
     wrap = wrapper_of(declaration.schema, str(declaration.name), device_type, _layouts(declaration, location, options))
     name = device_type or "default" if options.name is None else options.name
-    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or re.fullmatch(NAME, name) is None:
         problem = "a kernel cannot have this name"
         raise declaration.origin(location).error(
             RegistrationError, problem, expected="letters, digits and any of _ . + -", found=show(name)

@@ -19,7 +19,7 @@ from custom_autograd.core.messages import is_text
 from custom_autograd.torch_private.schemas import constants_by_number, parse_schema
 
 NUMBER = (bool, int, float)
-SIMPLE = re.compile(r"[\w .:/+-]*", re.ASCII)
+SIMPLE = r"[\w .:/+-]*"
 """Strings that every reader of schemas reads alike, that of torchgen included."""
 
 
@@ -81,7 +81,7 @@ def _spell(value: Any) -> str | None:
     if isinstance(value, float):
         return repr(float(value)) if value != 0 or str(float(value)) == "0.0" else None  # 0.0 and -0.0 are equal
     if isinstance(value, (str, torch.device)):
-        return f'"{value}"' if SIMPLE.fullmatch(str(value)) else None
+        return f'"{value}"' if re.fullmatch(SIMPLE, str(value), re.ASCII) else None
     if isinstance(value, _CODED):
         return str(value).removeprefix("torch.") if _is_named(value) else None
     if isinstance(value, (list, tuple)) and all(isinstance(item, NUMBER) for item in value):

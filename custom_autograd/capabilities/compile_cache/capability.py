@@ -7,7 +7,6 @@ when the fake of the op first runs: no op is compiled before, and a process decl
 
 from __future__ import annotations
 
-from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiler import CacheTag
@@ -27,8 +26,14 @@ class CompileCache(Capability):
 
     def before_trace(self, record: OpRecord) -> None:
         """Count the rules of the op into the tag, in place of what was counted before."""
-        _TAG.update(str(record.dispatcher_name), fingerprint(record))
+        _TAG.update(str(record.dispatcher_name), _fingerprint(record))
 
     def describe(self, record: OpRecord) -> str:
         """Return how the op is told apart from its earlier versions."""
-        return f"derived from the source of its rules ({fingerprint(record):016x})"
+        return f"derived from the source of its rules ({_fingerprint(record):016x})"
+
+
+def _fingerprint(record: OpRecord) -> int:
+    from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint  # loaded for ops that are compiled
+
+    return fingerprint(record)

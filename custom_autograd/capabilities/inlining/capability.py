@@ -17,18 +17,13 @@ from typing import Any
 
 import torch
 
-from custom_autograd.calls.bind import Binder
-from custom_autograd.capabilities.inlining.traced import BodyInGraphs, Traced
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.core.launches import is_interpreted
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Capability, add
-from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
 from custom_autograd.torch_private.modes import FunctionalTensorMode
-from custom_autograd.values.tensors import first_tensor, tensors_in
 
 REFERENCE = "reference"
 _is_switched_off: ContextVar[bool] = ContextVar("is_switched_off", default=False)
@@ -76,6 +71,11 @@ def without_inlining() -> Iterator[None]:
 
 
 def _rule(record: OpRecord) -> Callable[..., Any]:
+    from custom_autograd.capabilities.inlining.traced import (  # loaded for ops that are inlined
+        BodyInGraphs,
+        find_traced,
+    )
+
     run = BodyInGraphs(record)
 
     def rule(
@@ -83,7 +83,7 @@ def _rule(record: OpRecord) -> Callable[..., Any]:
     ) -> Any:  # Any: as torch passes it
         if _is_switched_off.get() or torch.compiler.is_exporting():
             return mode.__torch_dispatch__(function, types, args, kwargs)
-        traced = _find_traced(record, run.bind, args, kwargs or {})
+        traced = find_traced(record, run.bind, args, kwargs or {})
         if traced is None:
             return mode.__torch_dispatch__(function, types, args, kwargs)
         try:
@@ -96,25 +96,3 @@ def _rule(record: OpRecord) -> Callable[..., Any]:
         return rule(mode, function, types, args, kwargs)
 
     return rule
-
-
-def _find_traced(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Traced | None:  # Any: as the schema says
-    """Return what takes the place of a call in a graph, or None if the op stays."""
-    kernel = _find_kernel(record, bind, args, kwargs)
-    if kernel is not None:
-        return Traced(kernel.label, kernel.location, kernel.function, kernel)
-    if record.registrations.inline is not None:
-        return Traced("reference", record.reference_location, record.reference(), None)
-    return None
-
-
-def _find_kernel(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Kernel | None:  # Any: as above
-    """Return the kernel that would run, if it is to be inlined."""
-    if is_interpreted() or not any(kernel.is_inlined for kernel in record.kernels.all()):
-        return None
-    like = first_tensor(tensors_in([*args, *kwargs.values()]))
-    positional, keywords = bind.user_call(bind.arguments(*args, **kwargs))  # the dispatcher leaves out defaults
-    for kernel in record.kernels.candidates(None if like is None else like.device.type):
-        if kernel.when is None or kernel.when.refusal(positional, keywords) is None:
-            return kernel if kernel.is_inlined else None
-    return None

@@ -18,12 +18,12 @@ from torch import Tensor
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.frozen_dataclass import dataclass
-from custom_autograd.core.launches import recorded
+from custom_autograd.core.launches import is_interpreted, recorded
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import fakes, modes
 from custom_autograd.values.results import ResultReader
-from custom_autograd.values.tensors import tensors_in
+from custom_autograd.values.tensors import first_tensor, tensors_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,28 @@ class Traced:
     location: str
     function: Callable[..., Any] | None
     kernel: Kernel | None
+
+
+def find_traced(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Traced | None:  # Any: as the schema says
+    """Return what takes the place of a call in a graph, or None if the op stays."""
+    kernel = _find_kernel(record, bind, args, kwargs)
+    if kernel is not None:
+        return Traced(kernel.label, kernel.location, kernel.function, kernel)
+    if record.registrations.inline is not None:
+        return Traced("reference", record.reference_location, record.reference(), None)
+    return None
+
+
+def _find_kernel(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Kernel | None:  # Any: as above
+    """Return the kernel that would run, if it is to be inlined."""
+    if is_interpreted() or not any(kernel.is_inlined for kernel in record.kernels.all()):
+        return None
+    like = first_tensor(tensors_in([*args, *kwargs.values()]))
+    positional, keywords = bind.user_call(bind.arguments(*args, **kwargs))  # the dispatcher leaves out defaults
+    for kernel in record.kernels.candidates(None if like is None else like.device.type):
+        if kernel.when is None or kernel.when.refusal(positional, keywords) is None:
+            return kernel if kernel.is_inlined else None
+    return None
 
 
 class BodyInGraphs:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from custom_autograd.capabilities.sharding.advice import advice
-from custom_autograd.capabilities.sharding.combining import Combining
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
@@ -73,6 +72,8 @@ def _source(record: OpRecord) -> str:
 
 
 def _rules(record: OpRecord) -> str:
+    from custom_autograd.capabilities.sharding.combining import Combining  # loaded for ops that have such rules
+
     rules = record.registrations.all_of(Combining)
     return "".join(f"; '{rule.dim}' registered ({rule.location})" for rule in rules)
 
