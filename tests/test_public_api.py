@@ -155,7 +155,9 @@ import sys, torch
 before = set(sys.modules)
 from custom_autograd import custom_op
 loaded = set(sys.modules) - before
-rooms = ("verification", "cli", "native.native_calls", "kernels.shared_library", "kernels.triton", "kernels.cuda")
+rooms = ["verification", "cli", "native.native_calls", "kernels", "variants", "shapes.described"]
+rooms += ["capabilities.sharding.calls", "capabilities.sharding.combining", "capabilities.inlining.traced"]
+rooms += ["capabilities.compile_cache.fingerprint"]
 print([name for name in loaded if name.startswith(tuple(f"custom_autograd.{room}" for room in rooms))])
 theirs = ("torch._dynamo", "torch._inductor", "torch.testing", "sympy", "numpy")
 print([name for name in loaded if name.startswith(theirs)])
