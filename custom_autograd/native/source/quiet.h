@@ -1,5 +1,6 @@
 // Whether something watches or transforms the calls of this thread, or a tensor, that no dispatch key shows.
 #pragma once
+#include <ATen/FuncTorchTLS.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
@@ -15,9 +16,15 @@ struct DynamicLayer;
 TORCH_API const std::vector<DynamicLayer>& getDynamicLayerStack();
 }  // namespace at::functorch
 
+// Asking for the stack makes the state of transforms where a thread has none, and each backward of this thread copies
+// that state several times from then on.
+inline bool has_transform() {
+  return at::functorch::functorchTLSAccessor() && !at::functorch::getDynamicLayerStack().empty();
+}
+
 inline bool is_watched() {
   return at::impl::PythonTorchFunctionTLS::stack_len() > 0 || c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
-      at::hasCallbacks() || !at::functorch::getDynamicLayerStack().empty();
+      at::hasCallbacks() || has_transform();
 }
 
 // Whether tensors may have tangents: the dispatcher, which then looks for them, counts the versions of a write otherwise.
