@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor
@@ -92,7 +93,8 @@ class DropIn:
 
     def _setup_of_eager_call(self, setup: Callable[..., Any]) -> Callable[..., Any]:  # Any: any parameters
         """Return the setup_context, called with (ctx, inputs, output) in that order."""
-        call = self._by_keyword if self.rule.by_keyword else setup
+        is_positional = not self.rule.by_keyword or (not self.rule.takes_keywords and _has_usual_parameters(setup))
+        call = setup if is_positional else self._by_keyword
         return (lambda ctx, inputs, output: call(ctx, inputs, (output,))) if self.is_one_tuple else call
 
     def _by_keyword(self, ctx: Any, inputs: Any, output: Any) -> None:
@@ -223,6 +225,15 @@ class DropIn:
                 do="return one gradient (or None) per tensor of the list",
             )
         return [self._one(f"{name}[{index}]", gradient) for index, gradient in enumerate(gradients)]
+
+
+def _has_usual_parameters(setup: Callable[..., Any]) -> bool:  # Any: any parameters
+    """Return True if the first parameters are (ctx, inputs, output), so that calls by position and by keyword agree.
+
+    The signature of a decorated function may be that of another one: so its own code is asked.
+    """
+    code = setup.__code__ if isinstance(setup, FunctionType) else None
+    return code is not None and code.co_argcount >= 3 and code.co_varnames[:3] == ("ctx", "inputs", "output")
 
 
 def _holds_list_first(result: Sequence[Any]) -> bool:
