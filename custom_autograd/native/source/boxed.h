@@ -187,7 +187,11 @@ PyObject* results_of(const Boxed* boxed, Next next) {
 inline PyObject* call_stable(const Boxed* boxed, Stable kernel, PyObject* const* args) {
   uint64_t stack[MOST_BOXED];
   size_t count = boxed->parameters->size();
-  for (size_t i = 0; i < count; ++i) stack[i] = as_stable((*boxed->parameters)[i], args[i]);
+  HeldTensors tensors;  // see NOTE [tensors are held during a call]
+  for (size_t i = 0; i < count; ++i) {
+    if (THPVariable_Check(args[i])) tensors.push_back(THPVariable_Unpack(args[i]));
+    stack[i] = as_stable((*boxed->parameters)[i], args[i]);
+  }
   {
     pybind11::gil_scoped_release no_gil;
     kernel(stack, count, boxed->results);

@@ -538,6 +538,11 @@ PyObject* call_known(Call* op, PyObject* const* args, size_t flags, PyObject* ke
     lists.copy(op, values, copies);
     values = copies;
   }
+  HeldTensors tensors;  // see NOTE [tensors are held during a call]
+  holds_for_tensors(op, values, [&](size_t, PyObject* tensor) {
+    tensors.push_back(THPVariable_Unpack(tensor));
+    return true;
+  });
   if (found->record.object != Py_None && !found->recipe && at::GradMode::is_enabled()) {
     THPObjectPtr result(checked(PyObject_Vectorcall(found->record.object, values.data(), op->arguments->size(), nullptr)));
     return is_whole ? result.release() : returned(op, result);

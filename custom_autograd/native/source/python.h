@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 #include <torch/csrc/utils/python_strings.h>
+#include <c10/util/SmallVector.h>
 #include <torch/version.h>
 
 #include <exception>
@@ -131,6 +132,12 @@ inline bool is_int64(PyObject* value) {
 }
 
 inline bool is_ascii(PyObject* value) { return PyUnicode_CheckExact(value) && PyUnicode_IS_ASCII(value); }
+
+// NOTE [tensors are held during a call]
+// In torch 2.13 and later, the first reference of C++ to a tensor of Python takes one to its object as well, and the last
+// one drops that: both take the GIL. Kernels copy and drop references while the GIL is released, and each time would take
+// it again. With these, which are taken and dropped with the GIL held, theirs are neither the first nor the last.
+using HeldTensors = c10::SmallVector<at::Tensor, 8>;
 
 inline bool is_plain_tensor(PyObject* object) {
   return reinterpret_cast<PyObject*>(Py_TYPE(object)) == THPVariableClass;
