@@ -338,6 +338,23 @@ void mark_view(const Tensor& tensor, int differentiable) {
   if (meta) meta->set_creation_meta(differentiable > 1 ? CreationMeta::MULTI_OUTPUT_NODE : CreationMeta::IN_CUSTOM_FUNCTION);
 }
 
+// Grad mode and forward mode of this thread while a kernel or a setup_context runs: the first is off.
+struct KernelModes {
+  c10::AutogradState& state;
+  bool grad, forward;
+
+  KernelModes(c10::AutogradState& its, bool is_forward) : state(its), grad(its.get_grad_mode()), forward(its.get_fw_grad_mode()) {
+    state.set_grad_mode(false);
+    state.set_fw_grad_mode(is_forward);
+  }
+  KernelModes(const KernelModes&) = delete;
+  KernelModes& operator=(const KernelModes&) = delete;
+  ~KernelModes() {
+    state.set_grad_mode(grad);
+    state.set_fw_grad_mode(forward);
+  }
+};
+
 // Runs the setup_context of rules with a ctx, as `Function.forward` does: before there is a graph.
 THPObjectPtr set_up(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
   const DropIn& rules = kind.recipe->drop_in;
@@ -346,8 +363,7 @@ THPObjectPtr set_up(const Call* op, const Kind& kind, PyObject* result, const Va
   if (rules.setup == Py_None) return context;
   THPObjectPtr inputs(as_tuple(op, values));
   PyObject* args[] = {nullptr, context.get(), inputs.get(), result};
-  at::AutoGradMode off(false);
-  c10::AutoFwGradMode forward(false);
+  KernelModes modes(c10::AutogradState::get_tls_state(), false);
   THPObjectPtr done(PyObject_Vectorcall(rules.setup, args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   NativeNode::noted(done.get(), rules.note);
   return context;
@@ -479,14 +495,14 @@ void note_writes(const Call* op, const Values& values) {
 }
 
 PyObject* run(const Call* op, const Kind& kind, const Values& values, bool is_whole) {
-  bool is_recording = at::GradMode::is_enabled();
+  auto& modes_of_thread = c10::AutogradState::get_tls_state();
+  bool is_recording = modes_of_thread.get_grad_mode();
   bool is_recorded = is_recording && kind.recipe;
   THPObjectPtr result;
   if (!is_recording || (kind.is_blind && !is_recorded)) {
     result = run_kernel(op, kind, values);
   } else {
-    at::AutoGradMode off(false);
-    c10::AutoFwGradMode forward(!is_recorded && c10::AutogradState::get_tls_state().get_fw_grad_mode());
+    KernelModes modes(modes_of_thread, !is_recorded && modes_of_thread.get_fw_grad_mode());
     result = run_kernel(op, kind, values);
   }
   if (!is_as_it_should_be(op, kind, result.get(), values)) result = read(op, kind, result, values);

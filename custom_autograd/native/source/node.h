@@ -25,6 +25,8 @@ using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
+using Tensors = c10::SmallVector<Tensor, 4>;
+
 constexpr int MOST = 63;  // arguments and outputs of an op, together: they are bits of a word
 
 // What is saved: an input or an output, always or for the gradients of some inputs.
@@ -182,7 +184,7 @@ struct NativeNode final : Node {
   Held rule_context, packed;  // the ctx, or what Python made of one with tensors and objects among its attributes
   Held metadata;  // of outputs, if the graph does not know that of all; for Python
   bool packed_materializes = true;
-  std::vector<bool> is_saved_output;  // of a rule with a ctx, by saved tensor
+  c10::SmallVector<bool, 8> is_saved_output;  // of a rule with a ctx, by saved tensor
   std::vector<torch::autograd::VariableInfo> infos;  // by output, if the rule marked one as not differentiable
 
   explicit NativeNode(std::shared_ptr<const Recipe> its) : recipe(std::move(its)) {
@@ -228,10 +230,10 @@ struct NativeNode final : Node {
   }
 
   // With the GIL held.
-  std::vector<Tensor> unpacked() {
+  Tensors unpacked() {
     if (!is_complete) throw std::runtime_error(recipe->name + ": the call that recorded this node did not end");
     if (is_released && !saved.empty()) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
-    std::vector<Tensor> values;
+    Tensors values;
     values.reserve(saved.size());
     for (SavedVariable& one : saved) values.push_back(one.unpack(getptr()));
     return values;
@@ -269,7 +271,7 @@ struct NativeNode final : Node {
       if (materializes()) fill(grads);
       if (!packed.object) return by_context(grads);
     }
-    std::vector<Tensor> values = unpacked();
+    Tensors values = unpacked();
     Running running(this, &values);
     if (recipe->rule.function && is_plain(grads, values)) return by_rule(grads, values);
     bool has_quick = recipe->quick != Py_None && !is_lazy(grads, values);
@@ -291,7 +293,7 @@ struct NativeNode final : Node {
   }
 
   // Whether a tensor is to be resolved first: incoming gradients, and saved outputs.
-  bool is_lazy(const variable_list& grads, const std::vector<Tensor>& values) const {
+  bool is_lazy(const variable_list& grads, const Tensors& values) const {
     if (std::any_of(grads.begin(), grads.end(), has_lazy_bit)) return true;
     size_t start = 0;
     for (size_t i = 0; i < recipe->saved.size(); start += std::max<int>(width_of[i++], 0))
@@ -300,7 +302,7 @@ struct NativeNode final : Node {
   }
 
   // Whether the one rule can be called as it is.
-  bool is_plain(const variable_list& grads, const std::vector<Tensor>& values) const {
+  bool is_plain(const variable_list& grads, const Tensors& values) const {
     if (recipe->rule.is_once_differentiable && at::GradMode::is_enabled()) return false;
     bool is_any_defined = false;
     for (const RuleArgument& one : recipe->rule.arguments) {
@@ -313,7 +315,7 @@ struct NativeNode final : Node {
     return is_any_defined && !is_lazy(grads, values);
   }
 
-  variable_list by_rule(const variable_list& grads, const std::vector<Tensor>& values) {
+  variable_list by_rule(const variable_list& grads, const Tensors& values) {
     const Rule& rule = recipe->rule;
     PyObject* args[2 * MOST + 1];
     args[0] = args[1] = nullptr;
@@ -331,16 +333,15 @@ struct NativeNode final : Node {
         PyObject_Vectorcall(rule.function, args + 1, positional | PY_VECTORCALL_ARGUMENTS_OFFSET, rule.keywords));
     for (int i = 1; i < count; ++i) Py_DECREF(args[i]);
     noted(result.get());
-    c10::SmallVector<THPObjectPtr, 8> taken;
-    taken.resize(rule.inputs.size());
-    if (!take_apart(result.get(), taken)) {
+    PyObject* taken[MOST];  // borrowed
+    if (!take_apart(result, taken)) {
       result = checked(PyObject_CallOneArg(rule.read, result.get()));  // a tuple, or an error that says what is wrong
-      for (size_t i = 0; i < rule.inputs.size(); ++i) taken[i] = Py_NewRef(PyTuple_GET_ITEM(result.get(), i));
+      for (size_t i = 0; i < rule.inputs.size(); ++i) taken[i] = PyTuple_GET_ITEM(result.get(), i);
     }
     variable_list found(num_outputs());
     for (size_t i = 0; i < rule.inputs.size(); ++i) {
       int64_t input = rule.inputs[i];
-      PyObject* one = taken[i].get();
+      PyObject* one = taken[i];
       if (!is_any_needed(input)) continue;
       THPObjectPtr called;
       if (PyFunction_Check(one)) {
@@ -396,7 +397,7 @@ struct NativeNode final : Node {
   }
 
   // A saved tensor, or a list of those.
-  PyObject* saved_value(int64_t row, const std::vector<Tensor>& values) const {
+  PyObject* saved_value(int64_t row, const Tensors& values) const {
     size_t start = 0;
     for (int64_t i = 0; i < row; ++i) start += std::max<int>(width_of[i], 0);
     const Saved& its = recipe->saved[row];
@@ -408,29 +409,32 @@ struct NativeNode final : Node {
   }
 
   // The gradients in what a rule returned, if they are all there: one, a tuple of them, or a dict by name.
-  // Owned: a callable among them may change the dict.
-  bool take_apart(PyObject* result, c10::SmallVectorImpl<THPObjectPtr>& taken) const {
+  // They are borrowed from the result, which becomes a copy of a dict: a callable among them may change that.
+  bool take_apart(THPObjectPtr& result, PyObject** taken) const {
     const auto& inputs = recipe->rule.inputs;
-    if (inputs.size() == 1 && is_plain_tensor(result)) {
-      taken[0] = Py_NewRef(result);
+    if (inputs.size() == 1 && is_plain_tensor(result.get())) {
+      taken[0] = result.get();
       return true;
     }
-    if (PyTuple_CheckExact(result) && inputs.size() > 1) {
-      if (PyTuple_GET_SIZE(result) != static_cast<Py_ssize_t>(inputs.size())) return false;
-      for (size_t i = 0; i < inputs.size(); ++i) taken[i] = Py_NewRef(PyTuple_GET_ITEM(result, i));
+    if (PyTuple_CheckExact(result.get()) && inputs.size() > 1) {
+      if (PyTuple_GET_SIZE(result.get()) != static_cast<Py_ssize_t>(inputs.size())) return false;
+      for (size_t i = 0; i < inputs.size(); ++i) taken[i] = PyTuple_GET_ITEM(result.get(), i);
       return true;
     }
-    if (!PyDict_CheckExact(result)) return false;
+    if (!PyDict_CheckExact(result.get())) return false;
+    THPObjectPtr copy(checked(PyDict_Copy(result.get())));
     Py_ssize_t used = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      taken[i] = Py_XNewRef(PyDict_GetItemWithError(result, PyTuple_GET_ITEM(recipe->rule.names, i)));
+      taken[i] = PyDict_GetItemWithError(copy.get(), PyTuple_GET_ITEM(recipe->rule.names, i));
       if (!taken[i] && (PyErr_Occurred() || is_any_needed(inputs[i]))) {
         PyErr_Clear();
         return false;
       }
-      used += taken[i].get() != nullptr;
+      used += taken[i] != nullptr;
     }
-    return used == PyDict_GET_SIZE(result);
+    if (used != PyDict_GET_SIZE(copy.get())) return false;
+    result = std::move(copy);
+    return true;
   }
 
   // An error of the rule says that it is.
@@ -449,20 +453,20 @@ struct NativeNode final : Node {
   // The node whose backward runs in this thread, for what Python asks about it.
   struct Running {
     NativeNode* node;
-    const std::vector<Tensor>* values;
+    const Tensors* values;
     Running* outer;
     static Running*& innermost() {
       static thread_local Running* found = nullptr;
       return found;
     }
-    Running(NativeNode* its_node, const std::vector<Tensor>* its_values)
+    Running(NativeNode* its_node, const Tensors* its_values)
         : node(its_node), values(its_values), outer(innermost()) {
       innermost() = this;
     }
     ~Running() { innermost() = outer; }
   };
 
-  PyObject* quick(const variable_list& grads, const std::vector<Tensor>& values) {
+  PyObject* quick(const variable_list& grads, const Tensors& values) {
     PyObject* args[4 * MOST + 1];
     args[0] = nullptr;
     int count = 1, owned = 1;
@@ -478,7 +482,7 @@ struct NativeNode final : Node {
     return checked(result);
   }
 
-  PyObject* general(const variable_list& grads, const std::vector<Tensor>& values) {
+  PyObject* general(const variable_list& grads, const Tensors& values) {
     THPObjectPtr its_context(context(values));
     PyObject* args[MOST + 1];
     args[0] = its_context.get();
@@ -490,7 +494,7 @@ struct NativeNode final : Node {
   }
 
   // A ctx, as Python makes it: (node, saved tensors, needs, kept, is traced).
-  PyObject* context(const std::vector<Tensor>& values, bool is_traced = false) {
+  PyObject* context(const Tensors& values, bool is_traced = false) {
     THPObjectPtr tensors(wrapped_tuple(values, values.size())), its_needs(needs());
     THPObjectPtr lengths(checked(recipe->has_lists ? lengths_of_lists() : Py_NewRef(Py_None)));
     THPObjectPtr node(checked(torch::autograd::functionToPyObject(getptr()))), its_kept(kept_tuple());
@@ -602,7 +606,7 @@ struct NativeNode final : Node {
   variable_list apply_with_saved(
       const variable_list& grads_in, torch::dynamo::autograd::SwapSavedVariables& swapped) override {
     for (SavedVariable& one : saved) swapped.before(one);
-    std::vector<Tensor> values;
+    Tensors values;
     for (SavedVariable& one : saved) values.push_back(one.unpack(getptr()));
     for (SavedVariable& one : saved) swapped.after(one);
     pybind11::gil_scoped_acquire gil;
