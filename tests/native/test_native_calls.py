@@ -476,6 +476,31 @@ def test_threads_call_while_rules_change():
     assert failures == []
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_tensors_are_held_while_a_kernel_runs_and_no_longer(grad):
+    """A kernel that copied the only reference of C++ without the GIL would wait for the GIL each time."""
+    counts = []
+
+    def counting(x: Tensor) -> Tensor:
+        counts.append(x._use_count())
+        if len(counts) > 3:
+            raise ValueError("enough")
+        return x * 2
+
+    op = custom_op(f"native::counting_{grad}", counting)
+    op.register_backward(lambda grad: grad * 2)
+    x = drawn(3, grad=grad)
+    for _ in range(3):
+        op(x)
+    alone = x._use_count()
+    with pytest.raises(ValueError, match="enough"):
+        op(x)
+
+    assert known(op) == 1
+    assert [alone + 1] * 2 == counts[2:]
+    assert alone == x._use_count()
+
+
 def test_nothing_is_kept_after_calls():
     x, y = drawn(3, grad=True), drawn(3)
     dead = []

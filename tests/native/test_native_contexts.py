@@ -1,5 +1,6 @@
 """Native nodes of `register_autograd`: what a ctx holds, saves and shows is as with the nodes of generated Python."""
 
+import functools
 import gc
 import threading
 import weakref
@@ -315,6 +316,18 @@ def test_a_rule_may_take_setup_context_by_keyword_and_leave_out_gradients():
     called(op, x, y).sum().backward()
 
     torch.testing.assert_close(x.grad, y)
+
+
+def test_a_decorated_setup_context_is_called_by_keyword():
+    @functools.wraps(save)
+    def setup(**given):
+        save(**given)
+
+    op = declare("decorated", setup)
+    x, y = drawn(3), drawn(3)
+    called(op, x, y, 2.0).sum().backward()
+
+    torch.testing.assert_close(x.grad, 2 * y)
 
 
 @pytest.mark.parametrize(
