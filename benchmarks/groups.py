@@ -11,9 +11,10 @@ from typing import Any
 
 import peers
 import torch
+from declarations import DECLARE
 from torch import Tensor
 
-from custom_autograd import Sample, custom_op
+from custom_autograd import custom_op
 from custom_autograd.benchmarking.interleaved import Work
 
 Cases = dict[str, Work]
@@ -87,20 +88,10 @@ def shapes_group() -> Cases:
 def declare_group() -> Cases:
     """An op with fake, backward and samples; torch.library has no samples."""
 
-    def ours() -> None:
-        op = custom_op(f"bench::declared_{next(NUMBERS)}", peers.kernel)
-        op.register_fake(lambda x, y: torch.empty_like(x))
-        op.register_backward(lambda grad, x, y: (grad * y, grad * x))
-        op.register_samples(lambda make: [Sample(make(3), make(3))])
-        KEPT.append(op)
+    def declaring(declare: Callable[[str], Any]) -> Callable[[], None]:
+        return lambda: KEPT.append(declare(f"bench::declared_{next(NUMBERS)}"))
 
-    def theirs() -> None:
-        op = torch.library.custom_op(f"bench::declared_{next(NUMBERS)}", peers.kernel, mutates_args=())
-        op.register_fake(lambda x, y: torch.empty_like(x))
-        op.register_autograd(peers.backward, setup_context=peers.save)
-        KEPT.append(op)
-
-    return {"declare | ": ours, "torch.library declare | ": theirs}
+    return {f"{prefix}declare | ": declaring(declare) for prefix, declare in DECLARE.items()}
 
 
 def fourteen() -> tuple[Any, Any]:

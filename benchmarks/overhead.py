@@ -10,13 +10,9 @@ import argparse
 import datetime
 import json
 import operator
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # the modules beside this file
 
+import first_calls
 import overhead_tables
 from groups import CALLS_PER_GRAPH, GROUPS, call_group, compiled_group
 
@@ -31,7 +28,7 @@ from custom_autograd.benchmarking.interleaved import Timing, measure
 from custom_autograd.benchmarking.machine import describe_machine
 from custom_autograd.native.loading import library
 
-NAMES = ["call", *GROUPS, "compiled", "import"]
+NAMES = ["call", *GROUPS, "compiled", "first calls", "new processes", "import"]
 TARGETS = (  # ours, the peer, how their ratio has to compare, with what in which mode
     ("by name", "torch.library", "<=", {"no grad": 0.22, "forward": 0.32, "forward + backward": 0.62}),
     ("drop-in", "torch.library", "<=", {"no grad": 0.22, "forward": 0.37, "forward + backward": 0.67}),
@@ -47,6 +44,9 @@ TARGETS = (  # ours, the peer, how their ratio has to compare, with what in whic
     ("line of shapes", "no line of shapes", "<=", {"no grad": 1.03, "forward": 1.03, "forward + backward": 1.03}),
     ("compiled, inductor", "C++ compiled, inductor", "<=", {"no grad": 1.6, "forward": 1.6}),
     ("declare", "torch.library declare", "<=", {"": 1.0}),
+    ("first call", "torch.library first call", "<=", {"no grad": 1.3, "forward": 1.3, "backward": 1.3}),
+    ("1 op", "torch.library 1 op", "<=", {"no grad": 1.0, "forward + backward": 1.0}),
+    ("1,000 ops", "torch.library 1,000 ops", "<=", {"no grad": 1.2, "forward + backward": 1.2}),
     ("14 inputs", "torch.library 14 inputs", "<=", {"no grad": 0.25, "forward": 0.35}),
     ("hidden and integer", "torch.library hidden and integer", "<=", {"forward + backward": 0.62}),
     ("optional and list", "torch.library optional and list", "<=", {"forward + backward": 0.62}),
@@ -82,6 +82,10 @@ def measure_group(group: str, missing: dict[str, str], seconds: float) -> dict[s
     if group == "compiled":
         graphs = measure(compiled_group(missing), seconds=seconds)
         return {name: per_op(timing) for name, timing in graphs.items()}
+    if group == "first calls":
+        return first_calls.first_calls(rounds=max(5, round(20 * seconds)))
+    if group == "new processes":
+        return first_calls.new_processes()
     return measure(GROUPS[group](), seconds=seconds)
 
 
@@ -96,12 +100,8 @@ print(time.process_time() - start)
 
 def import_time() -> dict[str, float]:
     """The shortest of ten imports in processes of their own, where torch is imported and the collector is off."""
-    command = [sys.executable, "-c", IMPORT]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    with tempfile.TemporaryDirectory() as cache:
-        environment["PYTHONPYCACHEPREFIX"] = cache
-        run = partial(subprocess.run, command, capture_output=True, text=True, check=True, env=environment)
-        found = [run().stdout for _ in range(10)]
+    with first_calls.process_runner() as run:
+        found = [run("-c", IMPORT) for _ in range(10)]
     return {"milliseconds": round(1000 * min(map(float, found)), 1)}
 
 

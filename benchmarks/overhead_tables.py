@@ -48,6 +48,13 @@ GRAPHS = {
     "C++ compiled": "C++ op with C++ autograd",
 }
 BACKENDS = ("aot_eager", "inductor")
+FIRST = {"no grad": "call", "forward": "call with gradients", "backward": "backward"}
+NEW = {
+    ("1 op", "no grad"): "import, declare and call one op",
+    ("1 op", "forward + backward"): "the same, forward and backward",
+    ("1,000 ops", "no grad"): "import, declare and call 1,000 ops",
+    ("1,000 ops", "forward + backward"): "the same, forward and backward",
+}
 LEVELS = {"validation full": "`full`", "validation cheap": "`cheap`", "validation off": "`off`"}
 
 
@@ -78,6 +85,26 @@ def graphs(recorded: list[dict[str, Any]]) -> str:
         ]
         heads = [f"{backend}, {mode}" for backend in BACKENDS for mode in MODES[:2]]
         tables.append(table([f"PyTorch {torch_of(one)}, µs per call in a graph", *heads], rows))
+    return "\n\n".join(tables)
+
+
+def first(recorded: list[dict[str, Any]]) -> str:
+    """Return the times of first calls in a process that has called others, and of all in a new process."""
+    tables = []
+    for one in recorded:
+        timings = one["timings"]
+
+        def shown(name: str, unit: int, its: dict[str, Any] = timings) -> str:
+            return f"{its[name]['minimum'] / unit:,.0f} / {its[f'torch.library {name}']['minimum'] / unit:,.0f}"
+
+        head = f"PyTorch {torch_of(one)}, ours / torch.library"
+        declared = shown("declare | ", 1)
+        rows = [["declare", declared]] + [
+            [f"first {mode}", shown(f"first call | {key}", 1)] for key, mode in FIRST.items()
+        ]
+        tables.append(table([f"{head}, µs, in a process with other ops", "time"], rows))
+        rows = [[name, shown(f"{count} | {mode}", 1000)] for (count, mode), name in NEW.items()]
+        tables.append(table([f"{head}, ms, in a new process", "time"], rows))
     return "\n\n".join(tables)
 
 
@@ -130,6 +157,7 @@ TABLES = {
     "levels": levels,
     "kinds": kinds,
     "graphs": graphs,
+    "first": first,
     "imports": imports,
     "steps": steps,
 }

@@ -50,6 +50,14 @@ class Compiler(ABC):
     def libraries(self) -> list[str]:
         """Return what is linked."""
 
+    def dependencies(self, files: Sequence[str]) -> list[str]:
+        """Return the files whose change makes a library stale.
+
+        Args:
+            files: those that the preprocessor read.
+        """
+        return list(files)
+
 
 class CppCompiler(Compiler):
     """The C++ compiler: CXX, else c++."""

@@ -124,7 +124,7 @@ class Build:
         return repr(self.further), self.compiler.fingerprint(), torch.__version__, str(TORCH), processor()
 
     def _name(self, files: Sequence[str], version: str) -> str:
-        return hashed(self.source, digest_of(files), version, *self._how())
+        return hashed(self.source, digest_of(self.compiler.dependencies(files)), version, *self._how())
 
     def _command(self) -> list[str]:
         command = self.compiler.find(self.source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -26,3 +27,16 @@ class ExtensionCompiler(CppCompiler):
     def libraries(self) -> list[str]:
         """Return those for a kernel, and torch's Python part."""
         return [*super().libraries(), "-ltorch_python"]
+
+    # NOTE [what the native library depends on]
+    # It is found by a thread in the background. Each `os.stat` gives up the GIL, and waits up to 5 ms for it where other
+    # threads run Python: for the 3,500 headers of torch, Python and the system that took 5 s. What is loaded has to fit
+    # torch's binaries, so their size and time stand for the headers; `fingerprint` has the version of Python.
+    def dependencies(self, files: Sequence[str]) -> list[str]:
+        """Return the sources of this package, and torch's binaries in place of what others have installed."""
+        binaries = (str(TORCH / "lib" / f"{name}{suffix}") for name in BINARIES for suffix in (".so", ".dylib"))
+        return [*(file for file in files if file.startswith(OWN)), *filter(os.path.isfile, binaries)]
+
+
+OWN = f"{Path(__file__).parents[1]}{os.sep}"
+BINARIES = ("libtorch_python", "libtorch_cpu", "libc10")

@@ -188,6 +188,7 @@ def test_a_tuple_of_one_among_several_results_is_refused():
 
 
 def test_a_named_tuple_of_one_is_made_of_its_value():
-    found = named(X)
+    for _ in range(3):  # the way of the later calls is native
+        found = named(X)
 
-    assert "Named(y=tensor([1., 4.], dtype=torch.float64))" == repr(found)
+        assert "Named(y=tensor([1., 4.], dtype=torch.float64))" == repr(found)

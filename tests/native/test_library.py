@@ -4,9 +4,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+import torch
 
+from custom_autograd.native.extension_compiler import ExtensionCompiler
+from custom_autograd.native.library import SOURCE, find_built
 from custom_autograd.native.loading import library
 
 CALL = """
@@ -132,3 +136,25 @@ def test_the_command_says_why_not(without_compiler):
     code, said = command("--build", **without_compiler)
     assert code == 1
     assert "not available: call.cpp: no C++ compiler" in said
+
+
+def test_headers_that_others_installed_are_represented_by_the_binaries_of_torch():
+    """Each of 3,500 headers would give up the GIL, and wait for it while other threads run Python."""
+    lib = Path(torch.__file__).parent / "lib"
+    own = [str(SOURCE), str(SOURCE.with_name("node.h"))]
+    others = ["/usr/include/stdio.h", str(lib.parent / "include" / "torch" / "version.h"), "/opt/python/Python.h"]
+    found = ExtensionCompiler().dependencies([own[0], *others, own[1]])
+
+    assert own == found[:2]
+    assert {lib} == {Path(file).parent for file in found[2:]}
+    assert {"libtorch_python", "libtorch_cpu", "libc10"} == {Path(file).stem for file in found[2:]}
+
+
+@pytest.mark.skipif(library.module is None, reason=library.reason)
+def test_finding_the_library_asks_for_few_files(monkeypatch):
+    asked = []
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", lambda *args, **kwargs: asked.append(args) or stat(*args, **kwargs))
+    find_built()
+
+    assert 0 < len(asked) < 100

@@ -472,6 +472,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
 
 // What a call returns: hidden outputs are dropped.
 PyObject* returned(const Call* op, THPObjectPtr& result) {
+  if (op->outputs == 1 && op->named_tuple != Py_None) return checked(PyObject_CallOneArg(op->named_tuple, result.get()));
   if (op->outputs <= 1) return result.release();
   bool has_hidden = op->visible != (uint64_t(1) << op->outputs) - 1;
   if (!has_hidden && op->named_tuple == Py_None) return result.release();
