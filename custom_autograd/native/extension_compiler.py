@@ -29,7 +29,7 @@ class ExtensionCompiler(CppCompiler):
         return [*super().libraries(), "-ltorch_python"]
 
     # NOTE [what the native library depends on]
-    # It is found by a thread in the background. Each `os.stat` gives up the GIL, and waits up to 5 ms for it where other
+    # It is found by a thread in the background. Each `os.stat` gives up the GIL, and waits up to 5 ms for it if other
     # threads run Python: for the 3,500 headers of torch, Python and the system that took 5 s. What is loaded has to fit
     # torch's binaries, so their size and time stand for the headers; `fingerprint` has the version of Python.
     def dependencies(self, files: Sequence[str]) -> list[str]:
