@@ -22,11 +22,14 @@ Call = Callable[..., Any]
 MODES = ("no grad", "forward", "forward + backward")
 NUMBERS = itertools.count()
 CALLS_PER_GRAPH = 200
+PREFIXES = ("", "torch.library ", "C++ ")
 
 
 def modes_of(name: str, call: Callable[..., Any], make: Callable[[bool], tuple[Any, ...]], modes: Any = MODES) -> Cases:
     """The cases of one callable: `make` makes its arguments, with or without gradients."""
     plain, recorded = make(False), make(True)
+    if set(modes) == {"no grad"}:
+        return {f"{name} | no grad": lambda: call(*plain)}
     out = call(*recorded)
     grad = torch.ones_like(out if isinstance(out, Tensor) else out[0])
 
@@ -168,31 +171,60 @@ def lists_group() -> Cases:
     return cases
 
 
+# Each kernel is one operation of PyTorch, as x * y is: what is measured is the call, and not how long Python or C++
+# takes to call the operations of a kernel.
 def hidden() -> tuple[Any, Any]:
     """A hidden output that the backward reads, and an input of integers; torch.library returns the output."""
 
     def kernel(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        scale = x * 2
-        return scale * x, scale
+        mantissa, exponent = torch.frexp(x)
+        return mantissa, exponent
 
-    def save_both(ctx: Any, inputs: Any, output: Any) -> None:
+    def save_exponent(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.save_for_backward(output[1])
         ctx.mark_non_differentiable(output[1])
 
-    schema = "(Tensor x, Tensor index) -> (Tensor out, Tensor scale)"
-    ours = custom_op("bench::hidden", kernel, schema=schema, hidden=("scale",), replace=True)
-    ours.register_backward(lambda grad_out, scale, grad_scale=None: {"x": grad_out * scale * 2})
+    schema = "(Tensor x, Tensor index) -> (Tensor out, Tensor exponent)"
+    ours = custom_op("bench::hidden", kernel, schema=schema, hidden=("exponent",), replace=True)
+    ours.register_backward(lambda grad_out, exponent: {"x": torch.ldexp(grad_out, -exponent)})
     theirs = torch.library.custom_op("bench::hidden_library", kernel, mutates_args=(), schema=schema)
-    theirs.register_autograd(lambda ctx, grad, _: (grad * ctx.saved_tensors[0] * 2, None), setup_context=save_both)
+    theirs.register_autograd(
+        lambda ctx, grad, _: (torch.ldexp(grad, -ctx.saved_tensors[0]), None), setup_context=save_exponent
+    )
     return ours, theirs
+
+
+def two_outputs() -> tuple[Any, Any]:
+    """The least and the greatest number, of which the gradient of the first arrives."""
+
+    def kernel(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        least, greatest = torch.aminmax(x)
+        return least, greatest
+
+    schema = "(Tensor x, Tensor y) -> (Tensor least, Tensor greatest)"
+    ours = custom_op("bench::two_outputs", kernel, schema=schema, replace=True)
+    ours.register_backward(lambda grad_least, x, y, grad_greatest=None: (grad_least * y, grad_least * x))
+    theirs = torch.library.custom_op("bench::two_outputs_library", kernel, mutates_args=(), schema=schema)
+    theirs.register_autograd(lambda ctx, grad, _: peers.backward(ctx, grad), setup_context=peers.save)
+    return ours, theirs
+
+
+def writing() -> tuple[Any, Any]:
+    """An op that adds to its input."""
+
+    def kernel(x: Tensor, y: Tensor) -> None:
+        x.add_(y)
+
+    schema = "(Tensor(a!) x, Tensor y) -> ()"
+    ours = custom_op("bench::writing", kernel, schema=schema, mutates_args=("x",), replace=True)
+    return ours, torch.library.custom_op("bench::writing_library", kernel, mutates_args=("x",), schema=schema)
 
 
 def optional_and_list() -> tuple[Any, Any]:
     """A list of two tensors, and an optional tensor that is given."""
 
     def kernel(xs: list[Tensor], bias: Tensor | None = None) -> Tensor:
-        product = xs[0] * xs[1]
-        return product if bias is None else product + bias
+        return xs[0] * xs[1] if bias is None else torch.addcmul(bias, xs[0], xs[1])
 
     def save_all(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.save_for_backward(*inputs[0])
@@ -209,7 +241,7 @@ def optional_and_list() -> tuple[Any, Any]:
     return ours, theirs
 
 
-def kinds_group() -> Cases:
+def kinds_group(missing: dict[str, str]) -> Cases:
     """Ops of other kinds, and one op that is called with two kinds of tensors in turns."""
     cases: Cases = {}
 
@@ -220,12 +252,22 @@ def kinds_group() -> Cases:
         x, y, bias = (torch.rand(8, requires_grad=grad) for _ in range(3))
         return [x, y], bias
 
-    for prefix, op in zip(("", "torch.library "), hidden(), strict=True):
-        cases |= modes_of(f"{prefix}hidden and integer", op, with_index)
-    for prefix, op in zip(("", "torch.library "), optional_and_list(), strict=True):
-        cases |= modes_of(f"{prefix}optional and list", op, with_list)
-    for prefix, op in (("", peers.by_name()), ("torch.library ", peers.torch_library())):
-        cases |= in_turns(f"{prefix}two kinds in turns", op)
+    in_cpp, reason = peers.cpp_kinds()
+    multiply, _ = peers.cpp()
+    if in_cpp is None:
+        missing["C++ of other kinds"] = reason
+    kinds: dict[str, tuple[Any, Any, Any]] = {
+        "hidden and integer": (hidden(), "hidden", with_index),
+        "two outputs": (two_outputs(), "two_outputs", pair()),
+        "optional and list": (optional_and_list(), "optional_and_list", with_list),
+        "writing": (writing(), "writing", pair()),
+    }
+    for name, (declared, name_in_cpp, make) in kinds.items():
+        modes = ("no grad",) if name == "writing" else MODES  # what is written to requires no gradient here
+        for prefix, op in zip(PREFIXES, (*declared, in_cpp and getattr(in_cpp, name_in_cpp)), strict=True):
+            cases |= {} if op is None else modes_of(f"{prefix}{name}", op, make, modes)
+    for prefix, op in zip(PREFIXES, (peers.by_name(), peers.torch_library(), multiply), strict=True):
+        cases |= {} if op is None else in_turns(f"{prefix}two kinds in turns", op)
     return cases
 
 
@@ -294,7 +336,6 @@ GROUPS: dict[str, Callable[[], Cases]] = {
     "inputs": inputs_group,
     "lists": lists_group,
     "validation": validation_group,
-    "kinds": kinds_group,
 }
 LIBRARY = torch.library.Library("bench", "FRAGMENT")
 KEPT: list[Any] = []

@@ -22,13 +22,14 @@ sys.path.insert(0, str(Path(__file__).parent))  # the modules beside this file
 
 import first_calls
 import overhead_tables
-from groups import CALLS_PER_GRAPH, GROUPS, call_group, compiled_group
+from groups import CALLS_PER_GRAPH, GROUPS, call_group, compiled_group, kinds_group
 
 from custom_autograd.benchmarking.interleaved import Timing, measure
 from custom_autograd.benchmarking.machine import describe_machine
 from custom_autograd.native.loading import library
 
-NAMES = ["call", *GROUPS, "compiled", "first calls", "new processes", "import"]
+KINDS = ("hidden and integer", "two outputs", "optional and list", "writing", "two kinds in turns")
+NAMES = ["call", *GROUPS, "kinds", "compiled", "first calls", "new processes", "import"]
 TARGETS = (  # ours, the peer, how their ratio has to compare, with what in which mode
     ("by name", "torch.library", "<=", {"no grad": 0.22, "forward": 0.32, "forward + backward": 0.62}),
     ("drop-in", "torch.library", "<=", {"no grad": 0.22, "forward": 0.37, "forward + backward": 0.67}),
@@ -51,6 +52,7 @@ TARGETS = (  # ours, the peer, how their ratio has to compare, with what in whic
     ("hidden and integer", "torch.library hidden and integer", "<=", {"forward + backward": 0.62}),
     ("optional and list", "torch.library optional and list", "<=", {"forward + backward": 0.62}),
     ("two kinds in turns", "torch.library two kinds in turns", "<=", {"forward + backward": 0.62}),
+    *((name, f"C++ {name}", "<=", {"no grad": 0.60, "forward": 0.65, "forward + backward": 1.00}) for name in KINDS),
 )
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le}
 
@@ -79,6 +81,8 @@ def measure_group(group: str, missing: dict[str, str], seconds: float) -> dict[s
     """The timings of one group, in µs per call of an op."""
     if group == "call":
         return measure(call_group(missing), seconds=seconds)
+    if group == "kinds":
+        return measure(kinds_group(missing), seconds=seconds)
     if group == "compiled":
         graphs = measure(compiled_group(missing), seconds=seconds)
         return {name: per_op(timing) for name, timing in graphs.items()}

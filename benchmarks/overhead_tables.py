@@ -39,7 +39,9 @@ PEERS = {
 }
 KINDS = {
     "hidden and integer": "a hidden output that is saved, an integer input",
+    "two outputs": "two outputs",
     "optional and list": "an optional tensor, a list of two tensors",
+    "writing": "an op that writes to an input and returns nothing",
     "two kinds in turns": "two calls in turns, of vectors and of matrices",
 }
 GRAPHS = {
@@ -133,12 +135,12 @@ def levels(recorded: list[dict[str, Any]]) -> str:
 
 
 def kinds(recorded: list[dict[str, Any]]) -> str:
-    """Return the times of ops of other kinds, beside torch.library's."""
+    """Return the times of ops of other kinds, beside torch.library's and those of ops in C++."""
     newest, rows = recorded[0], []
     for key, name in KINDS.items():
-        own, other = _times(newest, key), _times(newest, f"torch.library {key}")
-        rows.append([name, *(f"{mine} / {theirs}" for mine, theirs in zip(own, other, strict=True))])
-    return table([f"PyTorch {torch_of(newest)}, µs per call, ours / torch.library", *MODES], rows)
+        times = [_times(newest, f"{prefix}{key}") for prefix in ("", "C++ ", "torch.library ")]
+        rows.append([name, *(" / ".join(row) for row in zip(*times, strict=True))])
+    return table([f"PyTorch {torch_of(newest)}, µs per call, ours / C++ / torch.library", *MODES], rows)
 
 
 def ratios(recorded: list[dict[str, Any]]) -> str:

@@ -223,3 +223,14 @@ def cpp() -> tuple[Call | None, str]:
     load_inline("bench_cpp_multiply", cpp_sources=CPP, is_python_module=False, extra_cflags=["-O2"])
     torch.library.register_fake("bench_cpp::multiply", lambda x, y: torch.empty_like(x), allow_override=True)
     return torch.ops.bench_cpp.multiply, ""
+
+
+def cpp_kinds() -> tuple[Any, str]:
+    """The namespace of the ops of build_sources/kinds.cpp, or None and the reason why they could not be built."""
+    if shutil.which("c++") is None or shutil.which("ninja") is None:
+        return None, "no C++ compiler or no ninja was found"
+    from torch.utils.cpp_extension import load
+
+    source = str(Path(__file__).with_name("build_sources") / "kinds.cpp")
+    load("bench_kinds", sources=[source], is_python_module=False, extra_cflags=["-O2"])
+    return torch.ops.bench_kinds, ""
