@@ -14,6 +14,7 @@ from custom_autograd.calls.kernel_call import write_call_or_another
 from custom_autograd.calls.passing import call_kernel
 from custom_autograd.calls.reading import write_reading
 from custom_autograd.calls.source import Source, tuple_of
+from custom_autograd.core.code_names import names_in
 
 
 class NodeWriter:
@@ -77,7 +78,7 @@ class NodeWriter:
         if not is_simple or any(argument.is_converted for argument in schema.arguments):
             return False
         if plan.drop_in is not None:
-            return self._uses_own_context()
+            return self._uses_own_context() and not _asks_for_more(plan.drop_in.setup_context)
         return not any(plan.saved_for_hidden.values()) and self.quick.is_possible
 
     def _write_quick(self) -> bool:
@@ -178,3 +179,11 @@ class NodeWriter:
             source.line("$check_saved($ctx.to_save)")
         with source.block("if $ctx.__dict__"):
             source.line("$drop_in.park($ctx)")
+
+
+def _asks_for_more(setup: object) -> bool:
+    """Return True if a setup_context uses what torch's ctx has and that of native nodes has not."""
+    return not names_in(getattr(setup, "__code__", None)).isdisjoint(NOT_NATIVE)
+
+
+NOT_NATIVE = ("mark_dirty", "mark_shared_storage", "metadata", "to_save")

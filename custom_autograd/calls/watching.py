@@ -34,7 +34,8 @@ class Watcher:
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as the schema says, here and below
         """Return the same kernel, watched; itself, where it is watched already."""
-        if any(function is watched for _, watched in self._watched.values()):
+        # A list: other threads may add to the table meanwhile.
+        if any(function is watched for _, watched in list(self._watched.values())):
             return function
         found = self._watched.get(id(function))
         if found is None:

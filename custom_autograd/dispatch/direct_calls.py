@@ -120,9 +120,8 @@ class DirectCallTable:
         return self._find_new(pattern, given, fixed, GeneratedOp.record_later) if self._may_be_direct(given) else None
 
     def _may_be_direct(self, given: Sequence[Tensor]) -> bool:
-        if _closed or validation.is_overridden() or not _can_be_guarded(given):
-            return False
-        return all(capability.is_direct(self._record, given) for capability in self._deciding)
+        is_open = not _closed and not validation.is_overridden() and _can_be_guarded(given)
+        return is_open and all(capability.is_direct(self._record, given) for capability in self._deciding)
 
     def _find_new(
         self, pattern: Hashable, given: Sequence[Tensor], fixed: Sequence[Tensor], recorder: Recorder
@@ -184,6 +183,8 @@ class DirectCallTable:
             remember()
             return result
 
+        run.kernel_function = watched  # type: ignore[attr-defined]  # see kernel_behind
+
         def record_once(*args: Any) -> Any:
             result = generated.record_now(watched)(*args)
             remember()
@@ -192,8 +193,7 @@ class DirectCallTable:
         return check, run, None if recorder is None else record_once, is_checked, False
 
     def _prove(self, tensors: Sequence[Tensor], recorder: Recorder) -> DirectCall | None:
-        device = tensors[0].device
-        backend = guards.backend_of(tensors[0])
+        device, backend = tensors[0].device, guards.backend_of(tensors[0])
         allowed = _allowed(backend)
         foreign = self._find_foreign()
         keys = [guards.keys_in_effect(tensor) for tensor in tensors]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
+import warnings
 
 import pytest
 import torch
 from torch import Tensor
 
 from custom_autograd import GradientError, KernelError, custom_op
+from custom_autograd.core.errors import KernelUnavailable, KernelWarning
 
 NUMBERS = itertools.count()
 
@@ -143,3 +147,69 @@ def test_a_caller_that_was_compiled_after_a_native_call_is_not_compiled_again(fr
     compiled(x)
 
     assert 1 == len(frames)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_kernel_that_is_unavailable_in_the_first_call_of_a_kind_is_replaced(requires_grad):
+    op = declare(lambda x, y: x * y)
+    op.register_backward(lambda grad, x, y: (grad * y, grad * x))
+
+    @op.register_kernel("cpu", name="fast")
+    def fast(x, y):
+        if x.dtype == torch.float64:
+            raise KernelUnavailable("no doubles")
+        return x * y
+
+    op(torch.ones(2), torch.ones(2))
+    for _ in range(2):
+        x = torch.full((2,), 3.0, dtype=torch.float64, requires_grad=requires_grad)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", KernelWarning)
+
+            assert [3.0, 3.0] == op(x, torch.ones(2, dtype=torch.float64)).tolist()
+
+
+def test_threads_that_make_first_calls_at_once():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    failures = []
+
+    def call(op, barrier):
+        barrier.wait()
+        try:
+            for dtype in (torch.float32, torch.float64):
+                x = torch.full((2,), 3.0, dtype=dtype, requires_grad=True)
+                op(x, torch.full((2,), 5.0, dtype=dtype)).sum().backward()
+                assert x.grad.tolist() == [5.0, 5.0]
+        except Exception as error:  # noqa: BLE001 - it is looked at below
+            failures.append(error)
+
+    try:
+        for _ in range(40):
+            op, barrier = product(), threading.Barrier(4)
+            threads = [threading.Thread(target=call, args=(op, barrier)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert [] == failures
+
+
+def test_a_setup_context_that_uses_all_of_torchs_ctx_gets_it():
+    def setup_context(ctx, inputs, output):
+        ctx.mark_dirty()
+        ctx.mark_shared_storage()
+        ctx.save_for_backward(inputs[1])
+
+    op = declare(lambda x, y: x * y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # mark_shared_storage is deprecated
+        op.register_autograd(lambda ctx, grad: (grad * ctx.saved_tensors[0], None), setup_context=setup_context)
+        for _ in range(3):
+            x = torch.ones(2, requires_grad=True)
+            op(x, torch.full((2,), 5.0)).sum().backward()
+
+            assert [5.0, 5.0] == x.grad.tolist()
