@@ -60,12 +60,12 @@ class GeneratedOp:
 
     @Once
     def plan(self) -> Plan:
-        """Where each derivative comes from, which the code follows."""
+        """Return the plan of all derivatives, which the code follows."""
         return make_plan(self._record)
 
     @Once
     def recording_facts(self) -> RecordingFacts:
-        """How calls are recorded as nodes: enough for native nodes."""
+        """Return how calls are recorded as nodes, as far as native nodes need it."""
         return RecordingFacts(self._record, self.plan, is_checked=self.is_checked, is_strict=self._is_watched)
 
     @Once
