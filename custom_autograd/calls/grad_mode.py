@@ -16,15 +16,18 @@ import dis
 from collections.abc import Callable
 from types import FunctionType
 
-PLUMBING = ("BUILD_LIST", "BUILD_TUPLE", "CACHE", "LOAD_CONST", "LOAD_SMALL_INT", "NOP", "RESUME", "RETURN_CONST")
-OPERATORS = (
+PLUMBING = (
+    "BUILD_LIST",
+    "BUILD_TUPLE",
+    "CACHE",
+    "LOAD_CONST",
+    "LOAD_SMALL_INT",
+    "NOP",
+    "RESUME",
+    "RETURN_CONST",
     "RETURN_VALUE",
-    "UNARY_NEGATIVE",
-    "BINARY_ADD",
-    "BINARY_SUBTRACT",
-    "BINARY_MULTIPLY",
-    "BINARY_MATRIX_MULTIPLY",
 )
+OPERATORS = ("UNARY_NEGATIVE", "BINARY_ADD", "BINARY_SUBTRACT", "BINARY_MULTIPLY", "BINARY_MATRIX_MULTIPLY")
 CONSTANTS = (bool, complex, float, int, str, type(None))
 
 

@@ -26,7 +26,6 @@ class RecordingFacts:
     Attributes:
         plan: where each derivative comes from, and what is saved for it.
         is_checked: the results of kernels and rules are looked at.
-        is_strict: gradients that are not needed are looked at, too.
         writer: of the Function, with what its nodes save.
         node: writes the node of a call that needs no dispatcher.
         derivatives: what the Function calls.
@@ -38,7 +37,7 @@ class RecordingFacts:
 
     def __init__(self, record: OpRecord, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
         self._record = record
-        self.plan, self.is_checked, self.is_strict = plan, is_checked, is_strict
+        self.plan, self.is_checked = plan, is_checked
         self.has_wrapped_backward = self.around_backward(_no_backward) is not _no_backward
         source = Source(own_names(record.declaration.schema, record.declaration.name.name))
         self.writer = FunctionWriter(source, plan)
