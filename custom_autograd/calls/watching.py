@@ -51,7 +51,7 @@ class Watcher:
             result = self._read(function(*args, **kwargs), arguments, function)
             for name, tensors in fixed.items():
                 if any(map(self._is_written, tensors, before[name])):
-                    raise self._undeclared(name, function)
+                    raise undeclared_write(self._record, name, function)
             return result
 
         watched.kernel_function = function  # type: ignore[attr-defined]  # for code that needs to know which kernel it is
@@ -65,13 +65,15 @@ class Watcher:
         version, contents = self._state(tensor)
         return version != before[0] or is_changed(before[1], contents)
 
-    def _undeclared(self, name: str, function: Callable[..., Any]) -> KernelError:
-        return KernelError(
-            self._record.name,
-            f"the {self._record.kernels.describe(function)} writes to its input '{name}'",
-            declared=self._record.declaration.location,
-            do=f"write to a copy, or declare it: mutates_args=('{name}',)",
-        )
+
+def undeclared_write(record: OpRecord, name: str, function: Callable[..., Any]) -> KernelError:
+    """Return the error that says that a kernel writes to an input that is not declared as mutated."""
+    return KernelError(
+        record.name,
+        f"the {record.kernels.describe(function)} writes to its input '{name}'",
+        declared=record.declaration.location,
+        do=f"write to a copy, or declare it: mutates_args=('{name}',)",
+    )
 
 
 def _fixed_tensors(value: Any, written: set[tuple[int, int]]) -> list[Tensor]:  # Any: tensor, list of them, or None

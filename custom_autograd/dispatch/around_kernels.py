@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from custom_autograd.registration.capability import Capability, overriding
 from custom_autograd.registration.registry import OpRecord
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
@@ -22,7 +23,7 @@ class AroundKernels:
         found = self._found.get(id(function))
         if found is None:
             wrapped = function
-            for capability in self._record.capabilities:
+            for capability in overriding(self._record.capabilities, Capability.around_kernel):
                 wrapped = capability.around_kernel(self._record, wrapped)
             found = self._found[id(function)] = function, wrapped
         return found[1]

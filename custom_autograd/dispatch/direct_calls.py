@@ -5,7 +5,7 @@ include or exclude, and the kernels at those keys. Where these are such that not
 and its own backend kernel would act, running the two directly is the same. A guard recognises the same tensors under
 the same modes; everything else takes the dispatcher's way:
 
-- other dispatch keys than those in `_allowed`: subclasses, modes, transforms, tracing, autocast with a rule, lazy
+- other dispatch keys than those that proofs.py allows: subclasses, modes, transforms, tracing, autocast with a rule, lazy
   conjugation, sparse, quantised or nested tensors, ...
 - what no key shows: `__torch_function__` modes, a forward-mode level, a profiler (asked in each call:
   direct_source.py);
@@ -21,20 +21,16 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
 from custom_autograd.dispatch.direct_source import NO_DIRECT_CALL, DirectCall
 from custom_autograd.dispatch.generated import GeneratedOp, generated_code_of
-from custom_autograd.registration import dispatcher_library as library
-from custom_autograd.registration.capability import Capability
+from custom_autograd.dispatch.proofs import Proof, Prover
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.size_checks import find_size_check
 from custom_autograd.torch_private import guards, transforms, versions
-from custom_autograd.torch_private import registered_kernels as registrations
 from custom_autograd.torch_private.registered_kernels import changes
 from custom_autograd.values import validation
 
@@ -44,10 +40,6 @@ WIDEST = 64  # patterns of one op: which optionals are there, how long its lists
 
 _closed = int(versions.warn_if_untested())
 _lock = threading.RLock()  # a finalizer may call an op while it is held
-
-
-Recorder: TypeAlias = Callable[[GeneratedOp, Callable[..., Any]], Callable[..., Any]]
-"""Makes, of a kernel, what runs it and records a node: a method of GeneratedOp (Any: as the schema says)."""
 
 
 class NativeCalls(Protocol):
@@ -79,14 +71,13 @@ class DirectCallTable:
     """
 
     __slots__ = (
-        "__weakref__", "_deciding", "_foreign", "_known", "_record", "first", "last", "native", "other", "second",
+        "__weakref__", "_known", "_prover", "_record", "first", "last", "native", "other", "second",
     )  # fmt: skip
 
     def __init__(self, record: OpRecord) -> None:
         self._record = record
-        self._deciding = [one for one in record.capabilities if type(one).is_direct is not Capability.is_direct]
+        self._prover = Prover(record)
         self._known: dict[Hashable, tuple[DirectCall, ...]] = {}
-        self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
         self.first: dict[Hashable, DirectCall] = {}
         self.second: dict[Hashable, DirectCall] = {}
         self.last = self.other = NO_DIRECT_CALL
@@ -101,7 +92,7 @@ class DirectCallTable:
             fixed: the other tensors.
         """
         given = (*tensors, *fixed)
-        if not self._may_be_direct(given):
+        if not _can_be_guarded(given) or not self._may_be_direct(given):
             return NO_DIRECT_CALL
         given, pattern = _each_once(given, pattern)
         epoch, known = changes.count, self._known.get(pattern, ())
@@ -109,26 +100,36 @@ class DirectCallTable:
             if direct_call[0](*given):
                 self._remember(pattern, direct_call, known, epoch)
                 return direct_call
-        return self._find_new(pattern, given, fixed, GeneratedOp.record_now) or NO_DIRECT_CALL
+        return self._find_new(pattern, given, fixed) or NO_DIRECT_CALL
 
-    def prove(self, pattern: Hashable, tensors: Sequence[Tensor], fixed: Sequence[Tensor]) -> DirectCall | None:
-        """Return a new direct call on trial for native code, or None; arguments as in `find`.
+    def prove(
+        self,
+        tensors: Sequence[Tensor],
+        device_type: str,
+        seen: frozenset[str],
+        shared: frozenset[str],
+        *,
+        is_tracked: bool,
+    ) -> Proof | None:
+        """Return what native code runs for a kind of call, or None; arguments as in `Prover.prove`.
 
-        Native code records nodes by itself, so what does that in Python is made only if it is called.
+        Native code recognises the kind by itself. It records nodes by itself, too, so what does that in Python is made
+        only if it is called.
         """
-        given, pattern = _each_once((*tensors, *fixed), pattern)
-        return self._find_new(pattern, given, fixed, GeneratedOp.record_later) if self._may_be_direct(given) else None
+        if not self._may_be_direct(tensors):
+            return None
+        found = self._prover.prove(device_type, seen, shared, is_tracked, GeneratedOp.record_later)
+        if found is not None:
+            changes.tell_once(self.forget)
+        return found
 
-    def _may_be_direct(self, given: Sequence[Tensor]) -> bool:
-        is_open = not _closed and not validation.is_overridden() and _can_be_guarded(given)
-        return is_open and all(capability.is_direct(self._record, given) for capability in self._deciding)
+    def _may_be_direct(self, tensors: Sequence[Tensor]) -> bool:
+        return not _closed and not validation.is_overridden() and self._prover.may_be_direct(tensors)
 
-    def _find_new(
-        self, pattern: Hashable, given: Sequence[Tensor], fixed: Sequence[Tensor], recorder: Recorder
-    ) -> DirectCall | None:
+    def _find_new(self, pattern: Hashable, given: Sequence[Tensor], fixed: Sequence[Tensor]) -> DirectCall | None:
         """Return a new direct call, which is remembered once its first call has passed every check."""
         epoch, known = changes.count, self._known.get(pattern, ())
-        found = None if any(tensor.requires_grad for tensor in fixed) else self._prove(given, recorder)
+        found = None if any(tensor.requires_grad for tensor in fixed) else self._prove(given)
         if found is None or not found[0](*given):
             return None
 
@@ -138,13 +139,6 @@ class DirectCallTable:
                 listener(self._record)
 
         return self._on_trial(found, remember)
-
-    def find_known(self, pattern: Hashable, tensors: Sequence[Tensor]) -> DirectCall | None:
-        """Return the direct call for tensors if it has been proven already, or None; arguments as in `find`."""
-        if _closed or validation.is_overridden() or not _can_be_guarded(tensors):
-            return None
-        given, pattern = _each_once(tuple(tensors), pattern)
-        return next((one for one in self._known.get(pattern, ()) if one[0](*given)), None)
 
     def forget(self) -> None:
         """Forget all direct calls: something was registered since they were proven."""
@@ -192,46 +186,15 @@ class DirectCallTable:
 
         return check, run, None if recorder is None else record_once, is_checked, False
 
-    def _prove(self, tensors: Sequence[Tensor], recorder: Recorder) -> DirectCall | None:
-        device, backend = tensors[0].device, guards.backend_of(tensors[0])
-        allowed = _allowed(backend)
-        foreign = self._find_foreign()
-        keys = [guards.keys_in_effect(tensor) for tensor in tensors]
-        for tensor, its in zip(tensors, keys, strict=True):
-            if tensor.device != device or not its <= allowed or foreign & (its | _ALIASES):
-                return None
-        return self._direct_call(tensors, keys, f"Autograd{backend}", recorder)
-
-    def _find_foreign(self) -> frozenset[str]:
-        """Return the dispatch keys at which a kernel of other code is registered now."""
-        count = changes.count
-        if self._foreign[0] != count:
-            self._foreign = count, registrations.foreign_keys(str(self._record.dispatcher_name), library.FILE)
-        return self._foreign[1]
-
-    def _is_blind(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
-        """Return True if a kernel, called with tensors of this kind, needs no grad mode to be switched off for it."""
-        is_converted = any(a.from_dispatcher is not None for a in self._record.declaration.schema.arguments)
+    def _prove(self, tensors: Sequence[Tensor]) -> DirectCall | None:
+        device = tensors[0].device
+        if any(tensor.device != device for tensor in tensors):
+            return None
+        keys = list(map(guards.keys_in_effect, tensors))
+        seen, shared = frozenset().union(*keys), keys[0].intersection(*keys)
         is_tracked = any(tensor.requires_grad for tensor in tensors)
-        checked = find_size_check(function)
-        return not is_converted and not is_tracked and is_blind_to_grad_mode(checked.function if checked else function)
-
-    def _direct_call(
-        self, tensors: Sequence[Tensor], keys: Sequence[frozenset[str]], autograd_key: str, recorder: Recorder
-    ) -> DirectCall | None:
-        record, device_type = self._record, tensors[0].device.type
-        if device_type not in record.kernels and None not in record.kernels:
-            return None
-        generated = generated_code_of(record)
-        function = generated.choose(device_type)
-        is_recorded = any(tensor.requires_grad for tensor in tensors) and any(autograd_key in its for its in keys)
-        if is_recorded and generated.recording_facts.keeps_dispatcher:
-            return None
-        if generated.is_writing and (is_recorded or not all("ADInplaceOrView" in its for its in keys)):
-            return None
-        apply = recorder(generated, function) if is_recorded and generated.plan.is_differentiable else None
-        is_blind = not generated.is_writing and self._is_blind(function, tensors)
-        return guards.guard_of(tensors), function, apply, generated.is_checked, is_blind
+        proof = self._prover.prove(device.type, seen, shared, is_tracked, GeneratedOp.record_now)
+        return None if proof is None else (guards.guard_of(tensors), *proof)
 
 
 def _each_once(tensors: tuple[Tensor, ...], pattern: Hashable) -> tuple[tuple[Tensor, ...], Hashable]:
@@ -254,16 +217,6 @@ def _can_be_guarded(tensors: Sequence[Tensor]) -> bool:
     if not tensors or guards.torch_dispatch_modes() or transforms.is_transforming():
         return False
     return all(type(tensor) in CLASSES and not guards.is_without_sizes(tensor) for tensor in tensors)
-
-
-_ALIASES = frozenset({"Autograd", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "BackendSelect"})
-
-
-def _allowed(backend: str) -> frozenset[str]:
-    """Return the keys at which nothing but the op's own two kernels acts."""
-    if backend == "Meta":
-        return frozenset()
-    return frozenset({backend, f"Autograd{backend}", "ADInplaceOrView", "BackendSelect", f"Autocast{backend}"})
 
 
 @contextmanager

@@ -28,7 +28,6 @@ class GeneratedOp:
     a call needs them: that takes longer than the declaration of the op.
 
     Attributes:
-        watch: makes a kernel one whose every call is checked in full.
         is_checked: the results of kernels and rules are looked at.
         is_writing: kernels write to inputs.
     """
@@ -37,7 +36,6 @@ class GeneratedOp:
         self._record = record
         self.is_checked = level != "off"
         self.is_writing = bool(record.declaration.schema.mutated_arguments)
-        self.watch = Watcher(record, compares_contents=level == "full")
         self._is_watched = level == "full"
         self._around_kernel = AroundKernels(record)
         self._kernels = record.kernels
@@ -47,6 +45,11 @@ class GeneratedOp:
         """Return the lock of the op, which a forked child replaces; it is held while a part is made."""
         return self._record.lock
 
+    @Once
+    def watch(self) -> Watcher:
+        """What makes a kernel one whose every call is checked in full."""
+        return Watcher(self._record, compares_contents=self._is_watched)
+
     def choose(self, device_type: str | None) -> Callable[..., Any]:
         """Return the function that serves a device type now; at the level `full`, one that watches it.
 
@@ -54,7 +57,7 @@ class GeneratedOp:
         """
         function = self._kernels.choose(device_type)
         if isinstance(function, Choice):
-            function.watch = self.watch if self.is_checked else None
+            function.watch = self.watch if self.is_checked else None  # type: ignore[has-type]  # made when it is read
         watched = self.watch(function) if self._is_watched else function
         return self._around_kernel(watched) if self.is_checked else watched
 
@@ -78,13 +81,15 @@ class GeneratedOp:
         return self.recording.recorder(function)
 
     def record_later(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the same, generated when it is first called."""
+        """Return the same, generated when it is first called; that call is checked in full."""
         made: list[Callable[..., Any]] = []
 
         def record(*args: Any) -> Any:
-            if not made:
-                made.append(self.record_now(function))
-            return made[0](*args)
+            if made:
+                return made[0](*args)
+            result = self.record_now(self.watch(function) if self.is_checked else function)(*args)
+            made.append(self.record_now(function))
+            return result
 
         return record
 

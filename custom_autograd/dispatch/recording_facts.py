@@ -11,6 +11,7 @@ from custom_autograd.autograd.node import NodeWriter
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.calls.parameters import own_names
 from custom_autograd.calls.source import Source
+from custom_autograd.registration.capability import Capability, overriding
 from custom_autograd.registration.registry import OpRecord
 
 Backward = Callable[..., Any]  # Any: takes a ctx and gradients, or what a ctx would hold
@@ -50,7 +51,7 @@ class RecordingFacts:
 
     def around_backward(self, backward: Backward) -> Backward:
         """Return what runs in place of a backward: what capabilities put around it."""
-        for capability in self._record.capabilities:
+        for capability in overriding(self._record.capabilities, Capability.around_backward):
             backward = capability.around_backward(self._record, backward)
         return backward
 

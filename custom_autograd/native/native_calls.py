@@ -7,6 +7,7 @@ Calls of other kinds run the generated `__call__`, as without it.
 
 from __future__ import annotations
 
+import functools
 import sys
 from types import ModuleType
 from typing import Any
@@ -14,20 +15,22 @@ from typing import Any
 import torch
 
 from custom_autograd.calls.parameters import default_of
+from custom_autograd.calls.watching import undeclared_write
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.schema import Argument
 from custom_autograd.dispatch.direct_calls import DirectCallTable
-from custom_autograd.dispatch.direct_source import DirectCall
 from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.native.recipes import RecipeFacts, facts_of
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.size_checks import find_size_check
+from custom_autograd.torch_private import guards
 from custom_autograd.torch_private.compiler import compiling_callback
 from custom_autograd.torch_private.overloads import function_of, set_function
 from custom_autograd.torch_private.registered_kernels import changes
 from custom_autograd.values.results import ResultReader
+from custom_autograd.values.tensors import tensors_in
 
 MOST = 63  # arguments and outputs of an op, together: MOST in source/node.h
 RULES: dict[str, tuple[str, type]] = {
@@ -57,14 +60,15 @@ class NativeCalls:
         self._record = record
         self._native = native
         self._facts: tuple[RecordingFacts, RecipeFacts] | None = None
-        self._reader = ResultReader(record.declaration, record.kernels.describe)
         rows = tuple(map(_row, schema.arguments))
         visible = sum(1 << index for index, output in enumerate(schema.outputs) if not output.is_hidden)
         written = sum(1 << index for index, argument in enumerate(schema.arguments) if argument.is_mutated)
+        # Tensors that no rule has a gradient for: the dispatcher says so of one that requires it.
+        self._fixed = sum(1 << index for index, a in enumerate(schema.arguments) if not a.is_differentiable)
         keywords = tuple(argument.name for argument in schema.arguments if argument.is_keyword_only)
         objects = (
             self.learn, self.read, self.run_instead, KernelUnavailable, compiling_callback, schema.named_tuple,
-            keywords or None, self.run_dispatched,
+            keywords or None, self.run_dispatched, self.refuse_write,
         )  # fmt: skip
         self.call = native.Call(rows, len(schema.outputs), visible, written, objects)
         assert record.overload is not None  # a direct call of it was proven
@@ -93,29 +97,33 @@ class NativeCalls:
             if function_of(self._overload) is self._function:
                 set_function(self._overload, original)
 
-    def learn(self, call: Any, values: tuple[Any, ...]) -> None:
-        """Pass the kind of a call to native code if it is proven, or can be: then for this call only, on trial.
+    def learn(self, call: Any, values: tuple[Any, ...], device_type: str, seen: int, shared: int, tracked: int) -> None:
+        """Pass the kind of a call to native code if it can be proven; it is kept there if this call passes every check.
 
         Args:
             call: the native object.
-            values: the arguments, one for each of the schema.
+            values: the arguments, one for each of the schema; tensors are plain, and none of a mode or a transform.
+            device_type: of all tensors.
+            seen: the dispatch keys that act on any of them, as bits.
+            shared: those that act on all of them.
+            tracked: the arguments that require a gradient, as bits.
         """
         self._release_if_moved()
-        if not NativeCalls.are_learnt:
+        if not NativeCalls.are_learnt or tracked & self._fixed:
             return
-        record, table, epoch = self._record, self._record.direct_calls, changes.count
+        table, epoch = self._record.direct_calls, changes.count
         assert isinstance(table, DirectCallTable)
-        pattern, tensors, fixed = _pattern(record, values)
-        known = table.find_known(pattern, [*tensors, *fixed])
-        found = table.prove(pattern, tensors, fixed) if known is None else known
+        keys = guards.names_of(seen), guards.names_of(shared)
+        found = table.prove(tensors_in(values), device_type, *keys, is_tracked=tracked != 0)
         if found is None:
             return
-        _, function, recorder, is_checked, is_blind = found
-        facts = self._facts_for(found)
-        kernel, sizes = self._sizes_for(function, values)
+        facts = None if found.record is None else self._facts_for()
+        kernel, sizes = self._sizes_for(found.function, values)
         with changes.lock:
             if epoch == changes.count:
-                call.add(values, kernel, recorder, is_checked, is_blind, facts, function, sizes, known is None)
+                call.add(
+                    values, kernel, found.record, found.is_checked, found.is_blind, facts, found.function, sizes
+                )  # fmt: skip
 
     def _sizes_for(self, function: Any, values: tuple[Any, ...]) -> tuple[Any, tuple[tuple[int, ...], ...]]:
         """Return a kernel, and the sizes that native code compares before it calls it; `function` runs if they differ.
@@ -133,12 +141,20 @@ class NativeCalls:
             rows.append((names.index(name), element, dim, *its))
         return check.function, tuple(rows)
 
+    @functools.cached_property
+    def _reader(self) -> ResultReader:
+        return ResultReader(self._record.declaration, self._record.kernels.describe)
+
     def read(self, result: Any, values: tuple[Any, ...], function: Any, is_checked: bool) -> Any:
         """Return the results of a kernel that are not the plain new tensors they should be, or raise."""
         schema = self._record.declaration.schema
         rows = zip(schema.arguments, values, strict=True)
         tensors = {argument.name: value for argument, value in rows if argument.holds_tensors}
         return self._reader.read(result, tensors, function, is_checked=is_checked)
+
+    def refuse_write(self, index: int, function: Any) -> None:
+        """Raise: a kernel has written to an argument that is not declared as mutated."""
+        raise undeclared_write(self._record, self._record.declaration.schema.argument_names[index], function)
 
     def run_instead(self, function: Any, error: Exception, values: tuple[Any, ...]) -> Any:
         """Run another kernel in place of one that turned out not to be available."""
@@ -157,9 +173,7 @@ class NativeCalls:
         assert dispatched is not None  # the op is attached
         return dispatched.call(*args, **kwargs)
 
-    def _facts_for(self, found: DirectCall) -> RecipeFacts | None:
-        if found[2] is None:
-            return None
+    def _facts_for(self) -> RecipeFacts | None:
         generated = generated_code_of(self._record)
         recording = generated.recording_facts
         if not recording.has_native_node or not recording.is_checked or recording.keeps_python:
@@ -177,26 +191,6 @@ def _row(argument: Argument) -> tuple[str, str, bool, bool, type | tuple[str, ..
     # Compared by address: a name that is made here has no other owner.
     keyword = f"{argument.name}, by position" if argument.is_positional_only else sys.intern(argument.name)
     return keyword, rule, argument.is_optional, argument.is_keyword_only, argument.choices or cls, given
-
-
-def _pattern(record: OpRecord, values: tuple[Any, ...]) -> tuple[Any, list[torch.Tensor], list[torch.Tensor]]:
-    """Return the pattern, the differentiable tensors and the others of a call, as `DirectCallTable.find` takes them."""
-    schema = record.declaration.schema
-    by_name = dict(zip(schema.argument_names, values, strict=True))
-    # As in direct_source.py: differentiable ones first, and among those what is always one tensor.
-    arguments = sorted(schema.tensor_arguments, key=lambda a: (not a.is_differentiable, a.type != "Tensor"))
-    tensors: list[torch.Tensor] = []
-    fixed: list[torch.Tensor] = []
-    for argument in arguments:
-        value = by_name[argument.name]
-        its = tensors if argument.is_differentiable else fixed
-        its += value if argument.is_tensor_list else [value] if value is not None else []
-    marks = [_mark(a, by_name[a.name]) for a in arguments if a.type != "Tensor"]
-    return tuple(marks) if marks else None, tensors, fixed
-
-
-def _mark(argument: Argument, value: Any) -> Any:
-    return len(value) if argument.is_tensor_list else value is None
 
 
 def is_possible(record: OpRecord) -> bool:

@@ -6,6 +6,7 @@ there are. The defaults do nothing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -75,6 +76,12 @@ class Capability:
 
     def before_trace(self, record: OpRecord) -> None:
         """Note that the fake of the op runs for the first time: compiled graphs may hold the op from now on."""
+
+
+@functools.cache
+def overriding(capabilities: tuple[Capability, ...], hook: Callable[..., Any]) -> tuple[Capability, ...]:
+    """Return the capabilities whose class has a hook of its own (Any: a method of Capability, of any signature)."""
+    return tuple(one for one in capabilities if getattr(type(one), hook.__name__) is not hook)
 
 
 def attach_all(record: OpRecord) -> None:

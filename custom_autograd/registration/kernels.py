@@ -110,10 +110,9 @@ class Kernels(Mapping["str | None", Kernel]):
         return function
 
     def _choose(self, device_type: str | None) -> Function:
-        candidates = self._candidates(device_type)
-        if not candidates:
+        available = self._available_for(device_type) or self._candidates(device_type)
+        if not available:
             raise self.missing(device_type)
-        available = self._available_for(device_type) or candidates
         first, is_certain = available[0], len(available) == 1 or available[0] in self._trusted
         if first.when is None and is_certain and not self._is_insisted_on:
             return first.function

@@ -5,7 +5,8 @@
   dimensions and requires_grad. Asking tensor by tensor costs as much as the dispatcher itself. It does not see modes
   that Dynamo works under, it ends the process at tensors without sizes or strides, and it says no where a tensor is
   given twice.
-- `_C._dispatch_keys`, `_C._dispatch_tls_local_include_set`, `_C._dispatch_tls_local_exclude_set`: what it compares.
+- `_C._dispatch_keys`, `_C._dispatch_tls_local_include_set`, `_C._dispatch_tls_local_exclude_set`,
+  `_C.DispatchKeySet`: what it compares.
 - `_C._len_torch_function_stack`, `_C._len_torch_dispatch_stack`: no public question exists that costs less than the
   answer is worth. `autograd.profiler._is_profiler_enabled`, which generated source reads, is torch's own for that.
 - `_C._functorch.is_functorch_wrapped_tensor`: a wrapper that has outlived its transform is not a plain tensor.
@@ -14,6 +15,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,15 +58,15 @@ def guard_of(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 def keys_in_effect(tensor: Tensor) -> frozenset[str]:
     """Return the dispatch keys that act on a tensor now, as the dispatcher computes them."""
     keys = _C._dispatch_keys(tensor) | _C._dispatch_tls_local_include_set()
-    return _names(keys - _C._dispatch_tls_local_exclude_set())
+    return names_of((keys - _C._dispatch_tls_local_exclude_set()).raw_repr())
 
 
-def _names(keys: _C.DispatchKeySet) -> frozenset[str]:
-    """Return the names of the keys in a set; torch gives no iteration over it."""
-    found = _NAMES.get(keys.raw_repr())
+def names_of(keys: int) -> frozenset[str]:
+    """Return the names of the dispatch keys in a set, given as its bits; torch gives no iteration over it."""
+    found = _NAMES.get(keys)
     if found is None:
-        text = str(keys).removeprefix("DispatchKeySet(").removesuffix(")")
-        found = _NAMES[keys.raw_repr()] = frozenset(text.split(", ")) - {""}
+        text = str(_C.DispatchKeySet.from_raw_repr(keys)).removeprefix("DispatchKeySet(").removesuffix(")")
+        found = _NAMES[keys] = frozenset(text.split(", ")) - {""}
     return found
 
 
@@ -76,7 +78,8 @@ def is_without_sizes(tensor: Tensor) -> bool:
     return tensor.is_nested or _C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def backend_of(tensor: Tensor) -> str:
-    """Return the dispatch key of the kernels for a tensor's device, such as "CPU"."""
-    name: str = _C._dispatch_key_for_device(tensor.device.type)
+@functools.cache
+def backend_of(device_type: str) -> str:
+    """Return the dispatch key of the kernels for a device type, such as "CPU"."""
+    name: str = _C._dispatch_key_for_device(device_type)
     return name

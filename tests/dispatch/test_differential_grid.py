@@ -13,7 +13,7 @@ from dispatch.grid_ops import OPS, GridOp
 from dispatch.grid_tensors import KINDS, Wrapper, numbers
 from torch import Tensor
 
-from custom_autograd.dispatch import direct_calls as direct_calls
+from custom_autograd.dispatch import proofs
 from custom_autograd.dispatch.direct_calls import through_dispatcher
 from custom_autograd.native.native_calls import NativeCalls
 from custom_autograd.torch_private.registered_kernels import changes
@@ -152,11 +152,7 @@ def test_plain_calls_are_direct(op, monkeypatch):
 
 def test_a_road_that_differs_is_reported(monkeypatch):
     """The comparison itself: a direct call with another kernel than the dispatcher's is found."""
-    monkeypatch.setattr(
-        direct_calls.DirectCallTable,
-        "_prove",
-        lambda self, tensors, recorder: (lambda *_: True, lambda x, y: x - y, None, False, False),
-    )
+    monkeypatch.setattr(proofs.Prover, "prove", lambda *_: proofs.Proof(lambda x, y: x - y, None, False, False))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         OPS["one"].op._record.forget()

@@ -130,7 +130,7 @@ def test_a_new_backward_runs_at_the_next_call():
 # ---------------------------------------------------------------------------------------------------- how it is kept
 
 
-def test_no_more_roads_are_kept_than_can_be_asked_quickly():
+def test_no_more_roads_are_kept_than_can_be_asked_quickly(generated_python):
     op = made("many")
     for rank in range(3 * LONGEST):
         assert torch.equal(torch.ones((1,) * (rank % 20)), op(torch.zeros((1,) * (rank % 20))))

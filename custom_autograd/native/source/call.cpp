@@ -50,7 +50,7 @@ struct Kind {
   std::array<int16_t, MOST> counts;  // by argument: how many tensors; -1 for None
   std::vector<KindOfTensor> tensors;
   bool is_checked, is_blind;
-  bool is_on_trial;  // for one call: Python remembers the kind if it passes, and gives it to the next one
+  mutable bool is_on_trial;  // no call of it has passed every check yet
   Held function, record;
   std::vector<EqualSize> sizes;
   Held refusing;  // what runs in place of the function if these differ: it raises
@@ -77,12 +77,13 @@ struct Call {
   PyObject* held;  // a tuple of all Python objects that it uses
   std::vector<Argument>* arguments;
   std::vector<const Kind*>* kinds;
-  PyObject *learn, *read, *instead, *unavailable, *compiling, *named_tuple, *keywords, *dispatched;
+  PyObject *learn, *read, *instead, *unavailable, *compiling, *named_tuple, *keywords, *dispatched, *refuse_write;
   uint64_t visible;  // outputs that a call returns, as bits
   uint64_t written;  // arguments that kernels write to
   int outputs, positional;
   bool has_lists;
   uint32_t misses;
+  uint32_t forgotten;  // how often all kinds were
 };
 
 constexpr size_t MOST_KINDS = 8;
@@ -238,6 +239,15 @@ const Kind* find(const Call* op, const Values& values) {
   return nullptr;
 }
 
+// Takes over a reference to a kind. What is let go may run code.
+void insert(Call* op, const Kind* kind) {
+  auto& kinds = *op->kinds;
+  const Kind* last = kinds.size() >= MOST_KINDS ? kinds.back() : nullptr;
+  if (last) kinds.pop_back();
+  kinds.insert(kinds.begin(), kind);
+  KindPointer::let_go(last);
+}
+
 void drop(Call* op, const Kind* kind) {
   auto& kinds = *op->kinds;
   kinds.erase(std::remove(kinds.begin(), kinds.end(), kind), kinds.end());
@@ -250,11 +260,39 @@ PyObject* as_tuple(const Call* op, const Values& values) {
   return tuple;
 }
 
+// The dispatch keys that act on the tensors of a call, as the dispatcher computes them.
+struct KeysInEffect {
+  c10::DispatchKeySet seen, shared = c10::DispatchKeySet(c10::DispatchKeySet::FULL);  // on any of them, and on all
+  uint64_t tracked = 0;                                                              // arguments that require a gradient
+  std::optional<c10::Device> device;
+
+  // False if the tensors are on several devices, or if there is none.
+  bool find(const Call* op, const Values& values) {
+    auto modes = c10::impl::tls_local_dispatch_key_set();
+    bool is_one = holds_for_tensors(op, values, [&](size_t i, PyObject* object) {
+      const Tensor& tensor = THPVariable_Unpack(object);
+      auto keys = (tensor.key_set() | modes.included_) - modes.excluded_;
+      seen = seen | keys;
+      shared = shared & keys;
+      tracked |= uint64_t(tensor.requires_grad()) << i;
+      if (!device) device = tensor.device();
+      return *device == tensor.device();
+    });
+    return is_one && device;
+  }
+};
+
 // Asks Python for a proof; seldom, where there was none again and again.
 const Kind* look_up(Call* op, const Values& values) {
   if (++op->misses > 16 && (op->misses & (op->misses - 1)) != 0) return nullptr;
+  KeysInEffect keys;
+  if (!keys.find(op, values)) return nullptr;
   THPObjectPtr given(as_tuple(op, values));
-  THPObjectPtr done(checked(PyObject_CallFunctionObjArgs(op->learn, reinterpret_cast<PyObject*>(op), given.get(), nullptr)));
+  std::string device = c10::DeviceTypeName(keys.device->type(), true);
+  THPObjectPtr done(checked(PyObject_CallFunction(
+      op->learn, "OOsKKK", reinterpret_cast<PyObject*>(op), given.get(), device.c_str(),
+      static_cast<unsigned long long>(keys.seen.raw_repr()), static_cast<unsigned long long>(keys.shared.raw_repr()),
+      static_cast<unsigned long long>(keys.tracked))));
   const Kind* found = find(op, values);
   if (found) op->misses = 0;
   return found;
@@ -323,6 +361,75 @@ bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, cons
   }
   return true;
 }
+
+// What the first call of a kind is checked for as well: that no output shares memory with a tensor of the call, and that
+// nothing was written to but what may be. By address, since NumPy shares memory too; writes by the counts of PyTorch.
+struct Trial {
+  using Span = std::pair<const char*, const char*>;
+  const Call* op;
+  const Values& values;
+  c10::SmallVector<Span, 8> spans, written;
+  c10::SmallVector<int64_t, 8> versions;  // of tensors that must not be written to; -1 of others
+
+  Trial(const Call* its, const Values& its_values) : op(its), values(its_values) {
+    for_tensors([&](size_t i, const Tensor& tensor) {
+      spans.push_back(span_of(tensor));
+      if (op->written >> i & 1) written.push_back(spans.back());
+    });
+    for_tensors([&](size_t i, const Tensor& tensor) { versions.push_back(is_fixed(i, tensor) ? version_of(tensor) : -1); });
+  }
+
+  template <class Work>
+  void for_tensors(Work work) const {
+    holds_for_tensors(op, values, [&](size_t i, PyObject* tensor) {
+      work(i, THPVariable_Unpack(tensor));
+      return true;
+    });
+  }
+
+  static int64_t version_of(const Tensor& tensor) {
+    return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor.unsafeGetTensorImpl()->version_counter().current_version());
+  }
+
+  // The memory of a tensor; empty if it has none that could be compared.
+  static Span span_of(const Tensor& tensor) {
+    if (tensor.layout() != at::kStrided || tensor.is_meta() || !tensor.has_storage()) return {nullptr, nullptr};
+    try {
+      const auto* start = static_cast<const char*>(tensor.storage().data());
+      size_t size = start ? tensor.storage().nbytes() : 0;
+      return size ? Span(start, start + size) : Span(nullptr, nullptr);
+    } catch (const c10::Error&) {
+      return {nullptr, nullptr};
+    }
+  }
+
+  static bool overlap(const Span& one, const Span& other) { return one.first < other.second && other.first < one.second; }
+
+  bool is_fixed(size_t i, const Tensor& tensor) const {
+    Span its = span_of(tensor);
+    return !(op->written >> i & 1) && std::none_of(written.begin(), written.end(), [&](const Span& one) { return overlap(one, its); });
+  }
+
+  bool shares_memory(PyObject* result) const {
+    c10::SmallVector<Span, 8> seen(spans.begin(), spans.end());
+    for (int i = 0; i < op->outputs; ++i) {
+      Span its = span_of(THPVariable_Unpack(op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result));
+      if (std::any_of(seen.begin(), seen.end(), [&](const Span& one) { return overlap(one, its); })) return true;
+      seen.push_back(its);
+    }
+    return false;
+  }
+
+  void refuse_writes(PyObject* function) const {
+    size_t position = 0;
+    for_tensors([&](size_t i, const Tensor& tensor) {
+      int64_t before = versions[position++];
+      if (before < 0 || before == version_of(tensor)) return;
+      THPObjectPtr index(checked(PyLong_FromSize_t(i)));
+      THPObjectPtr done(checked(PyObject_CallFunctionObjArgs(op->refuse_write, index.get(), function, nullptr)));
+    });
+  }
+};
 
 PyObject* read(const Call* op, const Kind& kind, THPObjectPtr& result, const Values& values) {
   THPObjectPtr given(as_tuple(op, values));
@@ -495,10 +602,13 @@ void note_writes(const Call* op, const Values& values) {
   });
 }
 
-PyObject* run(const Call* op, const Kind& kind, const Values& values, bool is_whole) {
+// All outputs of a call, hidden ones too.
+PyObject* run(const Call* op, const Kind& kind, const Values& values) {
   auto& modes_of_thread = c10::AutogradState::get_tls_state();
   bool is_recording = modes_of_thread.get_grad_mode();
   bool is_recorded = is_recording && kind.recipe;
+  std::optional<Trial> trial;
+  if (kind.is_on_trial) trial.emplace(op, values);
   THPObjectPtr result;
   if (!is_recording || (kind.is_blind && !is_recorded)) {
     result = run_kernel(op, kind, values);
@@ -506,10 +616,12 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values, bool is_wh
     KernelModes modes(modes_of_thread, !is_recorded && modes_of_thread.get_fw_grad_mode());
     result = run_kernel(op, kind, values);
   }
-  if (!is_as_it_should_be(op, kind, result.get(), values)) result = read(op, kind, result, values);
+  bool is_sound = is_as_it_should_be(op, kind, result.get(), values) && !(trial && trial->shares_memory(result.get()));
+  if (!is_sound) result = read(op, kind, result, values);
+  if (trial) trial->refuse_writes(kind.function.object);
   if (op->written) note_writes(op, values);
   if (is_recorded) record(op, kind, result.get(), values);
-  return is_whole ? result.release() : returned(op, result);
+  return result.release();
 }
 
 // The `__call__` of an object's class.
@@ -548,7 +660,9 @@ PyObject* call_known(Call* op, PyObject* const* args, size_t flags, PyObject* ke
   if (!found) found = look_up(op, values);
   if (!found) return nullptr;
   KindPointer held(found);
-  if (found->is_on_trial) drop(op, found);
+  bool is_on_trial = found->is_on_trial;
+  uint32_t forgotten = op->forgotten;
+  if (is_on_trial) drop(op, found);
   Lists lists;
   if (op->has_lists) {
     Values copies;
@@ -560,11 +674,16 @@ PyObject* call_known(Call* op, PyObject* const* args, size_t flags, PyObject* ke
     tensors.push_back(THPVariable_Unpack(tensor));
     return true;
   });
-  if (found->record.object != Py_None && !found->recipe && at::GradMode::is_enabled()) {
-    THPObjectPtr result(checked(PyObject_Vectorcall(found->record.object, values.data(), op->arguments->size(), nullptr)));
-    return is_whole ? result.release() : returned(op, result);
+  bool is_recorded_in_python = found->record.object != Py_None && !found->recipe && at::GradMode::is_enabled();
+  THPObjectPtr result(is_recorded_in_python
+      ? checked(PyObject_Vectorcall(found->record.object, values.data(), op->arguments->size(), nullptr))
+      : run(op, *found, values));
+  if (is_on_trial && forgotten == op->forgotten && !find(op, values)) {
+    found->is_on_trial = false;
+    ++found->holders;
+    insert(op, found);
   }
-  return run(op, *found, values, is_whole);
+  return is_whole ? result.release() : returned(op, result);
 }
 
 PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
@@ -702,15 +821,15 @@ std::vector<EqualSize> sizes_of(PyObject* rows) {
   return found;
 }
 
-// add(arguments, function, record, is_checked, is_blind, facts, refusing, sizes, is_on_trial): the kind of these arguments, under the
-// present modes; what refuses runs in place of the function where sizes differ
+// add(arguments, function, record, is_checked, is_blind, facts, refusing, sizes): the kind of these arguments, under the present
+// modes, on trial if it is checked; what refuses runs in place of the function where sizes differ
 PyObject* add(PyObject* object, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* op = reinterpret_cast<Call*>(object);
   PyObject *given, *function, *record, *facts, *refusing, *sizes;
-  int is_checked, is_blind, is_on_trial;
-  if (!PyArg_ParseTuple(args, "O!OOppOOO!p", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &facts,
-                        &refusing, &PyTuple_Type, &sizes, &is_on_trial))
+  int is_checked, is_blind;
+  if (!PyArg_ParseTuple(args, "O!OOppOOO!", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &facts,
+                        &refusing, &PyTuple_Type, &sizes))
     return nullptr;
   TORCH_CHECK(PyTuple_GET_SIZE(given) == static_cast<Py_ssize_t>(op->arguments->size()), "another number of arguments");
   auto kind = std::make_unique<Kind>();
@@ -736,22 +855,19 @@ PyObject* add(PyObject* object, PyObject* args) {
   }
   kind->is_checked = is_checked;
   kind->is_blind = is_blind;
-  kind->is_on_trial = is_on_trial;
+  kind->is_on_trial = is_checked;
   kind->function = Held(function);
   kind->record = Held(record);
   kind->refusing = Held(refusing);
   kind->sizes = sizes_of(sizes);
   kind->recipe = recipe_of(op, facts);
-  auto& kinds = *op->kinds;
-  const Kind* last = kinds.size() >= MOST_KINDS ? kinds.back() : nullptr;
-  if (last) kinds.pop_back();
-  kinds.insert(kinds.begin(), kind.release());
-  KindPointer::let_go(last);  // what it holds may run code when it goes
+  insert(op, kind.release());
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
 void forget_kinds(Call* op) {
+  ++op->forgotten;
   std::vector<const Kind*> gone;
   gone.swap(*op->kinds);
   for (const Kind* kind : gone) KindPointer::let_go(kind);
@@ -782,7 +898,7 @@ PyObject* created(PyTypeObject* type, PyObject*, PyObject*) {
   return object;
 }
 
-// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched))
+// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched, refuse_write))
 // signature: ((name, rule, is_optional, is_keyword_only, type or choices, defaults), ...), outputs, visible, written
 int initialise(PyObject* object, PyObject* args, PyObject*) {
   auto* op = reinterpret_cast<Call*>(object);
@@ -795,7 +911,7 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   }
   if (!PyArg_ParseTuple(args, "O!iKKO!", &PyTuple_Type, &rows, &outputs, &visible, &written, &PyTuple_Type, &objects))
     return -1;
-  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 8) {
+  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 9) {
     PyErr_SetString(PyExc_ValueError, "too many arguments or outputs");
     return -1;
   }
@@ -827,8 +943,8 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   op->held = PyTuple_Pack(2, rows, objects);
   if (!op->held) return -1;
   PyObject** members[] = {&op->learn, &op->read, &op->instead, &op->unavailable, &op->compiling, &op->named_tuple, &op->keywords,
-                          &op->dispatched};
-  for (int i = 0; i < 8; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
+                          &op->dispatched, &op->refuse_write};
+  for (int i = 0; i < 9; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
   if (op->keywords == Py_None) op->keywords = nullptr;
   if (!PyCFunction_Check(op->compiling) || !(PyCFunction_GET_FLAGS(op->compiling) & METH_NOARGS)) {
     PyErr_SetString(PyExc_TypeError, "the question for a compiler is not a C function without arguments");
