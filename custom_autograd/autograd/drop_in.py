@@ -13,7 +13,6 @@ from custom_autograd.autograd.plan import Plan
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote, show
 from custom_autograd.registration import rule_types
-from custom_autograd.registration.rule_names import differentiable_results
 from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.edges import needs_set
 from custom_autograd.values.tensors import first_tensor, materialize, plain, tensors_in
@@ -42,7 +41,7 @@ class DropIn:
         self.optional = {argument.name for argument in answered if argument.is_keyword_only or argument.has_default}
         self.takes_sole_list = self.are_lists[:1] == [True] and self.optional.issuperset(self.names[1:])
         self.keyword_only = [argument.name for argument in schema.arguments if argument.is_keyword_only]
-        self.results = [result.name for result in differentiable_results(schema)]
+        self.results = [result.name for result in schema.differentiable_results]
         self.backward = noted(str(plan.declaration.name), rule)
         self.differentiable = frozenset(argument.name for argument in schema.differentiable_arguments)
         self.takes_all = self.names == schema.argument_names  # gradients come in the order of the arguments

@@ -38,11 +38,8 @@ class FunctionWriter:
         self.is_differentiable = plan.is_differentiable
         self.mutated = [argument.name for argument in self.schema.mutated_arguments]
         self.lead = [name for name, is_there in (("$layout", self.has_lists), ("$in_place", self.mutated)) if is_there]
-        self.saved_tensors = [n for n in plan.saved if self._holds_tensors(n)]
-        self.saved_values = [n for n in plan.saved if not self._holds_tensors(n)]
-
-    def _holds_tensors(self, name: str) -> bool:
-        return any(value.name == name and value.holds_tensors for value in self.schema.values)
+        self.saved_tensors = [name for name in plan.saved if name in self.schema.tensor_names]
+        self.saved_values = [name for name in plan.saved if name not in self.schema.tensor_names]
 
     def write(self) -> None:
         """Write the class."""

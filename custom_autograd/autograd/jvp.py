@@ -22,7 +22,6 @@ from custom_autograd.autograd.plan import Plan
 from custom_autograd.core.errors import GradientError, GradientUnavailable, Origin
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.schema import Output
-from custom_autograd.registration.rule_names import differentiable_results
 from custom_autograd.registration.rule_types import NamedRule, Rule
 from custom_autograd.torch_private.transforms import require_gradient
 from custom_autograd.values.named import Named
@@ -38,8 +37,8 @@ class Jvp:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.results = [result.name for result in differentiable_results(plan.declaration.schema)]
-        visible = [r for r in differentiable_results(plan.declaration.schema) if not _is_hidden(r)]
+        self.results = [result.name for result in plan.declaration.schema.differentiable_results]
+        visible = [r for r in plan.declaration.schema.differentiable_results if not _is_hidden(r)]
         self.visible = [result.name for result in visible]
         self.hidden = [name for name in self.results if name not in self.visible]
         self.asked = {f"tangent_{a.name}": a.name for a in plan.declaration.schema.differentiable_arguments}

@@ -10,7 +10,6 @@ from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Argument, Output
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_names import differentiable_results, grad_names, sole_result
 from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, Jvp
 
 Result = Argument | Output
@@ -82,7 +81,7 @@ class Plan:
         """Return the hidden outputs whose incoming gradient only the reference could answer for."""
         if self.drop_in is not None or not self.rules:
             return ()
-        results = differentiable_results(self.declaration.schema)
+        results = self.declaration.schema.differentiable_results
         hidden = (result.name for result in results if isinstance(result, Output) and result.is_hidden)
         return tuple(name for name in hidden if name not in self.named_grads)
 
@@ -96,8 +95,8 @@ def make_plan(record: OpRecord) -> Plan:
     reference = None if is_once_only else record.reference()
     valid = tuple(argument.name for argument in schema.differentiable_arguments)
     covered = frozenset(name for rule in rules for name in (rule.inputs or valid))
-    incoming = {name: result for result, name in grad_names(schema).items()} | {"grad": sole_result(schema)}
-    named = frozenset(str(incoming[name]) for rule in rules for name in rule.names if incoming.get(name))
+    incoming = schema.results_by_grad
+    named = frozenset(incoming[name] for rule in rules for name in rule.names if name in incoming)
     plan = Plan(record.declaration, rules, registered.drop_in, registered.jvp, reference, covered, named, {}, {})
     _decide_what_is_saved(plan)
     return plan

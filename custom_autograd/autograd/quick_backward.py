@@ -14,7 +14,6 @@ from custom_autograd.autograd.function import FunctionWriter, grad_of, needs_of
 from custom_autograd.autograd.quick_gradients import ReadingWriter
 from custom_autograd.calls.source import Source
 from custom_autograd.core.frozen_dataclass import dataclass
-from custom_autograd.registration.rule_names import grad_names, sole_result
 from custom_autograd.registration.rule_types import GradientRule
 
 
@@ -80,10 +79,7 @@ class QuickWriter:
         self.plan = function.plan
         self.schema = function.schema
         self.reading = reading
-        self.result_of = {name: result for result, name in grad_names(self.schema).items()}
-        sole = sole_result(self.schema)
-        if sole is not None:
-            self.result_of["grad"] = sole
+        self.result_of = self.schema.results_by_grad
         self.incoming = [one for one in map(self._incoming, dict.fromkeys(self.result_of.values())) if one.fills]
 
     def _incoming(self, result: str) -> Incoming:

@@ -13,7 +13,6 @@ from custom_autograd.autograd.plan import Plan
 from custom_autograd.autograd.reference import reference_gradients
 from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.core.messages import quote
-from custom_autograd.registration.rule_names import grad_names, sole_result
 from custom_autograd.registration.rule_types import GradientRule
 from custom_autograd.values.named import Named
 from custom_autograd.values.tensors import first_tensor, is_wanted, materialize, plain
@@ -29,8 +28,6 @@ class Vjp:
         self.plan = plan
         self.is_checked, self.is_strict = is_checked, is_strict
         self.schema = plan.declaration.schema
-        self.grad_names = grad_names(self.schema)
-        self.sole = sole_result(self.schema)
         self.unnamed = plan.unnamed_results
         self.uncovered = plan.uncovered
         self.steps = [Step(self, rule) for rule in plan.rules]
@@ -87,7 +84,7 @@ class Vjp:
             problem = (
                 f"a second derivative needs the gradient of the hidden output {quote(silent)}, which no rule names"
             )
-            names = quote(self.grad_names[name] for name in silent)
+            names = quote(self.schema.grad_names[name] for name in silent)
             do = f"take {names} in the backward rule and add its share, or register a differentiable reference"
         rules = ", ".join(rule.location for rule in self.plan.rules) or None
         return GradientUnavailable(
@@ -105,9 +102,7 @@ class Step:
         self.reader = GradientReader(declaration, rule, is_checked=vjp.is_checked, is_strict=vjp.is_strict)
         self.function = self.noting(rule.function)
         self.read = self.noting(self.reader.read)
-        self.results = {name: result for result, name in vjp.grad_names.items()}
-        if vjp.sole is not None:
-            self.results["grad"] = vjp.sole
+        self.results = vjp.schema.results_by_grad
         self.refusal = declaration.origin(rule.where).error(
             GradientUnavailable,
             "the backward is declared once-differentiable, and a second derivative is asked for",

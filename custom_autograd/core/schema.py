@@ -178,6 +178,37 @@ class Schema:
         return tuple(output for output in self.outputs if output.alias_of is None or output.is_view)
 
     @cached_property
+    def differentiable_results(self) -> tuple[Argument | Output, ...]:
+        """Return what a call leaves behind that may carry a gradient: mutated inputs first, then new outputs."""
+        written = tuple(argument for argument in self.mutated_arguments if argument.is_differentiable)
+        return written + tuple(output for output in self.fresh_outputs if output.is_differentiable)
+
+    @cached_property
+    def sole_result(self) -> str | None:
+        """Return the visible differentiable result, whose gradient may be called `grad`; None unless there is one."""
+        visible = [one.name for one in self.differentiable_results if not (isinstance(one, Output) and one.is_hidden)]
+        return visible[0] if len(visible) == 1 else None
+
+    @cached_property
+    def grad_names(self) -> dict[str, str]:
+        """Return the name of each differentiable result -> the name its incoming gradient has in rules.
+
+        A mutated input is a result too: its gradient is with respect to its value after the call.
+        """
+        return {result.name: f"grad_{result.name}" for result in self.differentiable_results}
+
+    @cached_property
+    def results_by_grad(self) -> dict[str, str]:
+        """Return every name that an incoming gradient has in rules -> the name of its result."""
+        found = {grad: result for result, grad in self.grad_names.items()}
+        return found if self.sole_result is None else {**found, "grad": self.sole_result}
+
+    @cached_property
+    def tensor_names(self) -> frozenset[str]:
+        """Return the names of the arguments and outputs that are tensors or lists of tensors."""
+        return frozenset(value.name for value in self.values if value.holds_tensors)
+
+    @cached_property
     def is_view(self) -> bool:
         """Return True if an output shares memory with an input that is not written to."""
         return any(output.is_view for output in self.outputs)

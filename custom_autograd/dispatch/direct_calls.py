@@ -5,8 +5,8 @@ include or exclude, and the kernels at those keys. Where these are such that not
 and its own backend kernel would act, running the two directly is the same. A guard recognises the same tensors under
 the same modes; everything else takes the dispatcher's way:
 
-- other dispatch keys than those that proofs.py allows: subclasses, modes, transforms, tracing, autocast with a rule, lazy
-  conjugation, sparse, quantised or nested tensors, ...
+- other dispatch keys than those that proofs.py allows: subclasses, modes, transforms, tracing, autocast with a rule,
+  lazy conjugation, sparse, quantised or nested tensors, ...
 - what no key shows: `__torch_function__` modes, a forward-mode level, a profiler (asked in each call:
   direct_source.py);
 - values that the dispatcher would refuse or convert (ditto);

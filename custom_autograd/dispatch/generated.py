@@ -57,7 +57,7 @@ class GeneratedOp:
         """
         function = self._kernels.choose(device_type)
         if isinstance(function, Choice):
-            function.watch = self.watch if self.is_checked else None  # type: ignore[has-type]  # made when it is read
+            function.watch = self.watch if self.is_checked else None
         watched = self.watch(function) if self._is_watched else function
         return self._around_kernel(watched) if self.is_checked else watched
 

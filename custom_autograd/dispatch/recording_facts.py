@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,6 @@ class RecordingFacts:
         is_checked: the results of kernels and rules are looked at.
         writer: of the Function, with what its nodes save.
         node: writes the node of a call that needs no dispatcher.
-        derivatives: what the Function calls.
         has_wrapped_backward: a capability puts something around the backward.
         has_native_node: native code can record its calls.
         keeps_dispatcher: calls that record a node go through the dispatcher.
@@ -45,9 +45,14 @@ class RecordingFacts:
         self.node = NodeWriter(
             self.writer, is_checked=is_checked, is_strict=is_strict, is_wrapped=self.has_wrapped_backward
         )
-        self.derivatives = Derivatives(plan, is_checked=is_checked, is_strict=is_strict)
+        self._is_strict = is_strict
         self.has_native_node = self.node.has_native
         self.keeps_dispatcher = self.keeps_python = False
+
+    @functools.cached_property
+    def derivatives(self) -> Derivatives:
+        """Return what the Function calls."""
+        return Derivatives(self.plan, is_checked=self.is_checked, is_strict=self._is_strict)
 
     def around_backward(self, backward: Backward) -> Backward:
         """Return what runs in place of a backward: what capabilities put around it."""

@@ -47,9 +47,10 @@ def drop_in_facts_of(recording: RecordingFacts, forget: Callable[[], None]) -> D
         recording: facts about the nodes of the op.
         forget: forgets all native calls of the op.
     """
-    drop_in = recording.derivatives.drop_in
-    if drop_in is None or recording.has_wrapped_backward:
+    if recording.plan.drop_in is None or recording.has_wrapped_backward:
         return None
+    drop_in = recording.derivatives.drop_in
+    assert drop_in is not None  # the plan has one
     helpers = drop_in.helpers()
     return DropInFacts(
         function=helpers["rule_0"],

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from custom_autograd.autograd.node_facts import label_of_nodes, name_of_nodes
-from custom_autograd.autograd.vjp import Step
 from custom_autograd.dispatch.generated import GeneratedOp
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.native.context_facts import DropInFacts, drop_in_facts_of, set_attributes
@@ -103,7 +102,7 @@ def facts_of(generated: GeneratedOp, forget: Callable[[], None]) -> RecipeFacts:
     """
     recording = generated.recording_facts
     writer, schema = recording.writer, recording.plan.declaration.schema
-    inputs, outputs = list(schema.argument_names), list(schema.output_names)
+    inputs, outputs = schema.argument_names, schema.output_names
     saved = []
     for name in writer.saved_tensors:
         is_output = name not in inputs
@@ -143,12 +142,13 @@ def _sole_rule_of(recording: RecordingFacts) -> RuleFacts | None:
     rule, writer = recording.node.sole_rule, recording.writer
     if rule is None:
         return None
-    step, schema = recording.derivatives.vjp.steps[0], recording.plan.declaration.schema
-    inputs, outputs = list(schema.argument_names), list(schema.output_names)
+    schema = recording.plan.declaration.schema
+    inputs, outputs, results = schema.argument_names, schema.output_names, schema.results_by_grad
+    names = rule.inputs or tuple(writer.differentiable)
     arguments = []
     for name in rule.names:
-        if name in step.results:
-            arguments.append(("gradient", outputs.index(step.results[name]), rule.fills(name)))
+        if name in results:
+            arguments.append(("gradient", outputs.index(results[name]), rule.fills(name)))
         elif name in writer.saved_tensors:
             arguments.append(("saved", writer.saved_tensors.index(name), False))
         else:
@@ -157,20 +157,25 @@ def _sole_rule_of(recording: RecordingFacts) -> RuleFacts | None:
         function=rule.function,
         keywords=None if rule.is_positional else tuple(rule.names),
         arguments=tuple(arguments),
-        inputs=tuple(map(inputs.index, step.reader.inputs)),
-        names=step.reader.inputs,
+        inputs=tuple(map(inputs.index, names)),
+        names=names,
         unnamed=tuple(outputs.index(name) for name in recording.plan.unnamed_results),
         is_once_differentiable=rule.is_once_differentiable,
-        read=step.noting(partial(_read, recording, step)),
-        note=step.note,
+        read=partial(_read, recording),
+        note=partial(_note, recording),
     )
 
 
-def _read(recording: RecordingFacts, step: Step, result: Any) -> tuple[Any, ...]:
+def _read(recording: RecordingFacts, result: Any) -> tuple[Any, ...]:
     """Return the gradients in a result that is neither a tuple nor a dict of them, or raise."""
     running = running_context()
     needs, known = _needs_of(recording, running), recording.derivatives.known_of(running)
-    return tuple(step.reader.read(result, needs, known).values())
+    return tuple(recording.derivatives.vjp.steps[0].read(result, needs, known).values())
+
+
+def _note(recording: RecordingFacts, error: BaseException) -> None:
+    """Note on an exception that it came from the one rule."""
+    recording.derivatives.vjp.steps[0].note(error)
 
 
 def _fit(recording: RecordingFacts, index: int, gradient: Any) -> Any:

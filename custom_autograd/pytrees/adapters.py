@@ -86,7 +86,7 @@ class ByName:
         self.declaration = declaration
         self.schema = declaration.schema
         self.differentiable = {argument.name for argument in self.schema.differentiable_arguments}
-        self.results = {result.name for result in rule_names.differentiable_results(self.schema)}
+        self.results = {result.name for result in self.schema.differentiable_results}
         self.inputs = {node.name: node for node in tree.inputs}
         outputs = () if tree.results is None else tree.results.nodes
         self.outputs: dict[str, Node] = {node.name: node for node in outputs}
@@ -117,9 +117,7 @@ class ByName:
 
     def _outputs(self) -> list[Node]:
         """Return the visible differentiable results: containers where there are any, else what the schema says."""
-        from_schema = [
-            _single(result.name) for result in rule_names.differentiable_results(self.schema) if not _hidden(result)
-        ]
+        from_schema = [_single(result.name) for result in self.schema.differentiable_results if not _hidden(result)]
         found: dict[str, Node] = {}
         for single in from_schema:
             node = self._owner(single.name) or single

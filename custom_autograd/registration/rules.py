@@ -16,7 +16,7 @@ from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.rule_names import META, NEEDS, grad_names, special_names, value_names
+from custom_autograd.registration.rule_names import META, NEEDS, special_names, value_names
 from custom_autograd.registration.rule_types import Backward, Gradient, Jvp
 
 
@@ -257,7 +257,7 @@ def _ambiguous(
 
 
 def _advise(declaration: Declaration, name: str, valid: tuple[str, ...]) -> str:
-    results = [grad for grad in grad_names(declaration.schema).values() if grad in valid]
+    results = [grad for grad in declaration.schema.grad_names.values() if grad in valid]
     if name == "grad" and results:
         return f"the op has several differentiable results: name their gradients, {quote(results)}"
     if name == "ctx":

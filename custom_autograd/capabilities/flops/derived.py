@@ -21,7 +21,6 @@ from custom_autograd.core.errors import KernelWarning
 from custom_autograd.core.locations import location_of, stacklevel_of_caller
 from custom_autograd.core.messages import format_message
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.rule_names import differentiable_results
 from custom_autograd.torch_private import flop_counter
 from custom_autograd.values.tensors import tensors_in
 
@@ -66,7 +65,7 @@ class DerivedFlops:
         with torch.enable_grad():
             results = call_reference(self._declaration, self._reference, values)
         shown = {output.name for output in schema.visible_outputs}
-        of_call = tensors_in([results[one.name] for one in differentiable_results(schema) if one.name in shown])
+        of_call = tensors_in([results[one.name] for one in schema.differentiable_results if one.name in shown])
         outputs = [tensor for tensor in of_call if tensor.requires_grad]
         with flop_counter.counted() as total:
             if outputs:

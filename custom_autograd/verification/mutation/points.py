@@ -21,7 +21,7 @@ from custom_autograd.registration import registry
 from custom_autograd.registration.capability import attach_all
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord, find_record
-from custom_autograd.registration.rule_names import META, NEEDS, differentiable_results, special_names
+from custom_autograd.registration.rule_names import META, NEEDS, special_names
 from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, Jvp
 from custom_autograd.torch_private import definitions, verification
 from custom_autograd.verification.harness.targets import target_of
@@ -164,7 +164,7 @@ def _jvp_of(record: OpRecord, rule: Jvp) -> MutationPoint:
         "jvp",
         "by name",
         rule.function,
-        tuple(result.name for result in differentiable_results(schema)),
+        tuple(result.name for result in schema.differentiable_results),
         partial(_exchanged_rule, record, rule),
         rule.names,
         frozenset(rule.names) & special,
