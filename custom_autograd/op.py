@@ -137,9 +137,12 @@ def custom_op(
             checkpoint,
         )
         notation = ShapeOptions(shapes, along, dtypes, flops, numbers)
-        return CustomOp(
-            declare.declare(function, declared, device_types, is_reference=reference, shapes=notation, replace=replace)
+        record = declare.declare(
+            function, declared, device_types, is_reference=reference, shapes=notation, replace=replace
         )
+        op: CustomOp[..., Any] = CustomOp(record)
+        native_loading.start(record)
+        return op
 
     return decorate if fn is None else decorate(fn)
 

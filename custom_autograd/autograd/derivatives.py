@@ -34,9 +34,7 @@ class Derivatives:
         self.plan = plan
         self.vjp = Vjp(plan, is_checked=is_checked, is_strict=is_strict)
         self.drop_in = None if plan.drop_in is None else DropIn(plan, plan.drop_in)
-        tensors = plan.declaration.schema.tensor_names
-        self.saved_tensors = [name for name in plan.saved if name in tensors]
-        self.saved_values = [name for name in plan.saved if name not in tensors]
+        self.saved_tensors, self.saved_values = plan.saved_tensors, plan.saved_values
 
     @cached_property
     def tangents(self) -> Jvp:

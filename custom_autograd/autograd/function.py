@@ -33,13 +33,12 @@ class FunctionWriter:
         self.name = plan.declaration.name
         self.inputs = [argument.name for argument in self.schema.arguments]
         self.results = [result.name for result in plan.results]
-        self.has_lists = any(a.is_tensor_list for a in self.schema.values)
+        self.has_lists = self.schema.has_lists
         self.differentiable = [argument.name for argument in self.schema.differentiable_arguments]
         self.is_differentiable = plan.is_differentiable
         self.mutated = [argument.name for argument in self.schema.mutated_arguments]
         self.lead = [name for name, is_there in (("$layout", self.has_lists), ("$in_place", self.mutated)) if is_there]
-        self.saved_tensors = [name for name in plan.saved if name in self.schema.tensor_names]
-        self.saved_values = [name for name in plan.saved if name not in self.schema.tensor_names]
+        self.saved_tensors, self.saved_values = plan.saved_tensors, plan.saved_values
 
     def write(self) -> None:
         """Write the class."""
@@ -129,11 +128,7 @@ class FunctionWriter:
 
     def saves_always(self) -> bool:
         """Return True if what is saved does not depend on which gradients are needed."""
-        return all(map(self.is_always_saved, self.saved_tensors))
-
-    def is_always_saved(self, name: str) -> bool:
-        """Return True if a tensor is saved, whichever gradients are needed."""
-        return name in self.saved_tensors and self._if_needed(name) == name
+        return all(map(self.plan.is_always_saved, self.saved_tensors))
 
     def _unpack_call(self) -> None:
         source = self.source
@@ -199,10 +194,10 @@ class FunctionWriter:
         return any(v.name == name and v.is_tensor_list for v in self.schema.values)
 
     def _if_needed(self, name: str) -> str:
+        if self.plan.is_always_saved(name):
+            return name
         users, for_hidden = self.plan.saved[name], self.plan.saved_for_hidden.get(name, ())
         own = [user for user in users if user not in for_hidden]
-        if set(own) >= set(self.differentiable):
-            return name
         tests = [self.any_needed(own)] if own else []
         if for_hidden:
             tests.append(

@@ -28,7 +28,7 @@ class GradientReader:
         self.origin = declaration.origin(rule.where)
         self.is_checked = is_checked  # whether gradients are compared with their inputs
         self.is_strict = is_strict  # whether gradients of what can have none are refused
-        self.valid = tuple(argument.name for argument in declaration.schema.differentiable_arguments)
+        self.valid = declaration.schema.differentiable_names
         self.inputs = rule.inputs or self.valid
         arguments = {argument.name: argument for argument in declaration.schema.arguments}
         self.arguments = [arguments[name] for name in self.inputs]

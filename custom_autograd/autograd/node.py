@@ -8,39 +8,33 @@ from __future__ import annotations
 
 from custom_autograd.autograd.drop_in import SAVED_VALUES
 from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.autograd.native_nodes import keeps_metadata, uses_own_context
 from custom_autograd.autograd.quick_backward import QuickWriter
 from custom_autograd.autograd.quick_gradients import ReadingWriter
 from custom_autograd.calls.kernel_call import write_call_or_another
 from custom_autograd.calls.passing import call_kernel
 from custom_autograd.calls.reading import write_reading
 from custom_autograd.calls.source import Source, tuple_of
-from custom_autograd.core.code_names import names_in
 
 
 class NodeWriter:
     """Writes the node of one op; of one that mutates, which always needs the dispatcher, the quick backward only.
 
     Attributes:
-        has_native: native code can record a call.
         has_native_quick: native nodes need a quick backward of their own.
-        sole_rule: the rule that native nodes call by themselves, or None.
     """
 
-    def __init__(self, function: FunctionWriter, *, is_checked: bool, is_strict: bool, is_wrapped: bool) -> None:
+    def __init__(self, function: FunctionWriter, *, is_checked: bool, is_strict: bool, has_native_quick: bool) -> None:
         self.function = function
         self.is_strict = is_strict  # gradients that are not needed are looked at, too
         self.source: Source = function.source
         self.plan = function.plan
         self.schema = function.schema
         self.is_checked = is_checked
-        self.keeps_metadata = self._keeps_metadata()
+        self.keeps_metadata = keeps_metadata(self.plan, is_strict=is_strict)
         self.reading = ReadingWriter(function, is_checked=is_checked, keeps_metadata=self.keeps_metadata)
         self.quick = QuickWriter(function, self.reading)
-        self.has_native = function.is_differentiable and self._has_native()
-        self.sole_rule = None if is_wrapped else self.quick.sole_rule
-        is_run_natively = self.sole_rule is not None and len(self.quick.incoming) == 1
-        is_by_name = self.plan.drop_in is None and not function.has_lists
-        self.has_native_quick = self.has_native and is_by_name and not is_run_natively
+        self.has_native_quick = has_native_quick
 
     def write(self) -> None:
         """Write `$quick`, and `$make_node`, which makes the forward for a kernel."""
@@ -70,21 +64,10 @@ class NodeWriter:
         QuickWriter(self.function, reading, is_native=True).write()
         self.source.lines("", "")
 
-    def _has_native(self) -> bool:
-        """Return True if a native node can record a call: of plain tensors and plain rules."""
-        schema, plan = self.schema, self.plan
-        is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
-        is_simple = is_plain and not schema.mutated_arguments and not self.keeps_metadata and not plan.saving
-        if not is_simple or any(argument.is_converted for argument in schema.arguments):
-            return False
-        if plan.drop_in is not None:
-            return self._uses_own_context() and not _asks_for_more(plan.drop_in.setup_context)
-        return not any(plan.saved_for_hidden.values()) and self.quick.is_possible
-
     def _write_quick(self) -> bool:
         """Write a quick backward; returns False if the op can have none."""
         if self.plan.drop_in is not None:
-            has_one = self._uses_own_context() and not self.schema.mutated_arguments
+            has_one = uses_own_context(self.plan) and not self.schema.mutated_arguments
             if has_one:
                 self._write_quick_drop_in()
             return has_one
@@ -106,7 +89,7 @@ class NodeWriter:
         if self.function.has_lists:
             source.line("$ctx.layout = $layout")
             source.line(f"$output = $layout.flatten_outputs({tuple_of(results)}, {self.function.list_flags()})")
-        if self.plan.drop_in is not None and self._uses_own_context():
+        if self.plan.drop_in is not None and uses_own_context(self.plan):
             self._write_own_context()
         else:
             if self.plan.drop_in is not None or not self.function.saves_always():
@@ -115,13 +98,6 @@ class NodeWriter:
             if keeps_facts:
                 self.reading.write_facts()
         source.line(f"return {'$output' if self.function.has_lists else '$result'}")
-
-    def _keeps_metadata(self) -> bool:
-        """Return True if metadata must be kept; else it is read from the graph: see `known_of` in derivatives.py."""
-        has_need = self.is_strict or self.plan.clears_saved or any(rule.wants_meta for rule in self.plan.rules)
-        if has_need or self.schema.mutated_arguments:
-            return True
-        return any(output.type not in ("Tensor", "Tensor[]") for output in self.schema.outputs)
 
     def _write_list_apply(self) -> None:
         """Write `apply` for ops with lists: spread them out, and gather the results again."""
@@ -157,12 +133,6 @@ class NodeWriter:
                 source.line("return $result")
             source.line("return $drop_in.in_order($result, $ctx.needs_input_grad)")
 
-    def _uses_own_context(self) -> bool:
-        """Return True if a drop-in rule can be given torch's own ctx: all it holds has one entry per argument."""
-        has_keywords = any(argument.is_keyword_only for argument in self.schema.arguments)
-        is_plain = all(r.type == "Tensor" and r.is_differentiable for r in self.plan.results)
-        return is_plain and not self.function.has_lists and not has_keywords
-
     def _write_own_context(self) -> None:
         """Run the setup_context of a drop-in rule on torch's own ctx."""
         source, drop_in = self.source, self.plan.drop_in
@@ -179,11 +149,3 @@ class NodeWriter:
             source.line("$check_saved($ctx.to_save)")
         with source.block("if $ctx.__dict__"):
             source.line("$drop_in.park($ctx)")
-
-
-def _asks_for_more(setup: object) -> bool:
-    """Return True if a setup_context uses what torch's ctx has and that of native nodes has not."""
-    return not names_in(getattr(setup, "__code__", None)).isdisjoint(NOT_NATIVE)
-
-
-NOT_NATIVE = ("mark_dirty", "mark_shared_storage", "metadata", "to_save")

@@ -51,8 +51,8 @@ class Plan:
     @property
     def is_differentiable(self) -> bool:
         """Return True if calls of the op can record a node."""
-        has_inputs = bool(self.declaration.schema.differentiable_arguments)
-        return has_inputs and any(result.is_differentiable for result in self.results)
+        schema = self.declaration.schema
+        return len(schema.differentiable_names) > 0 and len(schema.differentiable_results) > 0
 
     @property
     def has_reverse(self) -> bool:
@@ -67,14 +67,32 @@ class Plan:
     @property
     def uncovered(self) -> tuple[str, ...]:
         """Return the differentiable inputs without a rule."""
-        names = (argument.name for argument in self.declaration.schema.differentiable_arguments)
-        return () if self.drop_in is not None else tuple(name for name in names if name not in self.covered)
+        names = self.declaration.schema.differentiable_names
+        return () if self.drop_in is not None else tuple([name for name in names if name not in self.covered])
 
     @property
     def results(self) -> tuple[Result, ...]:
         """Return what the autograd node returns: every mutated input, then every new output."""
         schema = self.declaration.schema
         return (*schema.mutated_arguments, *schema.fresh_outputs)
+
+    @property
+    def saved_tensors(self) -> list[str]:
+        """Return the names of the tensors, and lists of tensors, that are saved."""
+        tensors = self.declaration.schema.tensor_names
+        return [name for name in self.saved if name in tensors]
+
+    @property
+    def saved_values(self) -> list[str]:
+        """Return the names of the other values that are kept."""
+        tensors = self.declaration.schema.tensor_names
+        return [name for name in self.saved if name not in tensors]
+
+    def is_always_saved(self, name: str) -> bool:
+        """Return True if a tensor is saved, whichever gradients are needed."""
+        for_hidden = self.saved_for_hidden.get(name, ())
+        users = {user for user in self.saved.get(name, ()) if user not in for_hidden}
+        return name in self.saved and users.issuperset(self.declaration.schema.differentiable_names)
 
     @property
     def unnamed_results(self) -> tuple[str, ...]:
@@ -93,10 +111,9 @@ def make_plan(record: OpRecord) -> Plan:
     rules = registered.named_gradient_rules()
     is_once_only = schema.mutated_arguments or schema.is_view or schema.has_generator
     reference = None if is_once_only else record.reference()
-    valid = tuple(argument.name for argument in schema.differentiable_arguments)
-    covered = frozenset(name for rule in rules for name in (rule.inputs or valid))
-    incoming = schema.results_by_grad
-    named = frozenset(incoming[name] for rule in rules for name in rule.names if name in incoming)
+    incoming, valid = schema.results_by_grad, schema.differentiable_names
+    covered = frozenset([name for rule in rules for name in (rule.inputs or valid)])
+    named = frozenset([incoming[name] for rule in rules for name in rule.names if name in incoming])
     plan = Plan(record.declaration, rules, registered.drop_in, registered.jvp, reference, covered, named, {}, {})
     _decide_what_is_saved(plan)
     return plan
@@ -118,8 +135,8 @@ def _decide_what_is_saved(plan: Plan) -> None:
 def _users_in_rules(plan: Plan) -> dict[str, list[str]]:
     """Return what the rules name, and the inputs whose gradients they compute from it."""
     schema = plan.declaration.schema
-    valid = tuple(argument.name for argument in schema.differentiable_arguments)
-    values = {*schema.argument_names, *(output.name for output in schema.fresh_outputs)}
+    valid = schema.differentiable_names
+    values = {*schema.argument_names, *[output.name for output in schema.fresh_outputs]}
     users: dict[str, list[str]] = {}
     for rule in plan.rules:
         for name in rule.names:

@@ -91,15 +91,6 @@ class QuickWriter:
         """Return True if any rule takes a gradient."""
         return len(self.incoming) > 0
 
-    @property
-    def sole_rule(self) -> GradientRule | None:
-        """Return the only rule of the op, if it takes gradients and what is saved: native code calls it by itself."""
-        rules, function = self.plan.rules, self.function
-        if len(rules) != 1 or self.plan.uncovered or not self.is_possible:
-            return None
-        known = {*self.result_of, *function.saved_tensors, *function.saved_values}
-        return rules[0] if known.issuperset(rules[0].names) else None
-
     def write(self) -> None:
         """Write it as `$quick`, or as `$native_quick`."""
         source, function = self.source, self.function

@@ -34,7 +34,11 @@ class ReadingWriter:
 
     def metadata_of_result(self, name: str) -> str:
         """Return source of what is known of a result: a tensor, or metadata."""
-        if self.function.is_always_saved(name) and not self.function.plan.clears_saved:
+        if (
+            name in self.function.saved_tensors
+            and self.function.plan.is_always_saved(name)
+            and not self.function.plan.clears_saved
+        ):
             return name
         if self.keeps_metadata:
             return f'$ctx.known["{name}"]'

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.core.lazy import Lazy
 
 TENSOR_TYPES = frozenset({"Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Tensor[]?"})
 LIST_TYPES = frozenset({"Tensor[]", "Tensor?[]", "Tensor[]?"})
@@ -137,59 +137,64 @@ class Schema:
     def __str__(self) -> str:
         return self.text
 
-    @cached_property
+    @Lazy
     def argument_names(self) -> tuple[str, ...]:
         """Return the names of all arguments, in order."""
         return tuple(argument.name for argument in self.arguments)
 
-    @cached_property
+    @Lazy
     def output_names(self) -> tuple[str, ...]:
         """Return the names of all outputs, in order."""
         return tuple(output.name for output in self.outputs)
 
-    @cached_property
+    @Lazy
     def visible_outputs(self) -> tuple[Output, ...]:
         """Return the outputs that a call returns."""
         return tuple(output for output in self.outputs if not output.is_hidden)
 
-    @cached_property
+    @Lazy
     def hidden_outputs(self) -> tuple[Output, ...]:
         """Return the outputs that only kernels and rules see."""
         return tuple(output for output in self.outputs if output.is_hidden)
 
-    @cached_property
+    @Lazy
     def tensor_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that are tensors or lists of tensors."""
         return tuple(argument for argument in self.arguments if argument.holds_tensors)
 
-    @cached_property
+    @Lazy
     def differentiable_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that may carry a gradient: what a backward answers for."""
         return tuple(argument for argument in self.arguments if argument.is_differentiable)
 
-    @cached_property
+    @Lazy
+    def differentiable_names(self) -> tuple[str, ...]:
+        """Return the names of the arguments that may carry a gradient."""
+        return tuple([argument.name for argument in self.differentiable_arguments])
+
+    @Lazy
     def mutated_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that kernels write to."""
         return tuple(argument for argument in self.arguments if argument.is_mutated)
 
-    @cached_property
+    @Lazy
     def fresh_outputs(self) -> tuple[Output, ...]:
         """Return the outputs that are not a mutated argument handed back."""
         return tuple(output for output in self.outputs if output.alias_of is None or output.is_view)
 
-    @cached_property
+    @Lazy
     def differentiable_results(self) -> tuple[Argument | Output, ...]:
         """Return what a call leaves behind that may carry a gradient: mutated inputs first, then new outputs."""
         written = tuple(argument for argument in self.mutated_arguments if argument.is_differentiable)
         return written + tuple(output for output in self.fresh_outputs if output.is_differentiable)
 
-    @cached_property
+    @Lazy
     def sole_result(self) -> str | None:
         """Return the visible differentiable result, whose gradient may be called `grad`; None unless there is one."""
         visible = [one.name for one in self.differentiable_results if not (isinstance(one, Output) and one.is_hidden)]
         return visible[0] if len(visible) == 1 else None
 
-    @cached_property
+    @Lazy
     def grad_names(self) -> dict[str, str]:
         """Return the name of each differentiable result -> the name its incoming gradient has in rules.
 
@@ -197,38 +202,48 @@ class Schema:
         """
         return {result.name: f"grad_{result.name}" for result in self.differentiable_results}
 
-    @cached_property
+    @Lazy
     def results_by_grad(self) -> dict[str, str]:
         """Return every name that an incoming gradient has in rules -> the name of its result."""
         found = {grad: result for result, grad in self.grad_names.items()}
         return found if self.sole_result is None else {**found, "grad": self.sole_result}
 
-    @cached_property
+    @Lazy
     def tensor_names(self) -> frozenset[str]:
         """Return the names of the arguments and outputs that are tensors or lists of tensors."""
         return frozenset(value.name for value in self.values if value.holds_tensors)
 
-    @cached_property
+    @Lazy
+    def has_lists(self) -> bool:
+        """Return True if an argument or an output is a list of tensors."""
+        return any(value.is_tensor_list for value in self.values)
+
+    @Lazy
+    def has_converted(self) -> bool:
+        """Return True if the dispatcher holds an argument in another form than kernels see."""
+        return any(argument.from_dispatcher is not None for argument in self.arguments)
+
+    @Lazy
     def is_view(self) -> bool:
         """Return True if an output shares memory with an input that is not written to."""
         return any(output.is_view for output in self.outputs)
 
-    @cached_property
+    @Lazy
     def may_return_inputs(self) -> bool:
         """Return True if kernels may return an input as it is."""
         return any(output.may_be is not None for output in self.outputs)
 
-    @cached_property
+    @Lazy
     def device_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that are devices or lists of devices: they choose the kernel if there are no tensors."""
         return tuple(argument for argument in self.arguments if argument.type.startswith("Device"))
 
-    @cached_property
+    @Lazy
     def has_generator(self) -> bool:
         """Return True if a call may draw from a generator that it is given: running it again draws something else."""
         return any(argument.type.startswith("Generator") for argument in self.arguments)
 
-    @cached_property
+    @Lazy
     def values(self) -> tuple[Argument | Output, ...]:
         """Return all arguments, then all outputs."""
         return (*self.arguments, *self.outputs)

@@ -67,7 +67,7 @@ class Prover:
             recorder: makes what records a call.
         """
         record, backend = self._record, guards.backend_of(device_type)
-        if not seen <= _allowed(backend) or (device_type not in record.kernels and None not in record.kernels):
+        if not seen <= _allowed(backend) or not record.kernels.serves(device_type):
             return None
         foreign = self._find_foreign()
         if foreign and foreign & (seen | _ALIASES):
@@ -92,7 +92,7 @@ class Prover:
 
     def _is_blind(self, function: Function) -> bool:
         """Return True if a kernel, called with tensors that require no gradient, cannot tell grad mode."""
-        if any(argument.from_dispatcher is not None for argument in self._record.declaration.schema.arguments):
+        if self._record.declaration.schema.has_converted:
             return False
         checked = find_size_check(function)
         return is_blind_to_grad_mode(checked.function if checked else function)

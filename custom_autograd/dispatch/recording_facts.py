@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from custom_autograd.autograd.derivatives import Derivatives
 from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.autograd.native_nodes import has_native_nodes, sole_rule_of
 from custom_autograd.autograd.node import NodeWriter
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.calls.parameters import own_names
 from custom_autograd.calls.source import Source
+from custom_autograd.core.lazy import Lazy
+from custom_autograd.core.once import Once
 from custom_autograd.registration.capability import Capability, overriding
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import GradientRule
 
 Backward = Callable[..., Any]  # Any: takes a ctx and gradients, or what a ctx would hold
 
@@ -28,8 +32,6 @@ class RecordingFacts:
     Attributes:
         plan: where each derivative comes from, and what is saved for it.
         is_checked: the results of kernels and rules are looked at.
-        writer: of the Function, with what its nodes save.
-        node: writes the node of a call that needs no dispatcher.
         has_wrapped_backward: a capability puts something around the backward.
         has_native_node: native code can record its calls.
         keeps_dispatcher: calls that record a node go through the dispatcher.
@@ -40,18 +42,52 @@ class RecordingFacts:
         self._record = record
         self.plan, self.is_checked = plan, is_checked
         self.has_wrapped_backward = self.around_backward(_no_backward) is not _no_backward
-        source = Source(own_names(record.declaration.schema, record.declaration.name.name))
-        self.writer = FunctionWriter(source, plan)
-        self.node = NodeWriter(
-            self.writer, is_checked=is_checked, is_strict=is_strict, is_wrapped=self.has_wrapped_backward
-        )
         self._is_strict = is_strict
-        self.has_native_node = self.node.has_native
+        self.has_native_node = has_native_nodes(plan, is_strict=is_strict)
         self.keeps_dispatcher = self.keeps_python = False
 
-    @functools.cached_property
+    @Lazy
+    def sole_rule(self) -> GradientRule | None:
+        """The rule that native nodes call by themselves, or None."""
+        return None if self.has_wrapped_backward else sole_rule_of(self.plan)
+
+    @property
+    def has_native_quick(self) -> bool:
+        """Return True if native nodes need a quick backward of their own, for some calls at least."""
+        is_by_name = self.plan.drop_in is None and not self.plan.declaration.schema.has_lists
+        return self.has_native_node and is_by_name and (self.sole_rule is None or len(self.plan.named_grads) > 1)
+
+    @property
+    def has_native_backward(self) -> bool:
+        """Return True if native nodes can run a backward: for lists or a ctx, only the one rule as it is."""
+        if self.plan.drop_in is not None:
+            return not self.has_wrapped_backward
+        return not self.plan.declaration.schema.has_lists or self.sole_rule is not None
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Return the lock of the op; it is held while a writer is made."""
+        return self._record.lock
+
+    @Once
+    def writer(self) -> FunctionWriter:
+        """The writer of the Function."""
+        declaration = self._record.declaration
+        return FunctionWriter(Source(own_names(declaration.schema, declaration.name.name)), self.plan)
+
+    @Once
+    def node(self) -> NodeWriter:
+        """The writer of the node of a call that needs no dispatcher."""
+        return NodeWriter(
+            self.writer,
+            is_checked=self.is_checked,
+            is_strict=self._is_strict,
+            has_native_quick=self.has_native_quick,
+        )
+
+    @Once
     def derivatives(self) -> Derivatives:
-        """Return what the Function calls."""
+        """What the Function calls."""
         return Derivatives(self.plan, is_checked=self.is_checked, is_strict=self._is_strict)
 
     def around_backward(self, backward: Backward) -> Backward:

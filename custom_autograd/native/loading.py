@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 from types import ModuleType
 
@@ -48,16 +50,21 @@ def _attach(record: OpRecord, native: ModuleType) -> None:
 
 
 def _make_native(record: OpRecord, table: DirectCallTable, native: ModuleType) -> bool:
-    from custom_autograd.native.native_calls import NativeCalls, is_possible  # where native calls run
-
-    if not NativeCalls.are_learnt or not is_possible(record):
+    native_calls = _module()
+    if not native_calls.NativeCalls.are_learnt or not native_calls.is_possible(record):
         return False
     with record.lock:
         if table.native is None:
-            calls = NativeCalls(record, native)
+            calls = native_calls.NativeCalls(record, native)
             table.native = calls
             calls.take_over()
     return True
+
+
+@functools.cache
+def _module() -> ModuleType:
+    """Return the module of native calls: where they run, it is loaded once."""
+    return importlib.import_module("custom_autograd.native.native_calls")
 
 
 def watch() -> None:

@@ -22,7 +22,6 @@ from custom_autograd.dispatch.direct_calls import DirectCallTable
 from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.native.recipes import RecipeFacts, facts_of
-from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.size_checks import find_size_check
 from custom_autograd.torch_private import guards
@@ -60,12 +59,12 @@ class NativeCalls:
         self._record = record
         self._native = native
         self._facts: tuple[RecordingFacts, RecipeFacts] | None = None
-        rows = tuple(map(_row, schema.arguments))
-        visible = sum(1 << index for index, output in enumerate(schema.outputs) if not output.is_hidden)
-        written = sum(1 << index for index, argument in enumerate(schema.arguments) if argument.is_mutated)
+        rows = tuple([_row(argument) for argument in schema.arguments])
+        visible = _bits([not output.is_hidden for output in schema.outputs])
+        written = _bits([argument.is_mutated for argument in schema.arguments])
         # Tensors that no rule has a gradient for: the dispatcher says so of one that requires it.
-        self._fixed = sum(1 << index for index, a in enumerate(schema.arguments) if not a.is_differentiable)
-        keywords = tuple(argument.name for argument in schema.arguments if argument.is_keyword_only)
+        self._fixed = _bits([not argument.is_differentiable for argument in schema.arguments])
+        keywords = tuple([argument.name for argument in schema.arguments if argument.is_keyword_only])
         objects = (
             self.learn, self.read, self.run_instead, KernelUnavailable, compiling_callback, schema.named_tuple,
             keywords or None, self.run_dispatched, self.refuse_write,
@@ -178,11 +177,11 @@ class NativeCalls:
         recording = generated.recording_facts
         if not recording.has_native_node or not recording.is_checked or recording.keeps_python:
             return None
+        if not recording.has_native_backward:
+            return None
         if self._facts is None or self._facts[0] is not recording:
             self._facts = recording, facts_of(generated, self.forget)
-        facts = self._facts[1]
-        has_backward = facts.quick is not None or facts.rule is not None or facts.drop_in is not None
-        return facts if has_backward else None
+        return self._facts[1]
 
 
 def _row(argument: Argument) -> tuple[str, str, bool, bool, type | tuple[str, ...], tuple[Any, ...]]:
@@ -193,10 +192,14 @@ def _row(argument: Argument) -> tuple[str, str, bool, bool, type | tuple[str, ..
     return keyword, rule, argument.is_optional, argument.is_keyword_only, argument.choices or cls, given
 
 
+def _bits(flags: list[bool]) -> int:
+    return sum(1 << index for index, flag in enumerate(flags) if flag)
+
+
 def is_possible(record: OpRecord) -> bool:
     """Return True if calls of an op can be native: plain arguments and outputs, as source/call.cpp takes them."""
     schema = record.declaration.schema
-    if adapter_of(record.declaration).has_containers or schema.is_view or schema.is_one_tuple:
+    if record.declaration.tree is not None or schema.is_view or schema.is_one_tuple:
         return False
     if len(schema.arguments) + len(schema.outputs) > MOST:
         return False

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from custom_autograd.autograd.node_facts import label_of_nodes, name_of_nodes
 from custom_autograd.dispatch.generated import GeneratedOp
@@ -21,9 +20,9 @@ ALWAYS = 2**64 - 1
 _ids = itertools.count(1)
 
 
-@dataclass(frozen=True, slots=True)
-class RecipeFacts:
-    """Facts for native code about the nodes of an op.
+# NamedTuples: an op makes three of these in its first call and its first backward, and dataclasses take longer.
+class RecipeFacts(NamedTuple):
+    """Facts for native code about the nodes of an op, as far as a call needs them.
 
     Attributes:
         id: a number that no other rules have, by which compiled autograd recognises a graph.
@@ -36,13 +35,11 @@ class RecipeFacts:
         saved: (is an output, index, inputs for whose gradients it is saved as bits, name) of each saved tensor.
         kept: the inputs that are kept and are not tensors.
         kept_names: their names.
-        quick: the quick backward: gradients, saved, needs, kept -> a gradient for each input, or NotImplemented; None
-            for an op with lists, whose one rule is called without it.
+        backward: returns facts about the backward; asked for once, when it first runs.
         general: the backward of the Function: ctx, gradients -> a gradient for each input.
         fit: input, gradient -> the gradient as it may be returned, or an error.
         context: node, saved, needs, lengths of lists, kept, is traced -> a ctx.
         trace: records a backward in compiled autograd.
-        rule: the one rule of the op where it can be called without the quick backward, or None.
         drop_in: the rules of `register_autograd`, or None.
     """
 
@@ -56,17 +53,28 @@ class RecipeFacts:
     saved: tuple[tuple[bool, int, int, str], ...]
     kept: tuple[int, ...]
     kept_names: tuple[str, ...]
-    quick: Any
+    backward: Callable[[], BackwardFacts]
     general: Any
     fit: Any
     context: Any
     trace: Any
-    rule: RuleFacts | None
     drop_in: DropInFacts | None
 
 
-@dataclass(frozen=True, slots=True)
-class RuleFacts:
+class BackwardFacts(NamedTuple):
+    """Facts for native code about the backward of an op with rules bound by name.
+
+    Attributes:
+        quick: the quick backward: gradients, saved, needs, kept -> a gradient for each input, or NotImplemented; None
+            for an op whose one rule is called without it.
+        rule: the one rule of the op where it can be called without the quick backward, or None.
+    """
+
+    quick: Any
+    rule: RuleFacts | None
+
+
+class RuleFacts(NamedTuple):
     """Facts for native code about the one rule of an op.
 
     Attributes:
@@ -101,35 +109,38 @@ def facts_of(generated: GeneratedOp, forget: Callable[[], None]) -> RecipeFacts:
         forget: forgets all native calls of the op.
     """
     recording = generated.recording_facts
-    writer, schema = recording.writer, recording.plan.declaration.schema
-    inputs, outputs = schema.argument_names, schema.output_names
+    plan, schema = recording.plan, recording.plan.declaration.schema
+    inputs, outputs, kept = schema.argument_names, schema.output_names, plan.saved_values
     saved = []
-    for name in writer.saved_tensors:
+    for name in plan.saved_tensors:
         is_output = name not in inputs
         index = outputs.index(name) if is_output else inputs.index(name)
-        users = (
-            ALWAYS if writer.is_always_saved(name) else sum(1 << inputs.index(u) for u in recording.plan.saved[name])
-        )
+        users = ALWAYS if plan.is_always_saved(name) else sum(1 << inputs.index(user) for user in plan.saved[name])
         saved.append((is_output, index, users, name))
     return RecipeFacts(
         id=next(_ids),
-        name=name_of_nodes(recording.plan.declaration),
-        label=label_of_nodes(recording.plan.declaration),
+        name=name_of_nodes(plan.declaration),
+        label=label_of_nodes(plan.declaration),
         is_checked=recording.is_checked,
-        list_inputs=tuple(int(argument.is_tensor_list) for argument in schema.arguments),
-        differentiable_inputs=tuple(int(argument.is_differentiable) for argument in schema.arguments),
-        differentiable_outputs=tuple(int(output.is_differentiable) for output in schema.outputs),
+        list_inputs=tuple([int(argument.is_tensor_list) for argument in schema.arguments]),
+        differentiable_inputs=tuple([int(argument.is_differentiable) for argument in schema.arguments]),
+        differentiable_outputs=tuple([int(output.is_differentiable) for output in schema.outputs]),
         saved=tuple(saved),
-        kept=tuple(inputs.index(name) for name in writer.saved_values),
-        kept_names=tuple(writer.saved_values),
-        quick=generated.recording.native_quick if recording.node.has_native_quick else None,
+        kept=tuple([inputs.index(name) for name in kept]),
+        kept_names=tuple(kept),
+        backward=partial(_backward_facts, generated),
         general=partial(_general, generated),
         fit=partial(_fit, recording),
-        context=partial(_context, generated, tuple(writer.saved_values)),
+        context=partial(_context, generated, kept),
         trace=trace_backward,
-        rule=_sole_rule_of(recording),
         drop_in=drop_in_facts_of(recording, forget),
     )
+
+
+def _backward_facts(generated: GeneratedOp) -> BackwardFacts:
+    recording = generated.recording_facts
+    quick = generated.recording.native_quick if recording.has_native_quick else None
+    return BackwardFacts(quick, _sole_rule_of(recording))
 
 
 def _general(generated: GeneratedOp, context: NativeContext, *gradients: Any) -> Any:  # Any: tensors, lists, None
@@ -139,20 +150,20 @@ def _general(generated: GeneratedOp, context: NativeContext, *gradients: Any) ->
 
 def _sole_rule_of(recording: RecordingFacts) -> RuleFacts | None:
     """Return the one rule of an op, if native code can call it by itself."""
-    rule, writer = recording.node.sole_rule, recording.writer
+    rule, plan = recording.sole_rule, recording.plan
     if rule is None:
         return None
-    schema = recording.plan.declaration.schema
+    schema, tensors = plan.declaration.schema, plan.saved_tensors
     inputs, outputs, results = schema.argument_names, schema.output_names, schema.results_by_grad
-    names = rule.inputs or tuple(writer.differentiable)
+    names = rule.inputs or schema.differentiable_names
     arguments = []
     for name in rule.names:
         if name in results:
             arguments.append(("gradient", outputs.index(results[name]), rule.fills(name)))
-        elif name in writer.saved_tensors:
-            arguments.append(("saved", writer.saved_tensors.index(name), False))
+        elif name in tensors:
+            arguments.append(("saved", tensors.index(name), False))
         else:
-            arguments.append(("kept", writer.saved_values.index(name), False))
+            arguments.append(("kept", plan.saved_values.index(name), False))
     return RuleFacts(
         function=rule.function,
         keywords=None if rule.is_positional else tuple(rule.names),

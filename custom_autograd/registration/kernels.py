@@ -58,6 +58,10 @@ class Kernels(Mapping["str | None", Kernel]):
     def __len__(self) -> int:
         return len(self._kernels)
 
+    def serves(self, device_type: str) -> bool:
+        """Return True if a kernel serves a device type: one of its own, or the default one."""
+        return device_type in self._kernels or None in self._kernels
+
     def all(self) -> Iterator[Kernel]:
         """Yield every kernel, device type by device type, in the order in which they are tried."""
         for kernels in self._kernels.values():
@@ -126,10 +130,9 @@ class Kernels(Mapping["str | None", Kernel]):
 
     def _all_for(self, device_type: str | None) -> Sequence[Kernel]:
         its = self._kernels.get(device_type, ())
-        switched = [is_enabled for _, device, is_enabled in self._switches if device == device_type]
-        if switched and not switched[-1]:
+        if self._switches and device_type in self.disabled:
             its = () if None in self._kernels or not its else (declared_kernel(self._declaration),)
-        return (*its, *(self._kernels.get(None, ()) if device_type is not None else ()))
+        return its if device_type is None else its + self._kernels.get(None, ())
 
     def candidates(self, device_type: str | None) -> Sequence[Kernel]:
         """Return what is tried for a call in this thread, in order.
@@ -146,7 +149,9 @@ class Kernels(Mapping["str | None", Kernel]):
         available = self._available
         found = available.get(device_type)
         if found is None:
-            found = [kernel for kernel in self._candidates(device_type) if kernel not in self._unavailable]
+            found = self._candidates(device_type)
+            if self._unavailable:
+                found = [kernel for kernel in found if kernel not in self._unavailable]
             available[device_type] = found
         return found
 

@@ -78,6 +78,41 @@ struct DropIn {
   }
 };
 
+// What the backward of an op with rules bound by name needs. Made when it first runs.
+struct Backward {
+  Rule rule;
+  PyObject* quick;
+  Held facts;  // what Python gave; the others are attributes of it, held by it
+
+  explicit Backward(PyObject* given) {
+    quick = attribute(given, "quick").object;
+    facts = Held(given);
+    Held its_rule = attribute(given, "rule");
+    if (its_rule.object != Py_None) read_rule(its_rule.object);
+  }
+
+  void read_rule(PyObject* given) {
+    rule.function = attribute(given, "function").object;
+    rule.read = attribute(given, "read").object;
+    rule.note = attribute(given, "note").object;
+    rule.names = attribute(given, "names").object;
+    rule.keywords = attribute(given, "keywords").object;
+    if (rule.keywords == Py_None) rule.keywords = nullptr;
+    Held rows = attribute(given, "arguments");
+    for (PyObject* row : items(rows)) {
+      const char* source;
+      long long index;
+      int is_filled;
+      if (!PyArg_ParseTuple(row, "sLp", &source, &index, &is_filled)) throw_python_error();
+      auto its_source = *source == 'g' ? RuleArgument::gradient : *source == 's' ? RuleArgument::saved : RuleArgument::kept;
+      rule.arguments.push_back({its_source, index, is_filled != 0});
+    }
+    rule.inputs = integers(attribute(given, "inputs"));
+    rule.unnamed = integers(attribute(given, "unnamed"));
+    rule.is_once_differentiable = attribute(given, "is_once_differentiable").object == Py_True;
+  }
+};
+
 // What all nodes of an op have in common, until a rule of it changes.
 struct Recipe {
   std::string name;
@@ -91,10 +126,10 @@ struct Recipe {
   std::vector<int64_t> kept;  // inputs that are no tensors
   std::vector<std::string> kept_names;
   std::string label;  // of the op, for the text of a node
-  Rule rule;
   DropIn drop_in;
   Held facts;  // what Python gave; the others are attributes of it, held by it
-  PyObject *quick, *general, *fit, *context, *trace;
+  PyObject *backward, *general, *fit, *context, *trace;
+  mutable std::unique_ptr<const Backward> known_backward;
 
   explicit Recipe(PyObject* given) {
     id = PyLong_AsUnsignedLongLong(attribute(given, "id").object);
@@ -119,14 +154,12 @@ struct Recipe {
     Held its_kept = attribute(given, "kept_names");
     for (PyObject* one : items(its_kept)) kept_names.push_back(THPUtils_unpackString(one));
     label = THPUtils_unpackString(attribute(given, "label").object);
-    quick = attribute(given, "quick").object;
+    backward = attribute(given, "backward").object;
     general = attribute(given, "general").object;
     fit = attribute(given, "fit").object;
     context = attribute(given, "context").object;
     trace = attribute(given, "trace").object;
     facts = Held(given);
-    Held its_rule = attribute(given, "rule");
-    if (its_rule.object != Py_None) read_rule(its_rule.object);
     Held its_drop_in = attribute(given, "drop_in");
     if (its_drop_in.object != Py_None) read_drop_in(its_drop_in.object);
   }
@@ -143,29 +176,19 @@ struct Recipe {
     drop_in.simple = items(types);
   }
 
-  void read_rule(PyObject* given) {
-    rule.function = attribute(given, "function").object;
-    rule.read = attribute(given, "read").object;
-    rule.note = attribute(given, "note").object;
-    rule.names = attribute(given, "names").object;
-    rule.keywords = attribute(given, "keywords").object;
-    if (rule.keywords == Py_None) rule.keywords = nullptr;
-    Held rows = attribute(given, "arguments");
-    for (PyObject* row : items(rows)) {
-      const char* source;
-      long long index;
-      int is_filled;
-      if (!PyArg_ParseTuple(row, "sLp", &source, &index, &is_filled)) throw_python_error();
-      auto its_source = *source == 'g' ? RuleArgument::gradient : *source == 's' ? RuleArgument::saved : RuleArgument::kept;
-      rule.arguments.push_back({its_source, index, is_filled != 0});
+  // With the GIL held. Python runs meanwhile, and other threads may ask as well: the first answer stays.
+  const Backward& its_backward() const {
+    if (!known_backward) {
+      THPObjectPtr given(checked(PyObject_CallNoArgs(backward)));
+      auto made = std::make_unique<Backward>(given.get());
+      if (!known_backward) known_backward = std::move(made);
     }
-    rule.inputs = integers(attribute(given, "inputs"));
-    rule.unnamed = integers(attribute(given, "unnamed"));
-    rule.is_once_differentiable = attribute(given, "is_once_differentiable").object == Py_True;
+    return *known_backward;
   }
 
   int traverse(visitproc visit, void* arg) const {
     Py_VISIT(facts.object);
+    if (known_backward) Py_VISIT(known_backward->facts.object);
     return 0;
   }
 };
@@ -273,9 +296,10 @@ struct NativeNode final : Node {
     }
     Tensors values = unpacked();
     Running running(this, &values);
-    if (recipe->rule.function && is_plain(grads, values)) return by_rule(grads, values);
-    bool has_quick = recipe->quick != Py_None && !is_lazy(grads, values);
-    THPObjectPtr result(!has_quick ? Py_NewRef(Py_NotImplemented) : quick(grads, values));
+    const Backward& backward = recipe->its_backward();
+    if (backward.rule.function && is_plain(backward.rule, grads, values)) return by_rule(backward.rule, grads, values);
+    bool has_quick = backward.quick != Py_None && !is_lazy(grads, values);
+    THPObjectPtr result(!has_quick ? Py_NewRef(Py_NotImplemented) : quick(backward.quick, grads, values));
     bool is_quick = result.get() != Py_NotImplemented;
     if (!is_quick) result = general(grads, values);
     return gradients(result.get(), is_quick);
@@ -302,21 +326,20 @@ struct NativeNode final : Node {
   }
 
   // Whether the one rule can be called as it is.
-  bool is_plain(const variable_list& grads, const Tensors& values) const {
-    if (recipe->rule.is_once_differentiable && at::GradMode::is_enabled()) return false;
+  bool is_plain(const Rule& rule, const variable_list& grads, const Tensors& values) const {
+    if (rule.is_once_differentiable && at::GradMode::is_enabled()) return false;
     bool is_any_defined = false;
-    for (const RuleArgument& one : recipe->rule.arguments) {
+    for (const RuleArgument& one : rule.arguments) {
       if (one.source != RuleArgument::gradient) continue;
       if (one.is_filled && !grads[one.index].defined()) return false;
       is_any_defined |= grads[one.index].defined();
     }
-    for (int64_t index : recipe->rule.unnamed)
+    for (int64_t index : rule.unnamed)
       if (grads[index].defined()) return false;
     return is_any_defined && !is_lazy(grads, values);
   }
 
-  variable_list by_rule(const variable_list& grads, const Tensors& values) {
-    const Rule& rule = recipe->rule;
+  variable_list by_rule(const Rule& rule, const variable_list& grads, const Tensors& values) {
     PyObject* args[2 * MOST + 1];
     args[0] = args[1] = nullptr;
     int count = 1;
@@ -332,9 +355,9 @@ struct NativeNode final : Node {
     THPObjectPtr result(
         PyObject_Vectorcall(rule.function, args + 1, positional | PY_VECTORCALL_ARGUMENTS_OFFSET, rule.keywords));
     for (int i = 1; i < count; ++i) Py_DECREF(args[i]);
-    noted(result.get());
+    noted(result.get(), rule.note);
     PyObject* taken[MOST];  // borrowed
-    if (!take_apart(result, taken)) {
+    if (!take_apart(rule, result, taken)) {
       result = checked(PyObject_CallOneArg(rule.read, result.get()));  // a tuple, or an error that says what is wrong
       for (size_t i = 0; i < rule.inputs.size(); ++i) taken[i] = PyTuple_GET_ITEM(result.get(), i);
     }
@@ -345,7 +368,7 @@ struct NativeNode final : Node {
       if (!is_any_needed(input)) continue;
       THPObjectPtr called;
       if (PyFunction_Check(one)) {
-        called = noted(PyObject_CallNoArgs(one));
+        called = noted(PyObject_CallNoArgs(one), rule.note);
         one = called.get();
       }
       if (recipe->is_list_input[input])
@@ -410,8 +433,8 @@ struct NativeNode final : Node {
 
   // The gradients in what a rule returned, if they are all there: one, a tuple of them, or a dict by name.
   // They are borrowed from the result, which becomes a copy of a dict: a callable among them may change that.
-  bool take_apart(THPObjectPtr& result, PyObject** taken) const {
-    const auto& inputs = recipe->rule.inputs;
+  bool take_apart(const Rule& rule, THPObjectPtr& result, PyObject** taken) const {
+    const auto& inputs = rule.inputs;
     if (inputs.size() == 1 && is_plain_tensor(result.get())) {
       taken[0] = result.get();
       return true;
@@ -425,7 +448,7 @@ struct NativeNode final : Node {
     THPObjectPtr copy(checked(PyDict_Copy(result.get())));
     Py_ssize_t used = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      taken[i] = PyDict_GetItemWithError(copy.get(), PyTuple_GET_ITEM(recipe->rule.names, i));
+      taken[i] = PyDict_GetItemWithError(copy.get(), PyTuple_GET_ITEM(rule.names, i));
       if (!taken[i] && (PyErr_Occurred() || is_any_needed(inputs[i]))) {
         PyErr_Clear();
         return false;
@@ -437,9 +460,7 @@ struct NativeNode final : Node {
     return true;
   }
 
-  // An error of the rule says that it is.
-  PyObject* noted(PyObject* result) const { return noted(result, recipe->rule.note); }
-
+  // An error of a rule says that it is.
   static PyObject* noted(PyObject* result, PyObject* note) {
     if (result) return result;
     Raised raised;
@@ -466,7 +487,7 @@ struct NativeNode final : Node {
     ~Running() { innermost() = outer; }
   };
 
-  PyObject* quick(const variable_list& grads, const Tensors& values) {
+  PyObject* quick(PyObject* function, const variable_list& grads, const Tensors& values) {
     PyObject* args[4 * MOST + 1];
     args[0] = nullptr;
     int count = 1, owned = 1;
@@ -477,7 +498,7 @@ struct NativeNode final : Node {
       if (recipe->is_differentiable_input[i]) args[count++] = is_needed(i) ? Py_True : Py_False;
     for (size_t i = 0; i < recipe->kept.size(); ++i) args[count++] = PyTuple_GET_ITEM(kept.object, i);
     PyObject* result =
-        PyObject_Vectorcall(recipe->quick, args + 1, (count - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+        PyObject_Vectorcall(function, args + 1, (count - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
     for (int i = 1; i < owned; ++i) Py_DECREF(args[i]);
     return checked(result);
   }

@@ -1,0 +1,57 @@
+"""Which ops have native nodes, and what those run: known from a plan, before any code is written."""
+
+from __future__ import annotations
+
+from custom_autograd.autograd.plan import Plan
+from custom_autograd.core.code_names import names_in
+from custom_autograd.registration.rule_types import GradientRule
+
+
+def keeps_metadata(plan: Plan, *, is_strict: bool) -> bool:
+    """Return True if metadata must be kept; else it is read from the graph: see `known_of` in derivatives.py.
+
+    Args:
+        plan: of the op.
+        is_strict: gradients that are not needed are looked at, too.
+    """
+    schema = plan.declaration.schema
+    if is_strict or plan.clears_saved or schema.mutated_arguments or any(rule.wants_meta for rule in plan.rules):
+        return True
+    return any(output.type not in ("Tensor", "Tensor[]") for output in schema.outputs)
+
+
+def has_native_nodes(plan: Plan, *, is_strict: bool) -> bool:
+    """Return True if native code can record a call: of plain tensors and plain rules; arguments as above."""
+    schema = plan.declaration.schema
+    is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
+    if not is_plain or not plan.is_differentiable or plan.saving or keeps_metadata(plan, is_strict=is_strict):
+        return False
+    if any(argument.is_converted for argument in schema.arguments):
+        return False
+    if plan.drop_in is not None:
+        return uses_own_context(plan) and not _asks_for_more(plan.drop_in.setup_context)
+    return bool(plan.named_grads) and not any(plan.saved_for_hidden.values())
+
+
+def sole_rule_of(plan: Plan) -> GradientRule | None:
+    """Return the only rule of the op, if it takes gradients and what is saved: native code calls it by itself."""
+    if len(plan.rules) != 1 or plan.uncovered or not plan.named_grads:
+        return None
+    known = plan.declaration.schema.results_by_grad.keys() | plan.saved.keys()
+    return plan.rules[0] if known >= set(plan.rules[0].names) else None
+
+
+def uses_own_context(plan: Plan) -> bool:
+    """Return True if a drop-in rule can be given torch's own ctx: all it holds has one entry per argument."""
+    schema = plan.declaration.schema
+    has_keywords = any(argument.is_keyword_only for argument in schema.arguments)
+    is_plain = all(result.type == "Tensor" and result.is_differentiable for result in plan.results)
+    return is_plain and not schema.has_lists and not has_keywords
+
+
+def _asks_for_more(setup: object) -> bool:
+    """Return True if a setup_context uses what torch's ctx has and that of native nodes has not."""
+    return not names_in(getattr(setup, "__code__", None)).isdisjoint(NOT_NATIVE)
+
+
+NOT_NATIVE = ("mark_dirty", "mark_shared_storage", "metadata", "to_save")
