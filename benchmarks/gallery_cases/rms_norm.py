@@ -10,6 +10,7 @@ from gallery.rms_norm import rms_norm  # examples/ is on the path
 from torch import Tensor
 
 LLAMA = {"tokens": 2048, "features": 4096}
+SMALL = {"tokens": 128, "features": 256}  # what a call costs besides its arithmetic
 
 
 def reference(x: Tensor, weight: Tensor) -> Tensor:
@@ -23,21 +24,21 @@ def built_in(x: Tensor, weight: Tensor) -> Tensor:
     return F.rms_norm(x, weight.shape, weight, 1e-6)
 
 
-def arguments(device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def arguments(device: str, dtype: torch.dtype, tokens: int, features: int) -> tuple[Tensor, Tensor]:
     """One layer's input and its weight."""
-    shape = LLAMA["tokens"], LLAMA["features"]
-    x, weight = (torch.randn(s, dtype=dtype, device=device) for s in (shape, shape[-1:]))
+    shapes = (tokens, features), (features,)
+    x, weight = (torch.randn(shape, dtype=dtype, device=device) for shape in shapes)
     return x.requires_grad_(), weight.requires_grad_()
 
 
 def cases() -> Iterator[Case]:
-    """A layer of Llama 7B, in the dtypes of training."""
+    """A layer of Llama 7B, in the dtypes of training, and one of a small model."""
     for dtype in (torch.float32, torch.bfloat16):
         yield Case(
             f"Llama 7B, 2048 tokens, {str(dtype).removeprefix('torch.')}",
             rms_norm,
             reference,
-            partial(arguments, dtype=dtype),
+            partial(arguments, dtype=dtype, **LLAMA),
             {"built-in": built_in},
             {
                 ("eager", "forward"): 1 / 1.5,
@@ -46,3 +47,11 @@ def cases() -> Iterator[Case]:
                 ("compiled", "backward"): 1.0,
             },
         )
+    yield Case(
+        "small model, 128 tokens, float32",
+        rms_norm,
+        reference,
+        partial(arguments, dtype=torch.float32, **SMALL),
+        {"built-in": built_in},
+        {("built-in", "forward"): 1.0, ("built-in", "backward"): 1.0},
+    )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import custom_op
+from custom_autograd.dispatch.direct_calls import through_dispatcher
 from custom_autograd.dispatch.generated import generated_code_of
 
 NUMBERS = itertools.count()
@@ -66,7 +67,7 @@ def test_the_call_that_compilers_trace_is_generated_when_they_do(op, fresh_compi
 
 
 def test_the_dispatcher_below_autograd_needs_the_kernel(op):
-    with torch.inference_mode():
+    with torch.inference_mode(), through_dispatcher():
         op.overload(torch.ones(2), torch.ones(2))
 
     assert {"_kernel"} == parts_of(op)

@@ -62,6 +62,64 @@ def test_a_first_call_is_checked_in_full():
             op(torch.ones(2), torch.ones(2))
 
 
+def test_a_first_call_that_python_records_is_checked_in_full():
+    """A rule that asks for metadata has no native nodes."""
+    op = declare(lambda x, y: x.add_(1) * y)
+    op.register_backward(lambda grad, x, y, meta: (grad * y, grad * x))
+    for _ in range(2):
+        with pytest.raises(KernelError, match="writes to its input 'x'"):
+            op(torch.ones(2, requires_grad=True), torch.ones(2))
+
+
+def test_what_may_be_written_to_is_no_finding():
+    """Neither is a tensor without elements, nor one that shares memory with what is written to."""
+    op = declare(lambda x, y: [x.add_(y)].clear(), "(Tensor(a!) x, Tensor y) -> ()", mutates_args=("x",))
+    x, empty = torch.ones(4), torch.ones(0)
+    for _ in range(2):
+        op(x[:2], x[2:])
+        op(x, x)
+        op(empty, empty)
+
+    assert [12.0, 12.0, 4.0, 4.0] == x.tolist()
+    assert 2 == count_kinds(op)
+
+
+def test_outputs_that_share_memory_are_found_in_the_first_call():
+    def kernel(x, y):
+        memory = torch.zeros(4)
+        return memory[:2].detach().set_(memory), memory
+
+    op = declare(kernel, "(Tensor x, Tensor y) -> (Tensor, Tensor)")
+    for _ in range(2):
+        with pytest.raises(KernelError, match="shares memory with output 'output_0'"):
+            op(torch.ones(2), torch.ones(2))
+
+
+def test_an_op_that_is_declared_while_native_code_is_loaded_has_its_native_call():
+    op = product()
+
+    assert 0 == count_kinds(op)
+
+
+def test_many_threads_run_the_first_backward():
+    op, barrier, found = product(), threading.Barrier(8), []
+
+    def run():
+        x = torch.full((2,), 3.0, requires_grad=True)
+        out = op(x, torch.full((2,), 5.0)).sum()
+        barrier.wait()
+        out.backward()
+        found.append(x.grad.tolist())
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [[5.0, 5.0]] * 8 == found
+
+
 def test_an_output_that_shares_memory_is_found_in_the_first_call():
     op = declare(lambda x, y: torch.from_numpy(x.numpy()))
     for _ in range(2):

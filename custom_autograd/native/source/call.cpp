@@ -140,10 +140,13 @@ bool is_plain(const Call* op, const Values& values) {
     PyObject* value = values[i];
     const Argument& argument = arguments[i];
     if (argument.is_optional && value == Py_None) continue;
+    if (argument.kind == Value::tensor) {  // as nearly always: a branch costs less than the table of a switch
+      ++tensors;
+      if (!is_simple(value)) return false;
+      continue;
+    }
     switch (argument.kind) {
       case Value::tensor:
-        ++tensors;
-        if (!is_simple(value)) return false;
         break;
       case Value::list: {
         if (!PyList_CheckExact(value) && !PyTuple_CheckExact(value)) return false;
@@ -670,10 +673,13 @@ PyObject* call_known(Call* op, PyObject* const* args, size_t flags, PyObject* ke
     values = copies;
   }
   HeldTensors tensors;  // see NOTE [tensors are held during a call]
-  holds_for_tensors(op, values, [&](size_t, PyObject* tensor) {
-    tensors.push_back(THPVariable_Unpack(tensor));
-    return true;
-  });
+  if (found->requires_grad != 0) {
+    holds_for_tensors(op, values, [&](size_t, PyObject* object) {
+      const Tensor& tensor = THPVariable_Unpack(object);
+      if (tensor.requires_grad()) tensors.push_back(tensor);
+      return true;
+    });
+  }
   bool is_recorded_in_python = found->record.object != Py_None && !found->recipe && at::GradMode::is_enabled();
   THPObjectPtr result(is_recorded_in_python
       ? checked(PyObject_Vectorcall(found->record.object, values.data(), op->arguments->size(), nullptr))
