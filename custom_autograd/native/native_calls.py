@@ -1,6 +1,6 @@
 """The direct calls of one op as native code recognises them: which ops can have them, and how they are handed over.
 
-Python proves (dispatch/direct_calls.py), and native code (source/call.cpp) recognises the same kinds of calls by
+Python proves (dispatch/direct_calls.py), and native code (source/kinds.h) recognises the same kinds of calls by
 itself: an op's class gets a vectorcall in C, which calls the kernel, looks at what it returns, and records a node.
 Calls of other kinds run the generated `__call__`, as without it.
 """
@@ -197,7 +197,7 @@ def _bits(flags: list[bool]) -> int:
 
 
 def is_possible(record: OpRecord) -> bool:
-    """Return True if calls of an op can be native: plain arguments and outputs, as source/call.cpp takes them."""
+    """Return True if calls of an op can be native: plain arguments and outputs, as source/kinds.h recognises them."""
     schema = record.declaration.schema
     if record.declaration.tree is not None or schema.is_view or schema.is_one_tuple:
         return False

@@ -1,0 +1,172 @@
+// What all nodes of an op have in common: what they save, and the rules that they run.
+#pragma once
+#include "python.h"
+
+#include <torch/csrc/utils/python_numbers.h>
+
+#include <memory>
+#include <optional>
+
+// What is saved: an input or an output, always or for the gradients of some inputs.
+struct Saved {
+  bool is_output;
+  int64_t index;
+  uint64_t users;  // inputs, as bits; all ones: always
+  std::string name;
+};
+
+// What a rule is called with: an incoming gradient, a saved tensor or a kept value.
+struct RuleArgument {
+  enum { gradient, saved, kept } source;
+  int64_t index;
+  bool is_filled;  // zeros stand for a gradient that does not arrive
+};
+
+// The one rule of an op, where it can be called without generated code around it.
+struct Rule {
+  PyObject *function = nullptr, *keywords = nullptr, *names = nullptr, *read = nullptr, *note = nullptr;  // held by the recipe's facts
+  std::vector<RuleArgument> arguments;
+  std::vector<int64_t> inputs;    // whose gradients it returns, in this order
+  std::vector<int64_t> unnamed;   // outputs whose gradients it does not take
+  bool is_once_differentiable = false;
+};
+
+// The rules of `register_autograd`, which see a ctx. All held by the recipe's facts.
+struct DropIn {
+  PyObject *function = nullptr, *setup = nullptr, *read = nullptr, *note = nullptr, *pack = nullptr, *check_saved = nullptr;
+  PyObject* metadata = nullptr;  // of outputs
+  std::vector<PyObject*> simple;  // types of attributes that can hold no tensor
+
+  // Whether an attribute of ctx can hold no tensor, and can be kept where Python's collector does not see it.
+  bool is_simple(PyObject* value, int depth = 0) const {
+    for (PyObject* type : simple)
+      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == type) return true;
+    if (!PyTuple_CheckExact(value) || depth == 4) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
+      if (!is_simple(PyTuple_GET_ITEM(value, i), depth + 1)) return false;
+    return true;
+  }
+
+  bool are_simple(PyObject* attributes) const {
+    PyObject *name, *value;
+    Py_ssize_t position = 0;
+    while (attributes && PyDict_Next(attributes, &position, &name, &value))
+      if (!is_simple(value)) return false;
+    return true;
+  }
+};
+
+// What the backward of an op with rules bound by name needs. Made when it first runs.
+struct Backward {
+  Rule rule;
+  PyObject* quick;
+  Held facts;  // what Python gave; the others are attributes of it, held by it
+
+  explicit Backward(PyObject* given) {
+    quick = attribute(given, "quick").object;
+    facts = Held(given);
+    Held its_rule = attribute(given, "rule");
+    if (its_rule.object != Py_None) read_rule(its_rule.object);
+  }
+
+  void read_rule(PyObject* given) {
+    rule.function = attribute(given, "function").object;
+    rule.read = attribute(given, "read").object;
+    rule.note = attribute(given, "note").object;
+    rule.names = attribute(given, "names").object;
+    rule.keywords = attribute(given, "keywords").object;
+    if (rule.keywords == Py_None) rule.keywords = nullptr;
+    Held rows = attribute(given, "arguments");
+    for (PyObject* row : items(rows)) {
+      const char* source;
+      long long index;
+      int is_filled;
+      if (!PyArg_ParseTuple(row, "sLp", &source, &index, &is_filled)) throw_python_error();
+      auto its_source = *source == 'g' ? RuleArgument::gradient : *source == 's' ? RuleArgument::saved : RuleArgument::kept;
+      rule.arguments.push_back({its_source, index, is_filled != 0});
+    }
+    rule.inputs = integers(attribute(given, "inputs"));
+    rule.unnamed = integers(attribute(given, "unnamed"));
+    rule.is_once_differentiable = attribute(given, "is_once_differentiable").object == Py_True;
+  }
+};
+
+// What all nodes of an op have in common, until a rule of it changes.
+struct Recipe {
+  std::string name;
+  uint64_t id;
+  bool is_checked;
+  bool has_lists = false;
+  std::vector<bool> is_list_input;             // by input
+  std::vector<bool> is_differentiable_input;   // by input
+  std::vector<bool> is_differentiable_output;  // by output
+  std::vector<Saved> saved;
+  std::vector<int64_t> kept;  // inputs that are no tensors
+  std::vector<std::string> kept_names;
+  std::string label;  // of the op, for the text of a node
+  DropIn drop_in;
+  Held facts;  // what Python gave; the others are attributes of it, held by it
+  PyObject *backward, *general, *fit, *context, *trace;
+  mutable std::unique_ptr<const Backward> known_backward;
+
+  explicit Recipe(PyObject* given) {
+    id = PyLong_AsUnsignedLongLong(attribute(given, "id").object);
+    name = THPUtils_unpackString(attribute(given, "name").object);
+    is_checked = attribute(given, "is_checked").object == Py_True;
+    for (int64_t one : integers(attribute(given, "differentiable_inputs"))) is_differentiable_input.push_back(one);
+    for (int64_t one : integers(attribute(given, "list_inputs"))) {
+      is_list_input.push_back(one);
+      has_lists |= one != 0;
+    }
+    for (int64_t one : integers(attribute(given, "differentiable_outputs"))) is_differentiable_output.push_back(one);
+    Held rows = attribute(given, "saved");
+    for (PyObject* row : items(rows)) {
+      int is_output;
+      long long index;
+      unsigned long long users;
+      const char* its_name;
+      if (!PyArg_ParseTuple(row, "pLKs", &is_output, &index, &users, &its_name)) throw_python_error();
+      saved.push_back({is_output != 0, index, users, its_name});
+    }
+    kept = integers(attribute(given, "kept"));
+    Held its_kept = attribute(given, "kept_names");
+    for (PyObject* one : items(its_kept)) kept_names.push_back(THPUtils_unpackString(one));
+    label = THPUtils_unpackString(attribute(given, "label").object);
+    backward = attribute(given, "backward").object;
+    general = attribute(given, "general").object;
+    fit = attribute(given, "fit").object;
+    context = attribute(given, "context").object;
+    trace = attribute(given, "trace").object;
+    facts = Held(given);
+    Held its_drop_in = attribute(given, "drop_in");
+    if (its_drop_in.object != Py_None) read_drop_in(its_drop_in.object);
+  }
+
+  void read_drop_in(PyObject* given) {
+    drop_in.function = attribute(given, "function").object;
+    drop_in.setup = attribute(given, "setup").object;
+    drop_in.read = attribute(given, "read").object;
+    drop_in.note = attribute(given, "note").object;
+    drop_in.pack = attribute(given, "pack").object;
+    drop_in.check_saved = attribute(given, "check_saved").object;
+    drop_in.metadata = attribute(given, "metadata").object;
+    Held types = attribute(given, "simple");
+    drop_in.simple = items(types);
+  }
+
+  // With the GIL held. Python runs meanwhile, and other threads may ask as well: the first answer stays.
+  const Backward& its_backward() const {
+    if (!known_backward) {
+      THPObjectPtr given(checked(PyObject_CallNoArgs(backward)));
+      auto made = std::make_unique<Backward>(given.get());
+      if (!known_backward) known_backward = std::move(made);
+    }
+    return *known_backward;
+  }
+
+  int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(facts.object);
+    if (known_backward) Py_VISIT(known_backward->facts.object);
+    return 0;
+  }
+};

@@ -1,0 +1,262 @@
+// Runs a call of a known kind: the kernel, the checks of what it returns, and the node that records it.
+#pragma once
+#include "trial.h"
+
+namespace {
+
+// The lists of a call, copied: who gave them may change them meanwhile.
+struct Lists {
+  std::vector<THPObjectPtr> owned;
+
+  void copy(const Call* op, const Values& values, Values& copies) {
+    copies = values;
+    for (size_t i = 0; i < op->arguments->size(); ++i) {
+      if ((*op->arguments)[i].kind != Value::list || values[i] == Py_None) continue;
+      owned.emplace_back(checked(PySequence_List(values[i])));
+      copies[i] = owned.back().get();
+    }
+  }
+};
+
+// A kernel gets lists of its own, as from the dispatcher.
+PyObject* call_kernel(const Call* op, PyObject* function, const Values& values) {
+  if (!op->has_lists) return PyObject_Vectorcall(function, values.data(), op->positional, op->keywords);
+  Lists lists;
+  Values copies;
+  lists.copy(op, values, copies);
+  return PyObject_Vectorcall(function, copies.data(), op->positional, op->keywords);
+}
+
+int64_t size_of(const Call* op, const Values& values, int argument, int element, int64_t dimension) {
+  return THPVariable_Unpack(tensor_of((*op->arguments)[argument], values[argument], element)).unsafeGetTensorImpl()->size(dimension);
+}
+
+bool has_sizes(const Call* op, const Kind& kind, const Values& values) {
+  for (const EqualSize& one : kind.sizes) {
+    int64_t expected = one.other_argument < 0
+        ? one.other
+        : size_of(op, values, one.other_argument, one.other_element, one.other);
+    if (size_of(op, values, one.argument, one.element, one.dimension) != expected) return false;
+  }
+  return true;
+}
+
+PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
+  PyObject* function = has_sizes(op, kind, values) ? kind.function.object : kind.refusing.object;
+  PyObject* result = call_kernel(op, function, values);
+  if (result || !PyErr_ExceptionMatches(op->unavailable)) return checked(result);
+  Raised raised;
+  THPObjectPtr given(as_tuple(op, values));
+  return checked(
+      PyObject_CallFunctionObjArgs(op->instead, kind.function.object, raised.error.get(), given.get(), nullptr));
+}
+
+bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+  if (op->outputs == 0) return result == Py_None;
+  if (op->outputs > 1 && (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != op->outputs)) return false;
+  for (int i = 0; i < op->outputs; ++i) {
+    PyObject* one = op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result;
+    if (!is_plain_tensor(one)) return false;
+    if (!kind.is_checked) continue;
+    if (THPVariable_Unpack(one).is_view()) return false;
+    if (!holds_for_tensors(op, values, [&](size_t, PyObject* tensor) { return tensor != one; })) return false;
+    for (int k = 0; k < i; ++k)
+      if (PyTuple_GET_ITEM(result, k) == one) return false;
+  }
+  return true;
+}
+
+PyObject* read(const Call* op, const Kind& kind, THPObjectPtr& result, const Values& values) {
+  THPObjectPtr given(as_tuple(op, values));
+  return checked(PyObject_CallFunctionObjArgs(
+      op->read, result.get(), given.get(), kind.function.object, kind.is_checked ? Py_True : Py_False, nullptr));
+}
+
+// A view that a kernel returned is not to be written to: as `Function` says of the views that it returns.
+void mark_view(const Tensor& tensor, int differentiable) {
+  if (!tensor.is_view()) return;
+  using torch::autograd::CreationMeta;
+  auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);
+  if (meta) meta->set_creation_meta(differentiable > 1 ? CreationMeta::MULTI_OUTPUT_NODE : CreationMeta::IN_CUSTOM_FUNCTION);
+}
+
+// Grad mode and forward mode of this thread while a kernel or a setup_context runs: the first is off.
+struct KernelModes {
+  c10::AutogradState& state;
+  bool grad, forward;
+
+  KernelModes(c10::AutogradState& its, bool is_forward) : state(its), grad(its.get_grad_mode()), forward(its.get_fw_grad_mode()) {
+    state.set_grad_mode(false);
+    state.set_fw_grad_mode(is_forward);
+  }
+  KernelModes(const KernelModes&) = delete;
+  KernelModes& operator=(const KernelModes&) = delete;
+  ~KernelModes() {
+    state.set_grad_mode(grad);
+    state.set_fw_grad_mode(forward);
+  }
+};
+
+// Runs the setup_context of rules with a ctx, as `Function.forward` does: before there is a graph.
+THPObjectPtr set_up(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+  const DropIn& rules = kind.recipe->drop_in;
+  int count = static_cast<int>(op->arguments->size());
+  THPObjectPtr context(reinterpret_cast<PyObject*>(make_context(count, kind.requires_grad, rules.check_saved)));
+  if (rules.setup == Py_None) return context;
+  THPObjectPtr inputs(as_tuple(op, values));
+  PyObject* args[] = {nullptr, context.get(), inputs.get(), result};
+  KernelModes modes(c10::AutogradState::get_tls_state(), false);
+  THPObjectPtr done(PyObject_Vectorcall(rules.setup, args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  NativeNode::noted(done.get(), rules.note);
+  return context;
+}
+
+// Takes over what a setup_context kept, when the outputs belong to the node.
+void keep(NativeNode* node, const NodePointer& owner, const DropIn& rules, RuleContext* context) {
+  THPObjectPtr saved(context->saved ? std::exchange(context->saved, nullptr) : checked(PyTuple_New(0)));
+  Py_CLEAR(context->fixed);
+  if (rules.are_simple(context->attributes)) {
+    node->rule_context = Held(reinterpret_cast<PyObject*>(context));
+    context->node = WeakNode(owner);
+    context->unpack = NativeNode::unpack_for;
+    context->is_needed = NativeNode::is_needed_of;
+  } else {
+    THPObjectPtr packed(checked(PyObject_CallFunctionObjArgs(
+        rules.pack, context->attributes, saved.get(), context->materializes ? Py_True : Py_False, nullptr)));
+    saved = Py_NewRef(PyTuple_GET_ITEM(packed.get(), 0));
+    node->packed = Held(PyTuple_GET_ITEM(packed.get(), 1));
+    node->packed_materializes = context->materializes;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(saved.get()); ++i) {
+    PyObject* one = PyTuple_GET_ITEM(saved.get(), i);
+    bool is_output = one != Py_None && THPVariable_Unpack(one).grad_fn() == owner;
+    node->is_saved_output.push_back(is_output);
+    if (one == Py_None)
+      node->saved.emplace_back();
+    else
+      node->saved.emplace_back(THPVariable_Unpack(one), is_output);
+  }
+}
+
+bool is_among(PyObject* one, PyObject* tuple) {
+  if (!tuple) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+    if (PyTuple_GET_ITEM(tuple, i) == one) return true;
+  return false;
+}
+
+void record(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+  const DropIn* rules = kind.recipe->drop_in.function ? &kind.recipe->drop_in : nullptr;
+  THPObjectPtr its_context(rules ? set_up(op, kind, result, values) : THPObjectPtr());
+  auto* context = reinterpret_cast<RuleContext*>(its_context.get());
+  PyObject* fixed = context ? context->fixed : nullptr;
+  auto node = make_node<NativeNode>(kind.recipe);
+  const auto& arguments = *op->arguments;
+  torch::autograd::edge_list edges;
+  edges.reserve(kind.tensors.size());
+  node->inputs = static_cast<int>(arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!holds_tensors(arguments[i])) continue;
+    node->count_of[i] = static_cast<int16_t>(count_of(arguments[i], values[i]));
+    if (node->count_of[i] > 0) node->edge_of[i] = static_cast<int16_t>(edges.size());
+    for (int element = 0; element < node->count_of[i]; ++element) {
+      const Tensor& tensor = THPVariable_Unpack(tensor_of(arguments[i], values[i], element));
+      edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
+    }
+  }
+  node->set_next_edges(std::move(edges));
+  if (!kind.recipe->kept.empty()) {
+    THPObjectPtr kept(checked(PyTuple_New(kind.recipe->kept.size())));
+    for (size_t i = 0; i < kind.recipe->kept.size(); ++i)
+      PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(values[kind.recipe->kept[i]]));
+    node->kept = Held(kept.get());
+  }
+  auto output = [&](int64_t i) { return op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result; };
+  auto is_differentiable = [&](int i, const Tensor& tensor) {
+    return kind.recipe->is_differentiable_output[i] && torch::autograd::isDifferentiableType(tensor.scalar_type()) &&
+        !is_among(output(i), fixed);
+  };
+  int differentiable = 0;
+  for (int i = 0; i < op->outputs; ++i) differentiable += is_differentiable(i, THPVariable_Unpack(output(i)));
+  if (context && differentiable < op->outputs) {  // the graph knows nothing of the others
+    for (int i = 0; i < op->outputs; ++i) node->infos.emplace_back(THPVariable_Unpack(output(i)));
+    THPObjectPtr metadata(checked(PyObject_CallOneArg(rules->metadata, result)));
+    node->metadata = Held(metadata.get());
+  }
+  for (int i = 0; i < op->outputs; ++i) {
+    const Tensor& tensor = THPVariable_Unpack(output(i));
+    if (is_differentiable(i, tensor)) {
+      torch::autograd::set_history(tensor, node);
+      mark_view(tensor, differentiable);
+    } else {
+      node->add_input_metadata(Node::undefined_input());
+      if (tensor.requires_grad()) tensor.detach_();
+    }
+  }
+  if (context) keep(node.get(), node, *rules, context);
+  for (size_t row = 0; row < kind.recipe->saved.size(); ++row) {
+    const Saved& one = kind.recipe->saved[row];
+    PyObject* value = one.is_output ? output(one.index) : values[one.index];
+    bool is_wanted = value != Py_None && (one.users == ~uint64_t(0) || (one.users & kind.requires_grad) != 0);
+    if (one.is_output || arguments[one.index].kind == Value::tensor) {
+      if (is_wanted)
+        node->saved.emplace_back(THPVariable_Unpack(value), one.is_output);
+      else
+        node->saved.emplace_back();
+      continue;
+    }
+    node->width_of[row] = static_cast<int16_t>(is_wanted ? count_of(arguments[one.index], value) : -1);
+    for (int element = 0; element < node->width_of[row]; ++element)
+      node->saved.emplace_back(THPVariable_Unpack(tensor_of(arguments[one.index], value, element)), false);
+  }
+  node->is_complete = true;
+}
+
+// What a call returns: hidden outputs are dropped.
+PyObject* returned(const Call* op, THPObjectPtr& result) {
+  if (op->outputs == 1 && op->named_tuple != Py_None) return checked(PyObject_CallOneArg(op->named_tuple, result.get()));
+  if (op->outputs <= 1) return result.release();
+  bool has_hidden = op->visible != (uint64_t(1) << op->outputs) - 1;
+  if (!has_hidden && op->named_tuple == Py_None) return result.release();
+  PyObject* shown[MOST];
+  Py_ssize_t count = 0;
+  for (int i = 0; i < op->outputs; ++i)
+    if (op->visible >> i & 1) shown[count++] = PyTuple_GET_ITEM(result.get(), i);
+  if (!has_hidden) return checked(PyObject_Vectorcall(op->named_tuple, shown, count, nullptr));
+  if (count == 1) return Py_NewRef(shown[0]);
+  PyObject* tuple = checked(PyTuple_New(count));
+  for (Py_ssize_t i = 0; i < count; ++i) PyTuple_SET_ITEM(tuple, i, Py_NewRef(shown[i]));
+  return tuple;
+}
+
+// What kernels write to has a new version.
+void note_writes(const Call* op, const Values& values) {
+  holds_for_tensors(op, values, [&](size_t i, PyObject* tensor) {
+    if (op->written >> i & 1) THPVariable_Unpack(tensor).unsafeGetTensorImpl()->bump_version();
+    return true;
+  });
+}
+
+// All outputs of a call, hidden ones too.
+PyObject* run(const Call* op, const Kind& kind, const Values& values) {
+  auto& modes_of_thread = c10::AutogradState::get_tls_state();
+  bool is_recording = modes_of_thread.get_grad_mode();
+  bool is_recorded = is_recording && kind.recipe;
+  std::optional<Trial> trial;
+  if (kind.is_on_trial) trial.emplace(op, values);
+  THPObjectPtr result;
+  if (!is_recording || (kind.is_blind && !is_recorded)) {
+    result = run_kernel(op, kind, values);
+  } else {
+    KernelModes modes(modes_of_thread, !is_recorded && modes_of_thread.get_fw_grad_mode());
+    result = run_kernel(op, kind, values);
+  }
+  bool is_sound = is_as_it_should_be(op, kind, result.get(), values) && !(trial && trial->shares_memory(result.get()));
+  if (!is_sound) result = read(op, kind, result, values);
+  if (trial) trial->refuse_writes(kind.function.object);
+  if (op->written) note_writes(op, values);
+  if (is_recorded) record(op, kind, result.get(), values);
+  return result.release();
+}
+
+}  // namespace
