@@ -477,8 +477,8 @@ def test_threads_call_while_rules_change():
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_tensors_are_held_while_a_kernel_runs_and_no_longer(grad):
-    """A kernel that copied the only reference of C++ without the GIL would wait for the GIL each time."""
+def test_a_tensor_that_requires_a_gradient_is_held_while_a_kernel_runs_and_no_longer(grad):
+    """Operations that record copy it: where that is the only reference of C++, each copy would wait for the GIL."""
     counts = []
 
     def counting(x: Tensor) -> Tensor:
@@ -497,7 +497,7 @@ def test_tensors_are_held_while_a_kernel_runs_and_no_longer(grad):
         op(x)
 
     assert known(op) == 1
-    assert [alone + 1] * 2 == counts[2:]
+    assert [alone + grad] * 2 == counts[2:]
     assert alone == x._use_count()
 
 
