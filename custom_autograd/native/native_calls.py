@@ -21,7 +21,7 @@ from custom_autograd.core.schema import Argument
 from custom_autograd.dispatch.direct_calls import DirectCallTable
 from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.dispatch.recording_facts import RecordingFacts
-from custom_autograd.native.recipes import RecipeFacts, facts_of
+from custom_autograd.native.recipes import Recipe
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.size_checks import find_size_check
 from custom_autograd.torch_private import guards
@@ -58,7 +58,7 @@ class NativeCalls:
         schema = record.declaration.schema
         self._record = record
         self._native = native
-        self._facts: tuple[RecordingFacts, RecipeFacts] | None = None
+        self._recipe: tuple[RecordingFacts, Recipe] | None = None
         rows = tuple([_row(argument) for argument in schema.arguments])
         visible = _bits([not output.is_hidden for output in schema.outputs])
         written = _bits([argument.is_mutated for argument in schema.arguments])
@@ -69,7 +69,8 @@ class NativeCalls:
             self.learn, self.read, self.run_instead, KernelUnavailable, compiling_callback, schema.named_tuple,
             keywords or None, self.run_dispatched, self.refuse_write,
         )  # fmt: skip
-        self.call = native.Call(rows, len(schema.outputs), visible, written, objects)
+        differentiable = _bits([output.is_differentiable for output in schema.outputs])
+        self.call = native.Call(rows, len(schema.outputs), visible, written, differentiable, objects)
         assert record.overload is not None  # a direct call of it was proven
         self._overload = record.overload
         self._function = native.Overload(self.call, function_of(record.overload))
@@ -116,12 +117,12 @@ class NativeCalls:
         found = table.prove(tensors_in(values), device_type, *keys, is_tracked=tracked != 0)
         if found is None:
             return
-        facts = None if found.record is None else self._facts_for()
+        recipe = None if found.record is None else self._recipe_for_kinds()
         kernel, sizes = self._sizes_for(found.function, values)
         with changes.lock:
             if epoch == changes.count:
                 call.add(
-                    values, kernel, found.record, found.is_checked, found.is_blind, facts, found.function, sizes
+                    values, kernel, found.record, found.is_checked, found.is_blind, recipe, found.function, sizes
                 )  # fmt: skip
 
     def _sizes_for(self, function: Any, values: tuple[Any, ...]) -> tuple[Any, tuple[tuple[int, ...], ...]]:
@@ -172,24 +173,25 @@ class NativeCalls:
         assert dispatched is not None  # the op is attached
         return dispatched.call(*args, **kwargs)
 
-    def _facts_for(self) -> RecipeFacts | None:
+    def _recipe_for_kinds(self) -> Recipe | None:
         generated = generated_code_of(self._record)
         recording = generated.recording_facts
         if not recording.has_native_node or not recording.is_checked or recording.keeps_python:
             return None
         if not recording.has_native_backward:
             return None
-        if self._facts is None or self._facts[0] is not recording:
-            self._facts = recording, facts_of(generated, self.forget)
-        return self._facts[1]
+        if self._recipe is None or self._recipe[0] is not recording:
+            self._recipe = recording, Recipe(generated, self.forget)
+        return self._recipe[1]
 
 
-def _row(argument: Argument) -> tuple[str, str, bool, bool, type | tuple[str, ...], tuple[Any, ...]]:
+def _row(argument: Argument) -> tuple[str, str, bool, bool, bool, type | tuple[str, ...], tuple[Any, ...]]:
     rule, cls = RULES[argument.type.removesuffix("?")]
     given = (default_of(argument, for_dispatcher=False)[1],) if argument.has_default else ()
     # Compared by address: a name that is made here has no other owner.
     keyword = f"{argument.name}, by position" if argument.is_positional_only else sys.intern(argument.name)
-    return keyword, rule, argument.is_optional, argument.is_keyword_only, argument.choices or cls, given
+    flags = argument.is_optional, argument.is_keyword_only, argument.is_differentiable
+    return keyword, rule, *flags, argument.choices or cls, given
 
 
 def _bits(flags: list[bool]) -> int:

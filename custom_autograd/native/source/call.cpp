@@ -13,12 +13,12 @@ namespace {
 
 // ----------------------------------------------------------------------------------------------- the object in Python
 
-// The recipe that is made of these facts: that of another kind, or a new one.
-std::shared_ptr<const Recipe> recipe_of(const Call* op, PyObject* facts) {
-  if (facts == Py_None) return nullptr;
+// The recipe that is made from an object in Python: that of another kind, or a new one.
+std::shared_ptr<const Recipe> recipe_of(const Call* op, PyObject* source) {
+  if (source == Py_None) return nullptr;
   for (const Kind* kind : *op->kinds)
-    if (kind->recipe && kind->recipe->facts.object == facts) return kind->recipe;
-  return std::make_shared<Recipe>(facts);
+    if (kind->recipe && kind->recipe->source.object == source) return kind->recipe;
+  return std::make_shared<Recipe>(source, op->signature);
 }
 
 std::vector<EqualSize> sizes_of(PyObject* rows) {
@@ -32,14 +32,14 @@ std::vector<EqualSize> sizes_of(PyObject* rows) {
   return found;
 }
 
-// add(arguments, function, record, is_checked, is_blind, facts, refusing, sizes): the kind of these arguments, under the present
+// add(arguments, function, record, is_checked, is_blind, recipe, refusing, sizes): the kind of these arguments, under the present
 // modes, on trial if it is checked; what refuses runs in place of the function where sizes differ
 PyObject* add(PyObject* object, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* op = reinterpret_cast<Call*>(object);
-  PyObject *given, *function, *record, *facts, *refusing, *sizes;
+  PyObject *given, *function, *record, *recipe, *refusing, *sizes;
   int is_checked, is_blind;
-  if (!PyArg_ParseTuple(args, "O!OOppOOO!", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &facts,
+  if (!PyArg_ParseTuple(args, "O!OOppOOO!", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &recipe,
                         &refusing, &PyTuple_Type, &sizes))
     return nullptr;
   TORCH_CHECK(PyTuple_GET_SIZE(given) == static_cast<Py_ssize_t>(op->arguments->size()), "another number of arguments");
@@ -71,7 +71,7 @@ PyObject* add(PyObject* object, PyObject* args) {
   kind->record = Held(record);
   kind->refusing = Held(refusing);
   kind->sizes = sizes_of(sizes);
-  kind->recipe = recipe_of(op, facts);
+  kind->recipe = recipe_of(op, recipe);
   insert(op, kind.release());
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -110,17 +110,19 @@ PyObject* created(PyTypeObject* type, PyObject*, PyObject*) {
 }
 
 // Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched, refuse_write))
-// signature: ((name, rule, is_optional, is_keyword_only, type or choices, defaults), ...), outputs, visible, written
+// signature: ((name, rule, is_optional, is_keyword_only, is_differentiable, type or choices, defaults), ...), outputs,
+// visible, written, differentiable
 int initialise(PyObject* object, PyObject* args, PyObject*) {
   auto* op = reinterpret_cast<Call*>(object);
   PyObject *rows, *objects;
-  unsigned long long visible, written;
+  unsigned long long visible, written, differentiable;
   int outputs;
   if (op->held) {
     PyErr_SetString(PyExc_TypeError, "a call is made once");
     return -1;
   }
-  if (!PyArg_ParseTuple(args, "O!iKKO!", &PyTuple_Type, &rows, &outputs, &visible, &written, &PyTuple_Type, &objects))
+  if (!PyArg_ParseTuple(args, "O!iKKKO!", &PyTuple_Type, &rows, &outputs, &visible, &written, &differentiable,
+                        &PyTuple_Type, &objects))
     return -1;
   if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 9) {
     PyErr_SetString(PyExc_ValueError, "too many arguments or outputs");
@@ -129,9 +131,9 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); ++i) {
     PyObject *name, *type, *defaults;
     const char* rule;
-    int is_optional, is_keyword_only;
-    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "UsppOO!", &name, &rule, &is_optional, &is_keyword_only, &type,
-                          &PyTuple_Type, &defaults))
+    int is_optional, is_keyword_only, is_differentiable;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "UspppOO!", &name, &rule, &is_optional, &is_keyword_only,
+                          &is_differentiable, &type, &PyTuple_Type, &defaults))
       return -1;
     Argument argument;
     argument.name = name;
@@ -140,7 +142,8 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
         : *rule == 'i'           ? Value::integer
         : *rule == 's'           ? Value::text
                                  : Value::exact;
-    op->has_lists |= argument.kind == Value::list;
+    op->signature.lists |= uint64_t(argument.kind == Value::list) << i;
+    op->signature.differentiable_inputs |= uint64_t(is_differentiable) << i;
     argument.is_optional = is_optional;
     argument.type = PyType_Check(type) ? reinterpret_cast<PyTypeObject*>(type) : nullptr;
     argument.choices = PyTuple_Check(type) ? type : nullptr;
@@ -151,6 +154,8 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   op->outputs = outputs;
   op->visible = visible;
   op->written = written;
+  op->signature.inputs = static_cast<int>(PyTuple_GET_SIZE(rows));
+  op->signature.differentiable_outputs = differentiable;
   op->held = PyTuple_Pack(2, rows, objects);
   if (!op->held) return -1;
   PyObject** members[] = {&op->learn, &op->read, &op->instead, &op->unavailable, &op->compiling, &op->named_tuple, &op->keywords,

@@ -45,7 +45,7 @@ PyObject* call_known(Call* op, PyObject* const* args, size_t flags, PyObject* ke
   uint32_t forgotten = op->forgotten;
   if (is_on_trial) drop(op, found);
   Lists lists;
-  if (op->has_lists) {
+  if (op->signature.has_lists()) {
     Values copies;
     lists.copy(op, values, copies);
     values = copies;

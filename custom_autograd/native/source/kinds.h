@@ -77,7 +77,7 @@ struct Call {
   uint64_t visible;  // outputs that a call returns, as bits
   uint64_t written;  // arguments that kernels write to
   int outputs, positional;
-  bool has_lists;
+  Signature signature;
   uint32_t misses;
   uint32_t forgotten;  // how often all kinds were
 };

@@ -47,7 +47,7 @@ struct NativeNode final : Node {
   std::vector<torch::autograd::VariableInfo> infos;  // by output, if the rule marked one as not differentiable
 
   explicit NativeNode(std::shared_ptr<const Recipe> its) : recipe(std::move(its)) {
-    size_t inputs_of_op = recipe->is_list_input.size(), rows = recipe->saved.size();
+    size_t inputs_of_op = recipe->signature.inputs, rows = recipe->saved.size();
     if (2 * inputs_of_op + rows > std::size(few)) many.reset(new int16_t[2 * inputs_of_op + rows]);
     edge_of = many ? many.get() : few;
     count_of = edge_of + inputs_of_op;
@@ -115,9 +115,9 @@ struct NativeNode final : Node {
     auto add = [&](bool need) {
       if (PyList_Append(found.get(), need ? Py_True : Py_False) < 0) throw_python_error();
     };
-    if (recipe->has_lists) add(false);
+    if (recipe->signature.has_lists()) add(false);
     for (int i = 0; i < inputs; ++i) {
-      int count = recipe->is_list_input[i] ? count_of[i] : 1;
+      int count = recipe->signature.is_list(i) ? count_of[i] : 1;
       for (int element = 0; element < count; ++element)
         add(edge_of[i] >= 0 && element < count_of[i] && next_edge(edge_of[i] + element).is_valid());
     }
@@ -191,10 +191,10 @@ struct NativeNode final : Node {
     THPObjectPtr result(
         PyObject_Vectorcall(rule.function, args + 1, positional | PY_VECTORCALL_ARGUMENTS_OFFSET, rule.keywords));
     for (int i = 1; i < count; ++i) Py_DECREF(args[i]);
-    noted(result.get(), rule.note);
+    noted_of_rule(result.get());
     PyObject* taken[MOST];  // borrowed
     if (!take_apart(rule, result, taken)) {
-      result = checked(PyObject_CallOneArg(rule.read, result.get()));  // a tuple, or an error that says what is wrong
+      result = checked(recipe->call("read", result.get()));  // a tuple, or an error that says what is wrong
       for (size_t i = 0; i < rule.inputs.size(); ++i) taken[i] = PyTuple_GET_ITEM(result.get(), i);
     }
     variable_list found(num_outputs());
@@ -204,10 +204,10 @@ struct NativeNode final : Node {
       if (!is_any_needed(input)) continue;
       THPObjectPtr called;
       if (PyFunction_Check(one)) {
-        called = noted(PyObject_CallNoArgs(one), rule.note);
+        called = noted_of_rule(PyObject_CallNoArgs(one));
         one = called.get();
       }
-      if (recipe->is_list_input[input])
+      if (recipe->signature.is_list(input))
         take_list(found, input, one);
       else
         take(found, input, 0, one, true);
@@ -250,7 +250,7 @@ struct NativeNode final : Node {
     if (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != inputs) return false;
     for (int i = 0; i < inputs; ++i) {
       PyObject* one = PyTuple_GET_ITEM(result, i);
-      if (one != Py_None && !(recipe->is_differentiable_input[i] && is_plain_tensor(one))) return false;
+      if (one != Py_None && !(recipe->signature.is_differentiable_input(i) && is_plain_tensor(one))) return false;
     }
     return true;
   }
@@ -260,7 +260,7 @@ struct NativeNode final : Node {
     size_t start = 0;
     for (int64_t i = 0; i < row; ++i) start += std::max<int>(width_of[i], 0);
     const Saved& its = recipe->saved[row];
-    if (its.is_output || !recipe->is_list_input[its.index]) return wrapped(values[start]);
+    if (its.is_output || !recipe->signature.is_list(its.index)) return wrapped(values[start]);
     if (width_of[row] < 0) return Py_NewRef(Py_None);
     PyObject* list = checked(PyList_New(width_of[row]));
     for (int i = 0; i < width_of[row]; ++i) PyList_SET_ITEM(list, i, wrapped(values[start + i]));
@@ -294,6 +294,16 @@ struct NativeNode final : Node {
     if (used != PyDict_GET_SIZE(copy.get())) return false;
     result = std::move(copy);
     return true;
+  }
+
+  // An error of the one rule says that it is.
+  PyObject* noted_of_rule(PyObject* result) const {
+    if (result) return result;
+    Raised raised;
+    THPObjectPtr note(PyObject_GetAttrString(recipe->source.object, "note"));
+    if (!note) PyErr_Clear();
+    raised.restore();
+    return noted(nullptr, note ? note.get() : Py_None);
   }
 
   // An error of a rule says that it is.
@@ -331,7 +341,7 @@ struct NativeNode final : Node {
     for (const Tensor& value : values) args[count++] = wrapped(value);
     owned = count;
     for (int i = 0; i < inputs; ++i)
-      if (recipe->is_differentiable_input[i]) args[count++] = is_needed(i) ? Py_True : Py_False;
+      if (recipe->signature.is_differentiable_input(i)) args[count++] = is_needed(i) ? Py_True : Py_False;
     for (size_t i = 0; i < recipe->kept.size(); ++i) args[count++] = PyTuple_GET_ITEM(kept.object, i);
     PyObject* result =
         PyObject_Vectorcall(function, args + 1, (count - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
@@ -345,7 +355,8 @@ struct NativeNode final : Node {
     args[0] = its_context.get();
     int count = 1;
     for (const Tensor& grad : grads) args[count++] = wrapped(grad);
-    PyObject* result = PyObject_Vectorcall(recipe->general, args, count, nullptr);
+    THPObjectPtr method(checked(PyObject_GetAttrString(recipe->source.object, "general")));
+    PyObject* result = PyObject_Vectorcall(method.get(), args, count, nullptr);
     for (int i = 1; i < count; ++i) Py_DECREF(args[i]);
     return checked(result);
   }
@@ -353,11 +364,10 @@ struct NativeNode final : Node {
   // A ctx, as Python makes it: (node, saved tensors, needs, kept, is traced).
   PyObject* context(const Tensors& values, bool is_traced = false) {
     THPObjectPtr tensors(wrapped_tuple(values, values.size())), its_needs(needs());
-    THPObjectPtr lengths(checked(recipe->has_lists ? lengths_of_lists() : Py_NewRef(Py_None)));
+    THPObjectPtr lengths(checked(recipe->signature.has_lists() ? lengths_of_lists() : Py_NewRef(Py_None)));
     THPObjectPtr node(checked(torch::autograd::functionToPyObject(getptr()))), its_kept(kept_tuple());
-    return checked(PyObject_CallFunctionObjArgs(
-        recipe->context, node.get(), tensors.get(), its_needs.get(), lengths.get(), its_kept.get(),
-        is_traced ? Py_True : Py_False, nullptr));
+    return checked(recipe->call(
+        "context", node.get(), tensors.get(), its_needs.get(), lengths.get(), its_kept.get(), is_traced ? Py_True : Py_False));
   }
 
   // (by input, by saved value): how many tensors each holds
@@ -371,14 +381,14 @@ struct NativeNode final : Node {
   // What Python returned, in the order of what is needed, as one gradient per edge.
   variable_list gradients(PyObject* result, bool is_quick) {
     bool is_single = inputs == 1 && !PyTuple_CheckExact(result);
-    int expected = recipe->has_lists;
-    for (int i = 0; i < inputs; ++i) expected += recipe->is_list_input[i] ? std::max<int>(count_of[i], 0) : 1;
+    int expected = recipe->signature.has_lists();
+    for (int i = 0; i < inputs; ++i) expected += recipe->signature.is_list(i) ? std::max<int>(count_of[i], 0) : 1;
     if (!is_single && (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != expected))
       throw std::runtime_error(recipe->name + ": the generated backward returns another number of gradients");
     variable_list found(num_outputs());
-    int position = recipe->has_lists;
+    int position = recipe->signature.has_lists();
     for (int i = 0; i < inputs; ++i) {
-      int count = recipe->is_list_input[i] ? std::max<int>(count_of[i], 0) : 1;
+      int count = recipe->signature.is_list(i) ? std::max<int>(count_of[i], 0) : 1;
       for (int element = 0; element < count; ++element, ++position)
         if (edge_of[i] >= 0) take(found, i, element, is_single ? result : PyTuple_GET_ITEM(result, position), is_quick);
     }
@@ -413,7 +423,7 @@ struct NativeNode final : Node {
 
   PyObject* mend(int input, PyObject* gradient) const {
     THPObjectPtr index(checked(PyLong_FromLong(input)));
-    return checked(PyObject_CallFunctionObjArgs(recipe->fit, index.get(), gradient, nullptr));
+    return checked(recipe->call("fit", index.get(), gradient));
   }
 
   void keep(variable_list& found, int edge, PyObject* gradient) const {
@@ -423,7 +433,7 @@ struct NativeNode final : Node {
   }
 
   bool is_fit(PyObject* gradient, int edge) const {
-    return is_plain_tensor(gradient) && (!recipe->is_checked || fits(gradient, edge));
+    return is_plain_tensor(gradient) && fits(gradient, edge);
   }
 
   bool is_fit_list(PyObject* gradients, int input) const {
@@ -470,8 +480,8 @@ struct NativeNode final : Node {
     THPObjectPtr tensors(wrapped_tuple(values, values.size())), grads(wrapped_tuple(grads_in, grads_in.size()));
     THPObjectPtr its_needs(needs());
     THPObjectPtr index(checked(PyLong_FromSize_t(std::get<0>(swapped.retrieve_pynode_objs(this)))));
-    THPObjectPtr result(checked(PyObject_CallFunctionObjArgs(
-        recipe->trace, swapped.get_py_compiler(), index.get(), grads.get(), tensors.get(), its_needs.get(), nullptr)));
+    THPObjectPtr result(checked(
+        recipe->call("trace", swapped.get_py_compiler(), index.get(), grads.get(), tensors.get(), its_needs.get())));
     return gradients(result.get(), false);
   }
 };

@@ -45,9 +45,10 @@ PyObject* find_saved(NativeNode* node, const std::string& name) {
     THPObjectPtr found(node->saved_value(i, node->unpacked()));
     return PyList_CheckExact(found.get()) ? checked(PyList_AsTuple(found.get())) : found.release();
   }
-  const auto& names = node->recipe->kept_names;
-  for (size_t i = 0; i < names.size(); ++i)
-    if (names[i] == name) return Py_NewRef(PyTuple_GET_ITEM(node->kept.object, i));
+  Held names = attribute(node->recipe->source.object, "kept_names");
+  const auto found = items(names);
+  for (size_t i = 0; i < found.size(); ++i)
+    if (THPUtils_unpackString(found[i]) == name) return Py_NewRef(PyTuple_GET_ITEM(node->kept.object, i));
   return nullptr;
 }
 
@@ -89,14 +90,18 @@ PyObject* node_dir(PyObject* self, PyObject*) {
   const Recipe& recipe = *as_node(self)->recipe;
   add("op");
   for (const Saved& one : recipe.saved) add("_saved_" + one.name);
-  for (const std::string& name : recipe.kept_names) add("_saved_" + name);
+  Held kept = attribute(recipe.source.object, "kept_names");
+  for (PyObject* name : items(kept)) add("_saved_" + THPUtils_unpackString(name));
   return names.release();
   END_HANDLE_TH_ERRORS
 }
 
 PyObject* node_repr(PyObject* self) {
+  HANDLE_TH_ERRORS
   const Recipe& recipe = *as_node(self)->recipe;
-  return PyUnicode_FromFormat("<%s object at %p%s>", recipe.name.c_str(), self, recipe.label.c_str());
+  Held label = attribute(recipe.source.object, "label");
+  return PyUnicode_FromFormat("<%s object at %p%U>", recipe.name.c_str(), self, label.object);
+  END_HANDLE_TH_ERRORS
 }
 
 PyTypeObject NodeType = {PyVarObject_HEAD_INIT(nullptr, 0)};

@@ -4,6 +4,7 @@
 
 #include <torch/csrc/utils/python_numbers.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 
@@ -24,7 +25,7 @@ struct RuleArgument {
 
 // The one rule of an op, where it can be called without generated code around it.
 struct Rule {
-  PyObject *function = nullptr, *keywords = nullptr, *names = nullptr, *read = nullptr, *note = nullptr;  // held by the recipe's facts
+  PyObject *function = nullptr, *keywords = nullptr, *names = nullptr;  // held by the facts about the backward
   std::vector<RuleArgument> arguments;
   std::vector<int64_t> inputs;    // whose gradients it returns, in this order
   std::vector<int64_t> unnamed;   // outputs whose gradients it does not take
@@ -71,8 +72,6 @@ struct Backward {
 
   void read_rule(PyObject* given) {
     rule.function = attribute(given, "function").object;
-    rule.read = attribute(given, "read").object;
-    rule.note = attribute(given, "note").object;
     rule.names = attribute(given, "names").object;
     rule.keywords = attribute(given, "keywords").object;
     if (rule.keywords == Py_None) rule.keywords = nullptr;
@@ -91,34 +90,30 @@ struct Backward {
   }
 };
 
+// Which inputs and outputs of an op are lists, or may carry a gradient, as bits.
+struct Signature {
+  int inputs;
+  uint64_t lists, differentiable_inputs, differentiable_outputs;
+
+  bool has_lists() const { return lists != 0; }
+  bool is_list(int64_t input) const { return lists >> input & 1; }
+  bool is_differentiable_input(int64_t input) const { return differentiable_inputs >> input & 1; }
+  bool is_differentiable_output(int64_t output) const { return differentiable_outputs >> output & 1; }
+};
+
 // What all nodes of an op have in common, until a rule of it changes.
 struct Recipe {
+  Signature signature;
+  uint64_t id;  // that no other recipe has, by which compiled autograd recognises a graph
   std::string name;
-  uint64_t id;
-  bool is_checked;
-  bool has_lists = false;
-  std::vector<bool> is_list_input;             // by input
-  std::vector<bool> is_differentiable_input;   // by input
-  std::vector<bool> is_differentiable_output;  // by output
   std::vector<Saved> saved;
   std::vector<int64_t> kept;  // inputs that are no tensors
-  std::vector<std::string> kept_names;
-  std::string label;  // of the op, for the text of a node
   DropIn drop_in;
-  Held facts;  // what Python gave; the others are attributes of it, held by it
-  PyObject *backward, *general, *fit, *context, *trace;
+  Held source;  // the object in Python: it holds what the others refer to, and is called for the rest
   mutable std::unique_ptr<const Backward> known_backward;
 
-  explicit Recipe(PyObject* given) {
-    id = PyLong_AsUnsignedLongLong(attribute(given, "id").object);
+  Recipe(PyObject* given, Signature its) : signature(its), id(++made()), source(given) {
     name = THPUtils_unpackString(attribute(given, "name").object);
-    is_checked = attribute(given, "is_checked").object == Py_True;
-    for (int64_t one : integers(attribute(given, "differentiable_inputs"))) is_differentiable_input.push_back(one);
-    for (int64_t one : integers(attribute(given, "list_inputs"))) {
-      is_list_input.push_back(one);
-      has_lists |= one != 0;
-    }
-    for (int64_t one : integers(attribute(given, "differentiable_outputs"))) is_differentiable_output.push_back(one);
     Held rows = attribute(given, "saved");
     for (PyObject* row : items(rows)) {
       int is_output;
@@ -129,17 +124,13 @@ struct Recipe {
       saved.push_back({is_output != 0, index, users, its_name});
     }
     kept = integers(attribute(given, "kept"));
-    Held its_kept = attribute(given, "kept_names");
-    for (PyObject* one : items(its_kept)) kept_names.push_back(THPUtils_unpackString(one));
-    label = THPUtils_unpackString(attribute(given, "label").object);
-    backward = attribute(given, "backward").object;
-    general = attribute(given, "general").object;
-    fit = attribute(given, "fit").object;
-    context = attribute(given, "context").object;
-    trace = attribute(given, "trace").object;
-    facts = Held(given);
     Held its_drop_in = attribute(given, "drop_in");
     if (its_drop_in.object != Py_None) read_drop_in(its_drop_in.object);
+  }
+
+  static std::atomic<uint64_t>& made() {
+    static std::atomic<uint64_t> count = 0;
+    return count;
   }
 
   void read_drop_in(PyObject* given) {
@@ -157,15 +148,22 @@ struct Recipe {
   // With the GIL held. Python runs meanwhile, and other threads may ask as well: the first answer stays.
   const Backward& its_backward() const {
     if (!known_backward) {
-      THPObjectPtr given(checked(PyObject_CallNoArgs(backward)));
+      THPObjectPtr given(checked(call("backward")));
       auto made = std::make_unique<Backward>(given.get());
       if (!known_backward) known_backward = std::move(made);
     }
     return *known_backward;
   }
 
+  // Calls a method of the object in Python: a new reference, or null.
+  template <class... Objects>
+  PyObject* call(const char* method, Objects... objects) const {
+    THPObjectPtr name(PyUnicode_InternFromString(method));
+    return name ? PyObject_CallMethodObjArgs(source.object, name.get(), objects..., nullptr) : nullptr;
+  }
+
   int traverse(visitproc visit, void* arg) const {
-    Py_VISIT(facts.object);
+    Py_VISIT(source.object);
     if (known_backward) Py_VISIT(known_backward->facts.object);
     return 0;
   }

@@ -20,7 +20,7 @@ struct Lists {
 
 // A kernel gets lists of its own, as from the dispatcher.
 PyObject* call_kernel(const Call* op, PyObject* function, const Values& values) {
-  if (!op->has_lists) return PyObject_Vectorcall(function, values.data(), op->positional, op->keywords);
+  if (!op->signature.has_lists()) return PyObject_Vectorcall(function, values.data(), op->positional, op->keywords);
   Lists lists;
   Values copies;
   lists.copy(op, values, copies);
@@ -173,7 +173,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
   }
   auto output = [&](int64_t i) { return op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result; };
   auto is_differentiable = [&](int i, const Tensor& tensor) {
-    return kind.recipe->is_differentiable_output[i] && torch::autograd::isDifferentiableType(tensor.scalar_type()) &&
+    return kind.recipe->signature.is_differentiable_output(i) && torch::autograd::isDifferentiableType(tensor.scalar_type()) &&
         !is_among(output(i), fixed);
   };
   int differentiable = 0;
