@@ -62,6 +62,20 @@ def test_a_first_call_is_checked_in_full():
             op(torch.ones(2), torch.ones(2))
 
 
+def test_sizes_are_looked_at_from_the_first_call_on():
+    op = declare(lambda x, y: x * y, shapes="x: n, y: n -> output: n")
+    two, three = torch.ones(2), torch.ones(3)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="'y' must be"):
+            op(two, three)
+    found = [op(two, two).tolist() for _ in range(2)]
+    with pytest.raises(ValueError, match="'y' must be"):
+        op(two, three)
+
+    assert [[1.0, 1.0]] * 2 == found
+    assert 1 == count_kinds(op)
+
+
 def test_a_first_call_that_python_records_is_checked_in_full():
     """A rule that asks for metadata has no native nodes."""
     op = declare(lambda x, y: x.add_(1) * y)

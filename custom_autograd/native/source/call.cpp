@@ -32,15 +32,15 @@ std::vector<EqualSize> sizes_of(PyObject* rows) {
   return found;
 }
 
-// add(arguments, function, record, is_checked, is_blind, recipe, refusing, sizes): the kind of these arguments, under the present
-// modes, on trial if it is checked; what refuses runs in place of the function where sizes differ
+// add(arguments, function, record, is_checked, is_blind, recipe, looking, sizes): the kind of these arguments, under the present
+// modes, on trial if it is checked; what looks runs in its place in the first call, and where sizes differ
 PyObject* add(PyObject* object, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* op = reinterpret_cast<Call*>(object);
-  PyObject *given, *function, *record, *recipe, *refusing, *sizes;
+  PyObject *given, *function, *record, *recipe, *looking, *sizes;
   int is_checked, is_blind;
   if (!PyArg_ParseTuple(args, "O!OOppOOO!", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind, &recipe,
-                        &refusing, &PyTuple_Type, &sizes))
+                        &looking, &PyTuple_Type, &sizes))
     return nullptr;
   TORCH_CHECK(PyTuple_GET_SIZE(given) == static_cast<Py_ssize_t>(op->arguments->size()), "another number of arguments");
   auto kind = std::make_unique<Kind>();
@@ -69,7 +69,7 @@ PyObject* add(PyObject* object, PyObject* args) {
   kind->is_on_trial = is_checked;
   kind->function = Held(function);
   kind->record = Held(record);
-  kind->refusing = Held(refusing);
+  kind->looking = Held(looking);
   kind->sizes = sizes_of(sizes);
   kind->recipe = recipe_of(op, recipe);
   insert(op, kind.release());
@@ -178,7 +178,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
     if (kind->holders > 1) continue;
     Py_VISIT(kind->function.object);
     Py_VISIT(kind->record.object);
-    Py_VISIT(kind->refusing.object);
+    Py_VISIT(kind->looking.object);
     auto has_same = [&](const Kind* other) { return other->recipe == kind->recipe; };
     bool is_first = std::find_if(op->kinds->begin(), op->kinds->end(), has_same) == std::find(op->kinds->begin(), op->kinds->end(), kind);
     auto holders = std::count_if(op->kinds->begin(), op->kinds->end(), has_same);

@@ -49,7 +49,7 @@ struct Kind {
   mutable bool is_on_trial;  // no call of it has passed every check yet
   Held function, record;
   std::vector<EqualSize> sizes;
-  Held refusing;  // what runs in place of the function if these differ: it raises
+  Held looking;  // the function behind a look at all sizes, which raises: in the first call, and where these differ
   std::shared_ptr<const Recipe> recipe;
 };
 

@@ -42,7 +42,8 @@ bool has_sizes(const Call* op, const Kind& kind, const Values& values) {
 }
 
 PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
-  PyObject* function = has_sizes(op, kind, values) ? kind.function.object : kind.refusing.object;
+  bool is_sure = !kind.is_on_trial && has_sizes(op, kind, values);
+  PyObject* function = is_sure ? kind.function.object : kind.looking.object;
   PyObject* result = call_kernel(op, function, values);
   if (result || !PyErr_ExceptionMatches(op->unavailable)) return checked(result);
   Raised raised;
