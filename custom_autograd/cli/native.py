@@ -5,6 +5,12 @@ import os
 import platform
 
 PURPOSE = "say whether calls run natively here, and why not; build what they need"
+SETTINGS = {
+    "0": "0, calls run generated Python",
+    "1": "1 or not set, calls are native once the library is there",
+    "require": "require, the first call waits for the library",
+}
+"""What the variable says, by its value."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     print(f"torch {torch.__version__}, {platform.python_implementation()} {platform.python_version()}")
     print(f"compiler: {os.environ.get('CXX') or 'c++'}")
-    print(f"{library.VARIABLE}={library.parse_mode()}")
+    mode = library.parse_mode()
+    print(f"{library.VARIABLE}: {SETTINGS[mode]}")
     try:
         if arguments.build:
             library.Library().load()

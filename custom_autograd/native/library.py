@@ -40,7 +40,7 @@ def parse_mode() -> str:
     mode = os.environ.get(VARIABLE) or "1"
     if mode in ("0", "1", "require"):
         return mode
-    raise CustomAutogradError(VARIABLE, "there is no such setting", expected="0, 1 or require", found=show(mode))
+    raise CustomAutogradError(VARIABLE, "the variable has no such value", expected="0, 1 or require", found=show(mode))
 
 
 class Library:
@@ -131,10 +131,10 @@ def build_library() -> Path:
 
 
 def find_built() -> Path | None:
-    """Return the library's file if it is built, or None.
+    """Return the library's file if it is built, or None if it can be built.
 
     Raises:
-        KernelUnavailable: it would not be right here; the message says why.
+        KernelUnavailable: it cannot be, or would not be right here; the message says why.
     """
     _refuse_foreign_python()
     from custom_autograd.kernels.shared_library import Build, cache_folder  # loads the compilers
@@ -142,7 +142,10 @@ def find_built() -> Path | None:
 
     build = Build(SOURCE, (), ExtensionCompiler(), cache_folder())
     name = build.recorded()
-    return None if name is None else build.folder / f"{name}.so"
+    if name is None:
+        ExtensionCompiler().find(SOURCE)  # raises if nothing could build it
+        return None
+    return build.folder / f"{name}.so"
 
 
 def _refuse_foreign_python() -> None:

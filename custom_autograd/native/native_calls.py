@@ -176,9 +176,7 @@ class NativeCalls:
     def _recipe_for_kinds(self) -> Recipe | None:
         generated = generated_code_of(self._record)
         recording = generated.recording_facts
-        if not recording.has_native_node or not recording.is_checked or recording.keeps_python:
-            return None
-        if not recording.has_native_backward:
+        if not recording.has_native_node or not recording.has_native_backward or recording.keeps_python:
             return None
         if self._recipe is None or self._recipe[0] is not recording:
             self._recipe = recording, Recipe(generated, self.forget)

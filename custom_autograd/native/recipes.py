@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from custom_autograd.torch_private.native_context import NativeContext, running_
 from custom_autograd.values.lists import NO_LIST, SINGLE, Layout, restore
 
 ALWAYS = 2**64 - 1
+_ids = itertools.count(1)
 
 
 class BackwardFacts(NamedTuple):
@@ -59,7 +61,9 @@ class Recipe:
     It reads the attributes below when it records the first node, and asks for the rest when it needs it.
 
     Attributes:
+        id: a number that no other rules have, by which compiled autograd recognises a graph.
         name: of the nodes.
+        is_checked: gradients are compared with their inputs.
         saved: (is an output, index, inputs for whose gradients it is saved as bits, name) of each saved tensor.
         kept: the inputs that are kept and are not tensors.
         drop_in: the rules of `register_autograd`, or None.
@@ -72,10 +76,11 @@ class Recipe:
             generated: the generated code of the op, of which most native nodes need none.
             forget: forgets all native calls of the op.
         """
+        self.id = next(_ids)
         self._generated, self._recording = generated, generated.recording_facts
         plan = self._plan = self._recording.plan
         inputs = plan.declaration.schema.argument_names
-        self.name = name_of_nodes(plan.declaration)
+        self.name, self.is_checked = name_of_nodes(plan.declaration), self._recording.is_checked
         self.saved = tuple(map(self._saved, plan.saved_tensors))
         self.kept = tuple([inputs.index(name) for name in plan.saved_values])
         self.drop_in = drop_in_facts_of(self._recording, forget)

@@ -111,7 +111,7 @@ def test_a_forked_child_calls_natively(tmp_path):
 
 def test_another_setting_is_refused(tmp_path):
     said = run("", tmp_path, CUSTOM_AUTOGRAD_NATIVE="yes")
-    assert "CustomAutogradError: CUSTOM_AUTOGRAD_NATIVE: there is no such setting" in said
+    assert "CustomAutogradError: CUSTOM_AUTOGRAD_NATIVE: the variable has no such value" in said
     assert "expected   0, 1 or require" in said
 
 
@@ -127,15 +127,23 @@ def test_the_command_says_what_is_in_force():
     code, said = command("--build")
     assert code == 0
     assert [line.split(":")[0].split()[0] for line in said.splitlines()] == [
-        "torch", "compiler", "CUSTOM_AUTOGRAD_NATIVE=0", "library",
+        "torch", "compiler", "CUSTOM_AUTOGRAD_NATIVE", "library",
     ]  # fmt: skip
 
 
 def test_the_command_says_why_not(without_compiler):
-    assert "not built yet" in command(**without_compiler)[1]
-    code, said = command("--build", **without_compiler)
-    assert code == 1
-    assert "not available: call.cpp: no C++ compiler" in said
+    for words in ([], ["--build"]):
+        code, said = command(*words, **without_compiler)
+        assert code == 1
+        assert "not available: call.cpp: no C++ compiler" in said
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [("0", "0, calls run generated Python"), ("", "1 or not set, calls"), ("require", "require, the first call waits")],
+)
+def test_the_command_says_what_the_variable_says(setting, expected):
+    assert f"CUSTOM_AUTOGRAD_NATIVE: {expected}" in command(CUSTOM_AUTOGRAD_NATIVE=setting)[1]
 
 
 def test_headers_that_others_installed_are_represented_by_the_binaries_of_torch():

@@ -80,8 +80,9 @@ inline bool has_usual_modes() {
 
 // Whether arguments reach a kernel as they are, and the dispatch keys that their tensors have in common.
 struct Fit {
-  bool is_contiguous;
+  bool is_contiguous;  // tensors have to be; one that is not is copied, and a list with one is not taken
   uint64_t keys = 0;
+  bool has_copies = false;
 
   bool tensor(PyObject* value) {
     if (!THPVariable_CheckExact(value)) return false;
@@ -90,13 +91,16 @@ struct Fit {
     if (has_tangent(tensor) || (keys && its_keys != keys) || (tensor.requires_grad() && at::GradMode::is_enabled()))
       return false;
     keys = its_keys;
-    return !is_contiguous || tensor.is_contiguous();
+    has_copies |= is_contiguous && !tensor.is_contiguous();
+    return true;
   }
 
   bool tensors(PyObject* value) {
     if (!PyList_CheckExact(value) && !PyTuple_CheckExact(value)) return false;
+    bool before = std::exchange(has_copies, false);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
-      if (!tensor(PySequence_Fast_GET_ITEM(value, i))) return false;
+      if (!tensor(PySequence_Fast_GET_ITEM(value, i)) || has_copies) return false;
+    has_copies = before;
     return true;
   }
 
@@ -241,6 +245,27 @@ PyObject* guarded(Kernel kernel) {
   }
 }
 
+// The arguments of a call, with contiguous copies of the tensors that are not: gradients of a sum are not, for example.
+struct Contiguous {
+  std::array<PyObject*, MOST_BOXED> args;
+  std::vector<THPObjectPtr> copies;
+
+  Contiguous(PyObject* const* given, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      args[i] = given[i];
+      if (!THPVariable_Check(given[i]) || THPVariable_Unpack(given[i]).is_contiguous()) continue;
+      const at::Tensor& tensor = THPVariable_Unpack(given[i]);
+      at::Tensor copy;
+      {
+        pybind11::gil_scoped_release no_gil;
+        copy = tensor.contiguous();
+      }
+      copies.emplace_back(wrapped(copy));
+      args[i] = copies.back().get();
+    }
+  }
+};
+
 // The result of a call, or null without an exception where torch.ops is to be called.
 inline PyObject* call_boxed(Boxed* boxed, PyObject* const* args, size_t count, PyObject* keywords) {
   if (keywords || count != boxed->parameters->size() || is_watched() || !has_usual_modes()) return nullptr;
@@ -252,12 +277,14 @@ inline PyObject* call_boxed(Boxed* boxed, PyObject* const* args, size_t count, P
   auto device = fit.device();
   if (!device) return nullptr;
   Stable kernel = (*boxed->served)[*device == c10::DispatchKey::CPU ? 0 : 1].kernel;
-  return guarded([&] { return kernel ? call_stable(boxed, kernel, args) : call_dispatched(boxed, *device, args); });
+  auto call = [&](PyObject* const* its_args) {
+    return guarded([&] { return kernel ? call_stable(boxed, kernel, its_args) : call_dispatched(boxed, *device, its_args); });
+  };
+  return fit.has_copies ? call(Contiguous(args, count).args.data()) : call(args);
 }
 
 // Boxed(name, source, on_cpu, on_cuda, is_contiguous): the operator of that name, in its overload without a name; the name
-// of the C++ file that registers it; the addresses of its kernels, or 0; whether other tensors than contiguous ones go to
-// the `__call__` in Python.
+// of the C++ file that registers it; the addresses of its kernels, or 0; whether tensors have to be contiguous.
 inline PyObject* create_boxed(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   const char *name, *source;

@@ -433,7 +433,7 @@ struct NativeNode final : Node {
   }
 
   bool is_fit(PyObject* gradient, int edge) const {
-    return is_plain_tensor(gradient) && fits(gradient, edge);
+    return is_plain_tensor(gradient) && (!recipe->is_checked || fits(gradient, edge));
   }
 
   bool is_fit_list(PyObject* gradients, int input) const {

@@ -4,7 +4,6 @@
 
 #include <torch/csrc/utils/python_numbers.h>
 
-#include <atomic>
 #include <memory>
 #include <optional>
 
@@ -104,16 +103,19 @@ struct Signature {
 // What all nodes of an op have in common, until a rule of it changes.
 struct Recipe {
   Signature signature;
-  uint64_t id;  // that no other recipe has, by which compiled autograd recognises a graph
+  uint64_t id;
   std::string name;
+  bool is_checked;
   std::vector<Saved> saved;
   std::vector<int64_t> kept;  // inputs that are no tensors
   DropIn drop_in;
   Held source;  // the object in Python: it holds what the others refer to, and is called for the rest
   mutable std::unique_ptr<const Backward> known_backward;
 
-  Recipe(PyObject* given, Signature its) : signature(its), id(++made()), source(given) {
+  Recipe(PyObject* given, Signature its) : signature(its), source(given) {
+    id = PyLong_AsUnsignedLongLong(attribute(given, "id").object);
     name = THPUtils_unpackString(attribute(given, "name").object);
+    is_checked = attribute(given, "is_checked").object == Py_True;
     Held rows = attribute(given, "saved");
     for (PyObject* row : items(rows)) {
       int is_output;
@@ -126,11 +128,6 @@ struct Recipe {
     kept = integers(attribute(given, "kept"));
     Held its_drop_in = attribute(given, "drop_in");
     if (its_drop_in.object != Py_None) read_drop_in(its_drop_in.object);
-  }
-
-  static std::atomic<uint64_t>& made() {
-    static std::atomic<uint64_t> count = 0;
-    return count;
   }
 
   void read_drop_in(PyObject* given) {
