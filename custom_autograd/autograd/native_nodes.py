@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.core.code_names import names_in
+from custom_autograd.core.messages import quote
 from custom_autograd.registration.rule_types import GradientRule
 
 
@@ -20,17 +21,43 @@ def keeps_metadata(plan: Plan, *, is_strict: bool) -> bool:
     return any(output.type not in ("Tensor", "Tensor[]") for output in schema.outputs)
 
 
-def has_native_nodes(plan: Plan, *, is_strict: bool) -> bool:
-    """Return True if native code can record a call: of plain tensors and plain rules; arguments as above."""
+def why_not(plan: Plan, *, is_strict: bool) -> str | None:
+    """Return why native code cannot record calls, or None: it takes plain tensors and rules; arguments as above."""
+    if is_strict:
+        return "everything is checked in each call (validation)"
+    return _why_not_by_schema(plan) or (_why_not_by_name(plan) if plan.drop_in is None else _why_not_with_context(plan))
+
+
+def _why_not_by_schema(plan: Plan) -> str | None:
     schema = plan.declaration.schema
-    is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
-    if not is_plain or not plan.is_differentiable or plan.saving or keeps_metadata(plan, is_strict=is_strict):
-        return False
+    if not plan.is_differentiable:
+        return "no result can have a gradient"
+    if schema.mutated_arguments:
+        return "an input is written to"
+    if any(output.type != "Tensor" or output.alias_of is not None for output in schema.outputs):
+        return "an output is not a new tensor"
     if any(argument.is_converted for argument in schema.arguments):
-        return False
-    if plan.drop_in is not None:
-        return uses_own_context(plan) and not _asks_for_more(plan.drop_in.setup_context)
-    return bool(plan.named_grads) and not any(plan.saved_for_hidden.values())
+        return "an argument has another form in the dispatcher"
+    return None
+
+
+def _why_not_by_name(plan: Plan) -> str | None:
+    if not plan.named_grads:
+        return "no rule takes a gradient by name"
+    if any(rule.wants_meta for rule in plan.rules):
+        return "a rule asks for meta"
+    if plan.clears_saved:
+        return "the rule frees what was saved (clear_saved=)"
+    if plan.saving:
+        return "the rule saves by a policy (saving=)"
+    return "the reference computes gradients of hidden outputs" if any(plan.saved_for_hidden.values()) else None
+
+
+def _why_not_with_context(plan: Plan) -> str | None:
+    if not uses_own_context(plan):
+        return "the rule has a ctx, and the op lists, keyword-only arguments or results without gradients"
+    asks_for_more = plan.drop_in is not None and _asks_for_more(plan.drop_in.setup_context)
+    return f"setup_context uses one of {quote(NOT_NATIVE)} of ctx" if asks_for_more else None
 
 
 def sole_rule_of(plan: Plan) -> GradientRule | None:

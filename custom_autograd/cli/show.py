@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from custom_autograd.cli.list_ops import capabilities_of
 
-PURPOSE = "show schema, kernels, coverage, samples and generated source of ops"
+PURPOSE = "show schema, kernels, calls, coverage, samples and generated source of ops"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +34,7 @@ def _lines(value: object) -> Iterator[str]:
     yield from _block("schema", _schema(value))
     yield from _block("declared", [target.location] if target.location else [])
     yield from _block("kernels", _kernels(value))
+    yield from _block("calls", _calls(value))
     yield from _block("coverage", [f"{name:<16} {source}" for name, source in capabilities_of(value).items()])
     yield from _block("samples", _samples(value))
     source = getattr(value, "source", None)
@@ -59,6 +60,14 @@ def _schema(value: object) -> list[str]:
 def _kernels(value: object) -> list[str]:
     record = getattr(value, "_record", None)
     return [] if record is None else [f"{kernel.title:<16} {kernel.details}" for kernel in record.kernels.all()]
+
+
+def _calls(value: object) -> list[str]:
+    from custom_autograd.native.explained import describe_calls  # imports torch
+    from custom_autograd.registration.registry import record_of
+
+    record = record_of(value)
+    return [] if record is None else [f"{name:<16} {text}" for name, text in describe_calls(record).items()]
 
 
 def _samples(value: object) -> list[str]:

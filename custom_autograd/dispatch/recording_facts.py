@@ -8,7 +8,7 @@ from typing import Any
 
 from custom_autograd.autograd.derivatives import Derivatives
 from custom_autograd.autograd.function import FunctionWriter
-from custom_autograd.autograd.native_nodes import has_native_nodes, sole_rule_of
+from custom_autograd.autograd.native_nodes import sole_rule_of, why_not
 from custom_autograd.autograd.node import NodeWriter
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.calls.parameters import own_names
@@ -43,7 +43,7 @@ class RecordingFacts:
         self.plan, self.is_checked = plan, is_checked
         self.has_wrapped_backward = self.around_backward(_no_backward) is not _no_backward
         self._is_strict = is_strict
-        self.has_native_node = has_native_nodes(plan, is_strict=is_strict)
+        self.has_native_node = why_not(plan, is_strict=is_strict) is None
         self.keeps_dispatcher = self.keeps_python = False
 
     @Lazy
@@ -89,6 +89,15 @@ class RecordingFacts:
     def derivatives(self) -> Derivatives:
         """What the Function calls."""
         return Derivatives(self.plan, is_checked=self.is_checked, is_strict=self._is_strict)
+
+    def why_no_native_node(self) -> str | None:
+        """Return why native code cannot record calls of the op, or None."""
+        reason = why_not(self.plan, is_strict=self._is_strict)
+        if reason is None and not self.has_native_node:
+            return "setup_context keeps tensors or objects as attributes of ctx"
+        if reason is None and not self.has_native_backward:
+            return "the op has lists and not one rule that takes only gradients and what is saved, or autocast policies"
+        return reason
 
     def around_backward(self, backward: Backward) -> Backward:
         """Return what runs in place of a backward: what capabilities put around it."""

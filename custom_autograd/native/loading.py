@@ -51,7 +51,7 @@ def _attach(record: OpRecord, native: ModuleType) -> None:
 
 def _make_native(record: OpRecord, table: DirectCallTable, native: ModuleType) -> bool:
     native_calls = _module()
-    if not native_calls.NativeCalls.are_learnt or not native_calls.is_possible(record):
+    if not native_calls.NativeCalls.are_learnt or native_calls.why_not(record) is not None:
         return False
     with record.lock:
         if table.native is None:

@@ -196,16 +196,22 @@ def _bits(flags: list[bool]) -> int:
     return sum(1 << index for index, flag in enumerate(flags) if flag)
 
 
-def is_possible(record: OpRecord) -> bool:
-    """Return True if calls of an op can be native: plain arguments and outputs, as source/kinds.h recognises them."""
+def why_not(record: OpRecord) -> str | None:
+    """Return why calls of an op cannot be native, or None: they need plain arguments and outputs (source/kinds.h)."""
     schema = record.declaration.schema
-    if record.declaration.tree is not None or schema.is_view or schema.is_one_tuple:
-        return False
+    if record.declaration.tree is not None:
+        return "an argument or a result is a container"
+    if schema.is_one_tuple:
+        return "it returns a tuple of one tensor"
     if len(schema.arguments) + len(schema.outputs) > MOST:
-        return False
-    if any(one.type != "Tensor" or one.alias_of is not None or one.may_be is not None for one in schema.outputs):
-        return False
-    return bool(schema.tensor_arguments) and all(map(_is_plain, schema.arguments))
+        return f"it has more than {MOST} arguments and outputs"
+    for output in schema.outputs:
+        if output.type != "Tensor" or output.alias_of is not None or output.may_be is not None:
+            return f"the output '{output.name}' is not always a new tensor"
+    for argument in schema.arguments:
+        if not _is_plain(argument):
+            return f"the argument '{argument.name}' ({argument.type}) is of a type that they do not take"
+    return None if schema.tensor_arguments else "no argument is a tensor"
 
 
 def _is_plain(argument: Argument) -> bool:

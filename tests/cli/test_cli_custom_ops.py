@@ -41,6 +41,7 @@ def test_show_prints_schema_kernels_coverage_samples_and_source(target, capsys):
     assert "cli::square(Tensor x) -> Tensor" in out
     assert "default          test_cli_custom_ops.py:" in out
     assert "Sample(float32[2, 3]).named('small')" in out
+    assert "  calls\n    call             " in out
     assert all(f"\n    {name}" in out for name in square.capabilities())
     assert square.source.splitlines()[0].strip() in out
 
