@@ -37,7 +37,8 @@ class Handle(OpDef):
         functools.update_wrapper(self, function, updated=())
         self.__name__ = getattr(function, "__name__", record.declaration.name.name)
         self.__signature__ = declare.signature_of(record)
-        record.uncalled.add(self)
+        with record.lock:
+            record.uncalled.add(self)
         if record.handle is None:
             with one_declaration_at_a_time():  # another thread may replace the op: torch must not find it half attached
                 record.handle = self

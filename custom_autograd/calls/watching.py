@@ -7,6 +7,7 @@ contents are compared as well, since NumPy, `.data`, C++ and Triton write uncoun
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -45,7 +46,7 @@ class Watcher:
     def _watch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
             arguments = self._bind.given(*args, **kwargs)
-            written = {span for name in self._written for span in spans(arguments[name])}
+            written = [span for name in self._written for span in spans(arguments[name])]
             fixed = {name: _fixed_tensors(arguments[name], written) for name in self._fixed}
             before = {name: [self._state(tensor) for tensor in tensors] for name, tensors in fixed.items()}
             result = self._read(function(*args, **kwargs), arguments, function)
@@ -76,9 +77,13 @@ def undeclared_write(record: OpRecord, name: str, function: Callable[..., Any]) 
     )
 
 
-def _fixed_tensors(value: Any, written: set[tuple[int, int]]) -> list[Tensor]:  # Any: tensor, list of them, or None
-    """Return the tensors in a value that must not be written to: those without the memory of one that may be."""
-    return [tensor for tensor in tensors_in([value]) if written.isdisjoint(spans(tensor))]
+def _fixed_tensors(value: Any, written: list[tuple[int, int]]) -> list[Tensor]:  # Any: tensor, list of them, or None
+    """Return the tensors in a value that must not be written to: those that share no memory with one that may be."""
+    return [tensor for tensor in tensors_in([value]) if not any(map(partial(_overlaps, written), spans(tensor)))]
+
+
+def _overlaps(written: list[tuple[int, int]], span: tuple[int, int]) -> bool:
+    return any(start < span[1] and span[0] < end for start, end in written)
 
 
 State: TypeAlias = "tuple[int | None, Checksum]"

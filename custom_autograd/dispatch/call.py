@@ -109,9 +109,10 @@ def publish(record: OpRecord) -> None:
     Before the first eager call, or before a compiler has seen the op: Dynamo guards on the code of `__call__`, and
     would compile every caller again.
     """
-    for handle in list(record.uncalled):
-        type(handle).__call__ = make_public_call(record)  # type: ignore[method-assign]  # each handle has its own class
-        record.uncalled.discard(handle)
+    with record.lock:  # other threads may do the same
+        for handle in list(record.uncalled):
+            type(handle).__call__ = make_public_call(record)  # type: ignore[method-assign]  # its class is its own
+            record.uncalled.discard(handle)
     if record.direct_calls is not None:
         record.direct_calls.take_over()
 

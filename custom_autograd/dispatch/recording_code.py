@@ -42,13 +42,18 @@ class RecordingCode:
     """
 
     def __init__(self, record: OpRecord, facts: RecordingFacts) -> None:
-        declaration, plan, source = record.declaration, facts.plan, facts.writer.source
-        _write(facts)
+        declaration, plan = record.declaration, facts.plan
+        writer, node = facts.new_writers()
+        source = writer.source
+        writer.write()
+        if plan.is_differentiable:
+            source.lines("", "")
+            node.write()
         self.source = source.text
         values = {**_helpers(record, facts.derivatives), **values_of(declaration)}
         namespace = compile_source(self.source, record.name, source.namespace(values))
         self.function: type[Function] = namespace[declaration.name.name]
-        members = describe_nodes(record, facts.writer, self.function)
+        members = describe_nodes(record, writer, self.function)
         saving = NamedSaving(declaration, plan.saving)
         self.apply = saving.around(functions.direct_apply(self.function))
         quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
@@ -66,13 +71,6 @@ class RecordingCode:
             self.function, self.quick, members, make_node, spread, saving.around, facts.keep_python
         )
         _name(self.function, record)
-
-
-def _write(facts: RecordingFacts) -> None:
-    facts.writer.write()
-    if facts.plan.is_differentiable:
-        facts.writer.source.lines("", "")
-        facts.node.write()
 
 
 def _name(function: type[Function], record: OpRecord) -> None:

@@ -71,19 +71,23 @@ class RecordingFacts:
 
     @Once
     def writer(self) -> FunctionWriter:
-        """The writer of the Function."""
+        """A writer of the Function, to be asked only: it writes nothing."""
+        return self._new_writer()
+
+    def new_writers(self) -> tuple[FunctionWriter, NodeWriter]:
+        """Return writers of the Function and of the node of a call that needs no dispatcher, with a new text.
+
+        An exception may come while they write, from a signal or where the stack ends: the next attempt starts anew.
+        """
+        writer = self._new_writer()
+        node = NodeWriter(
+            writer, is_checked=self.is_checked, is_strict=self._is_strict, has_native_quick=self.has_native_quick
+        )
+        return writer, node
+
+    def _new_writer(self) -> FunctionWriter:
         declaration = self._record.declaration
         return FunctionWriter(Source(own_names(declaration.schema, declaration.name.name)), self.plan)
-
-    @Once
-    def node(self) -> NodeWriter:
-        """The writer of the node of a call that needs no dispatcher."""
-        return NodeWriter(
-            self.writer,
-            is_checked=self.is_checked,
-            is_strict=self._is_strict,
-            has_native_quick=self.has_native_quick,
-        )
 
     @Once
     def derivatives(self) -> Derivatives:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor
 
 from custom_autograd import custom_op
+from custom_autograd.calls.source import Source
 from custom_autograd.dispatch.direct_calls import through_dispatcher
 from custom_autograd.dispatch.generated import generated_code_of
 
@@ -91,3 +95,43 @@ def test_a_change_of_the_rules_replaces_what_was_made(op):
 
     assert generated_code_of(op._record).recording_facts is not before
     assert [5.0, 5.0] == x.grad.tolist()
+
+
+@pytest.mark.parametrize("line", range(0, 60, 7))
+def test_code_is_written_anew_after_an_exception_while_it_was_written(op, line, monkeypatch):
+    """As from Ctrl-C, or where the stack ends."""
+    count, write = [0], Source.line
+
+    def interrupted(self, text=""):
+        count[0] += 1
+        if count[0] == line + 1:
+            raise KeyboardInterrupt
+        write(self, text)
+
+    x = torch.ones(2, requires_grad=True)
+    with monkeypatch.context() as patch, through_dispatcher():
+        patch.setattr(Source, "line", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            op(x, torch.ones(2))
+    with through_dispatcher():
+        op(x, torch.full((2,), 3.0)).sum().backward()
+
+    assert [3.0, 3.0] == x.grad.tolist()
+
+
+def test_threads_publish_an_op_at_once():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            for _ in range(60):
+                twice = custom_op(f"generated::raced_{next(NUMBERS)}", lambda x: x * 2, schema="(Tensor x) -> Tensor")
+                barrier = threading.Barrier(6)
+
+                def run(twice=twice, barrier=barrier):
+                    barrier.wait()
+                    return torch.func.vmap(twice)(torch.ones(3)).tolist()
+
+                assert [[2.0, 2.0, 2.0]] * 6 == [future.result() for future in [pool.submit(run) for _ in range(6)]]
+    finally:
+        sys.setswitchinterval(before)

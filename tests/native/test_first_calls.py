@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -96,6 +97,42 @@ def test_what_may_be_written_to_is_no_finding():
 
     assert [12.0, 12.0, 4.0, 4.0] == x.tolist()
     assert 2 == count_kinds(op)
+
+
+def moved(x, y):
+    out = y * 2
+    x.set_(out)
+    return out
+
+
+def grown(x, y):
+    x.resize_(4).copy_(y)
+    return torch.from_numpy(x.numpy())
+
+
+@pytest.mark.parametrize("kernel", [moved, grown])
+def test_an_output_in_memory_that_the_kernel_gave_an_input_is_found(kernel):
+    op = declare(kernel, "(Tensor(a!) x, Tensor y) -> Tensor", mutates_args=("x",))
+    for _ in range(2):
+        with pytest.raises(KernelError, match="shares memory with input 'x'"):
+            op(torch.empty(0), torch.ones(4))
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_a_tensor_that_shares_some_memory_with_what_is_written_to_may_change(python, request):
+    if python:
+        request.getfixturevalue("generated_python")
+
+    def kernel(x, y):
+        x.add_(1)
+        y.add_(1)
+
+    op = declare(kernel, "(Tensor(a!) x, Tensor y) -> ()", mutates_args=("x",))
+    memory = np.ones(4)
+    x, y = torch.from_numpy(memory[:3]), torch.from_numpy(memory[1:])
+    op(x, y)
+
+    assert [2.0, 3.0, 3.0, 2.0] == memory.tolist()
 
 
 def test_outputs_that_share_memory_are_found_in_the_first_call():

@@ -10,13 +10,12 @@ struct Trial {
   using Span = std::pair<const char*, const char*>;
   const Call* op;
   const Values& values;
-  c10::SmallVector<Span, 8> spans, written;
+  c10::SmallVector<Span, 8> written;
   c10::SmallVector<int64_t, 8> versions;  // of tensors that must not be written to; -1 of others
 
   Trial(const Call* its, const Values& its_values) : op(its), values(its_values) {
     for_tensors([&](size_t i, const Tensor& tensor) {
-      spans.push_back(span_of(tensor));
-      if (op->written >> i & 1) written.push_back(spans.back());
+      if (op->written >> i & 1) written.push_back(span_of(tensor));
     });
     for_tensors([&](size_t i, const Tensor& tensor) { versions.push_back(is_fixed(i, tensor) ? version_of(tensor) : -1); });
   }
@@ -52,8 +51,10 @@ struct Trial {
     return !(op->written >> i & 1) && std::none_of(written.begin(), written.end(), [&](const Span& one) { return overlap(one, its); });
   }
 
+  // A kernel may have given a tensor other memory: it is that which counts.
   bool shares_memory(PyObject* result) const {
-    c10::SmallVector<Span, 8> seen(spans.begin(), spans.end());
+    c10::SmallVector<Span, 8> seen;
+    for_tensors([&](size_t, const Tensor& tensor) { seen.push_back(span_of(tensor)); });
     for (int i = 0; i < op->outputs; ++i) {
       Span its = span_of(THPVariable_Unpack(op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result));
       if (std::any_of(seen.begin(), seen.end(), [&](const Span& one) { return overlap(one, its); })) return true;
