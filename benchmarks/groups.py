@@ -23,6 +23,7 @@ MODES = ("no grad", "forward", "forward + backward")
 NUMBERS = itertools.count()
 CALLS_PER_GRAPH = 200
 PREFIXES = ("", "torch.library ", "C++ ")
+ALONE = "kernel alone "  # the Python function, without an op around it
 
 
 def modes_of(name: str, call: Callable[..., Any], make: Callable[[bool], tuple[Any, ...]], modes: Any = MODES) -> Cases:
@@ -266,6 +267,7 @@ def kinds_group(missing: dict[str, str]) -> Cases:
         modes = ("no grad",) if name == "writing" else MODES  # what is written to requires no gradient here
         for prefix, op in zip(PREFIXES, (*declared, in_cpp and getattr(in_cpp, name_in_cpp)), strict=True):
             cases |= {} if op is None else modes_of(f"{prefix}{name}", op, make, modes)
+        cases |= modes_of(f"{ALONE}{name}", declared[0].__wrapped__, make, ("no grad",))
     for prefix, op in zip(PREFIXES, (peers.by_name(), peers.torch_library(), multiply), strict=True):
         cases |= {} if op is None else in_turns(f"{prefix}two kinds in turns", op)
     return cases

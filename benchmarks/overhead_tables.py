@@ -139,8 +139,10 @@ def kinds(recorded: list[dict[str, Any]]) -> str:
     newest, rows = recorded[0], []
     for key, name in KINDS.items():
         times = [_times(newest, f"{prefix}{key}") for prefix in ("", "C++ ", "torch.library ")]
-        rows.append([name, *(" / ".join(row) for row in zip(*times, strict=True))])
-    return table([f"PyTorch {torch_of(newest)}, µs per call, ours / C++ / torch.library", *MODES], rows)
+        alone = _times(newest, f"kernel alone {key}")[0]
+        rows.append([name, *(" / ".join(row) for row in zip(*times, strict=True)), alone])
+    heads = [f"PyTorch {torch_of(newest)}, µs per call, ours / C++ / torch.library", *MODES, "its kernel alone"]
+    return table(heads, rows)
 
 
 def ratios(recorded: list[dict[str, Any]]) -> str:

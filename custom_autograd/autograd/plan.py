@@ -90,9 +90,9 @@ class Plan:
 
     def is_always_saved(self, name: str) -> bool:
         """Return True if a tensor is saved, whichever gradients are needed."""
-        for_hidden = self.saved_for_hidden.get(name, ())
-        users = {user for user in self.saved.get(name, ()) if user not in for_hidden}
-        return name in self.saved and users.issuperset(self.declaration.schema.differentiable_names)
+        users, for_hidden = self.saved.get(name, ()), self.saved_for_hidden.get(name, ())
+        own = [user for user in users if user not in for_hidden] if for_hidden else users
+        return name in self.saved and len(own) == len(self.declaration.schema.differentiable_names)  # each user once
 
     @property
     def unnamed_results(self) -> tuple[str, ...]:

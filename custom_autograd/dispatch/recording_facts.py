@@ -32,7 +32,6 @@ class RecordingFacts:
     Attributes:
         plan: where each derivative comes from, and what is saved for it.
         is_checked: the results of kernels and rules are looked at.
-        has_wrapped_backward: a capability puts something around the backward.
         has_native_node: native code can record its calls.
         keeps_dispatcher: calls that record a node go through the dispatcher.
         keeps_python: calls record no native nodes.
@@ -41,10 +40,14 @@ class RecordingFacts:
     def __init__(self, record: OpRecord, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
         self._record = record
         self.plan, self.is_checked = plan, is_checked
-        self.has_wrapped_backward = self.around_backward(_no_backward) is not _no_backward
         self._is_strict = is_strict
         self.has_native_node = why_not(plan, is_strict=is_strict) is None
         self.keeps_dispatcher = self.keeps_python = False
+
+    @Lazy
+    def has_wrapped_backward(self) -> bool:
+        """Whether a capability puts something around the backward."""
+        return self.around_backward(_no_backward) is not _no_backward
 
     @Lazy
     def sole_rule(self) -> GradientRule | None:
