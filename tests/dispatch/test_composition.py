@@ -127,7 +127,7 @@ def test_a_batch_is_right(f):
 
 
 @every
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_values_and_gradients_are_right(f, backend, fresh_compiler):
     compiled = torch.compile(f, backend=backend, fullgraph=True)
     (expected,) = torch.autograd.grad(PLAIN[f](x := rand(requires_grad=True)).sum(), x)

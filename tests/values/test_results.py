@@ -108,7 +108,7 @@ def test_a_batch_is_right(name):
 
 
 @every
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_values_and_gradients_are_right(name, backend, fresh_compiler):
     compiled = torch.compile(OPS[name], backend=backend, fullgraph=True)
     (expected,) = torch.autograd.grad(PLAIN[name](x := rand(requires_grad=True)).sum(), x)

@@ -155,7 +155,7 @@ def test_a_batch_that_the_argument_is_not_part_of_is_refused():
 
 
 @every
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_values_and_gradients_are_right(name, backend, fresh_compiler):
     compiled = torch.compile(through(name), backend=backend, fullgraph=True)
     x = rand(requires_grad=True)

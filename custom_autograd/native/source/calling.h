@@ -51,10 +51,10 @@ PyObject* call_known(Call* op, PyObject* const* args, size_t flags, PyObject* ke
     values = copies;
   }
   HeldTensors tensors;  // see NOTE [tensors are held during a call]
-  if (found->requires_grad != 0) {
+  if (operations_copy_all || found->requires_grad != 0) {
     holds_for_tensors(op, values, [&](size_t, PyObject* object) {
       const Tensor& tensor = THPVariable_Unpack(object);
-      if (tensor.requires_grad()) tensors.push_back(tensor);
+      if (operations_copy_all || tensor.requires_grad()) tensors.push_back(tensor);
       return true;
     });
   }

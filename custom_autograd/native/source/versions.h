@@ -1,4 +1,4 @@
-// What differs between the versions of PyTorch that are supported: how the graph owns its nodes.
+// What differs between the versions of PyTorch that are supported: how the graph owns its nodes, and which tensors are copied.
 #pragma once
 #include <torch/csrc/autograd/function.h>
 #include <torch/version.h>
@@ -23,4 +23,12 @@ template <class T, class... Args>
 std::shared_ptr<T> make_node(Args&&... args) {
   return std::shared_ptr<T>(new T(std::forward<Args>(args)...), torch::autograd::deleteNode);
 }
+#endif
+
+// Whether operations copy tensors that require no gradient, too: see NOTE [tensors are held during a call]. With torch 2.13
+// holding those of x * y makes a call 5 % quicker, with torch 2.15 it makes it 6 % slower.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+constexpr bool operations_copy_all = false;
+#else
+constexpr bool operations_copy_all = true;
 #endif
