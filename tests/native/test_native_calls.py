@@ -479,7 +479,7 @@ def test_threads_call_while_rules_change():
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_tensor_that_operations_copy_is_held_while_a_kernel_runs_and_no_longer(grad):
-    """Where that is the only reference of C++, each copy would wait for the GIL; see operations_copy_all in versions.h."""
+    """Where that is the only reference of C++, each copy would wait for the GIL: operations_copy_all in versions.h."""
     counts = []
 
     def counting(x: Tensor) -> Tensor:
@@ -498,7 +498,7 @@ def test_a_tensor_that_operations_copy_is_held_while_a_kernel_runs_and_no_longer
         op(x)
 
     assert known(op) == 1
-    is_held = grad or TorchVersion(torch.__version__).release < (2, 15)
+    is_held = grad or TorchVersion(torch.__version__) < (2, 15)
     assert [alone + is_held] * 2 == counts[2:]
     assert alone == x._use_count()
 
