@@ -194,7 +194,9 @@ class DirectCallTable:
         seen, shared = frozenset().union(*keys), keys[0].intersection(*keys)
         is_tracked = any(tensor.requires_grad for tensor in tensors)
         proof = self._prover.prove(device.type, seen, shared, is_tracked, GeneratedOp.record_now)
-        return None if proof is None else (guards.guard_of(tensors), *proof)
+        if proof is None:
+            return None
+        return guards.guard_of(tensors), proof.function, proof.record, proof.is_checked, proof.is_blind
 
 
 def _each_once(tensors: tuple[Tensor, ...], pattern: Hashable) -> tuple[tuple[Tensor, ...], Hashable]:
