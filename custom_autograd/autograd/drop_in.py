@@ -43,7 +43,7 @@ class DropIn:
         self.keyword_only = [argument.name for argument in schema.arguments if argument.is_keyword_only]
         self.results = [result.name for result in schema.differentiable_results]
         self.backward = noted(str(plan.declaration.name), rule)
-        self.differentiable = frozenset(argument.name for argument in schema.differentiable_arguments)
+        self.differentiable = frozenset(schema.differentiable_names)
         self.takes_all = self.names == schema.argument_names  # gradients come in the order of the arguments
         setup = rule.setup_context
         self.setup_context = None if setup is None else noted(str(plan.declaration.name), rule, setup)

@@ -34,7 +34,7 @@ class FunctionWriter:
         self.inputs = [argument.name for argument in self.schema.arguments]
         self.results = [result.name for result in plan.results]
         self.has_lists = self.schema.has_lists
-        self.differentiable = [argument.name for argument in self.schema.differentiable_arguments]
+        self.differentiable = list(self.schema.differentiable_names)
         self.is_differentiable = plan.is_differentiable
         self.mutated = [argument.name for argument in self.schema.mutated_arguments]
         self.lead = [name for name, is_there in (("$layout", self.has_lists), ("$in_place", self.mutated)) if is_there]

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from custom_autograd.core.lazy import Lazy, T
 
 
-class Once(Generic[T]):
-    """Computes an attribute of an object under that object's lock; `functools.cached_property` may do so twice.
+class Once(Lazy[T]):
+    """Computes an attribute of an object under that object's lock, where `Lazy` may do so twice.
 
-    Args:
-        compute: returns the value, from the object; it has a `lock`, which may be held by this thread.
+    The object has a `lock`, which may be held by this thread.
     """
 
-    def __init__(self, compute: Callable[[Any], T]) -> None:  # Any: an object of the class that has the attribute
-        self._compute = compute
-        self.__doc__ = compute.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type) -> T:  # Any: as above
+    def __get__(self, instance: Any, owner: type) -> T:  # Any: an object of the class that has the attribute
         with instance.lock:
             values = vars(instance)
             if self._name not in values:
-                values[self._name] = self._compute(instance)
+                return super().__get__(instance, owner)
             found: T = values[self._name]
             return found

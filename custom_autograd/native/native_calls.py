@@ -121,9 +121,7 @@ class NativeCalls:
         kernel, sizes = self._sizes_for(found.function, values)
         with changes.lock:
             if epoch == changes.count:
-                call.add(
-                    values, kernel, found.record, found.is_checked, found.is_blind, recipe, found.function, sizes
-                )  # fmt: skip
+                call.add(values, kernel, found.record, found.is_checked, found.is_blind, recipe, found.function, sizes)
 
     def _sizes_for(self, function: Any, values: tuple[Any, ...]) -> tuple[Any, tuple[tuple[int, ...], ...]]:
         """Return a kernel, and the sizes that native code compares before it calls it; `function` runs if they differ.

@@ -75,9 +75,8 @@ def foreign_keys(name: str, file: str) -> frozenset[str]:
         file: the source file whose `Library` objects are our own.
     """
     dump = _C._dispatch_dump(name)
-    if dump.count(": registered at ") == dump.count(
-        f": registered at {file}:"
-    ):  # as for nearly all ops, and quickly seen
+    is_our_own = dump.count(": registered at ") == dump.count(f": registered at {file}:")
+    if is_our_own:  # as nearly all ops are, and quickly seen
         return frozenset()
     return frozenset(key for key, where in REGISTERED.findall(dump) if where != file)
 

@@ -31,7 +31,7 @@ struct Rule {
   bool is_once_differentiable = false;
 };
 
-// The rules of `register_autograd`, which see a ctx. All held by the recipe's facts.
+// The rules of `register_autograd`, which see a ctx. All held by the recipe's object in Python.
 struct DropIn {
   PyObject *function = nullptr, *setup = nullptr, *read = nullptr, *note = nullptr, *pack = nullptr, *check_saved = nullptr;
   PyObject* metadata = nullptr;  // of outputs
