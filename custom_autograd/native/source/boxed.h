@@ -1,6 +1,7 @@
 // Calls an operator of a C++ source (kernels/cpp.py) as torch.ops would, without the Python code of torch.ops: for plain
 // tensors, under modes in which the dispatcher would run its kernel for the device and nothing else.
 #pragma once
+#include "held_tensors.h"
 #include "python.h"
 #include "quiet.h"
 
@@ -193,7 +194,7 @@ inline PyObject* call_stable(const Boxed* boxed, Stable kernel, PyObject* const*
   size_t count = boxed->parameters->size();
   HeldTensors tensors;  // see NOTE [tensors are held during a call]
   for (size_t i = 0; i < count; ++i) {
-    if (THPVariable_Check(args[i])) tensors.push_back(THPVariable_Unpack(args[i]));
+    if (THPVariable_Check(args[i])) tensors.emplace_back(args[i]);
     stack[i] = as_stable((*boxed->parameters)[i], args[i]);
   }
   {
@@ -248,7 +249,7 @@ PyObject* guarded(Kernel kernel) {
 // The arguments of a call, with contiguous copies of the tensors that are not: gradients of a sum are not, for example.
 struct Contiguous {
   std::array<PyObject*, MOST_BOXED> args;
-  std::vector<THPObjectPtr> copies;
+  std::vector<Reference> copies;
 
   Contiguous(PyObject* const* given, size_t count) {
     for (size_t i = 0; i < count; ++i) {

@@ -217,7 +217,7 @@ PyMethodDef methods[] = {
 
 // A slot of a class or of one of its bases, or null: borrowed.
 PyMemberDef* slot_of(PyTypeObject* type, const char* name) {
-  THPObjectPtr key(checked(PyUnicode_InternFromString(name)));
+  Reference key(checked(PyUnicode_InternFromString(name)));
   PyObject* found = _PyType_Lookup(type, key.get());
   if (!found || !Py_IS_TYPE(found, &PyMemberDescr_Type)) return nullptr;
   return reinterpret_cast<PyMemberDescrObject*>(found)->d_member;
@@ -315,7 +315,7 @@ PyMODINIT_FUNC PyInit_call() {
   NodeType.tp_repr = node_repr;
   torch::autograd::_initFunctionPyTypeObject(NodeType, "custom_autograd.native.CppFunction", node_properties, node_methods);
   torch::autograd::registerCppFunction(typeid(NativeNode), &NodeType);
-  THPObjectPtr found(checked(PyModule_Create(&module)));
+  Reference found(checked(PyModule_Create(&module)));
   auto add_type = [&](const char* name, PyTypeObject& type) {
     return PyModule_AddObjectRef(found.get(), name, reinterpret_cast<PyObject*>(&type)) == 0;
   };

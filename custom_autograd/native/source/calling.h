@@ -13,7 +13,7 @@ PyObject* function_of(PyObject* self) {
 }
 
 PyObject* in_python(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
-  THPObjectPtr function(function_of(self));
+  Reference function(function_of(self));
   if (!function) return nullptr;
   Py_ssize_t count = PyVectorcall_NARGS(flags), all = count + (keywords ? PyTuple_GET_SIZE(keywords) : 0);
   if (flags & PY_VECTORCALL_ARGUMENTS_OFFSET) {
@@ -51,17 +51,15 @@ PyObject* call_known(Call* op, PyObject* const* args, size_t flags, PyObject* ke
     values = copies;
   }
   HeldTensors tensors;  // see NOTE [tensors are held during a call]
-  if (operations_copy_all || found->requires_grad != 0) {
-    holds_for_tensors(op, values, [&](size_t, PyObject* object) {
-      const Tensor& tensor = THPVariable_Unpack(object);
-      if (operations_copy_all || tensor.requires_grad()) tensors.push_back(tensor);
-      return true;
-    });
-  }
+  holds_for_tensors(op, values, [&](size_t, PyObject* tensor) {
+    tensors.emplace_back(tensor);
+    return true;
+  });
   bool is_recorded_in_python = found->record.object != Py_None && !found->recipe && at::GradMode::is_enabled();
-  THPObjectPtr result(is_recorded_in_python
+  Reference result(is_recorded_in_python
       ? checked(PyObject_Vectorcall(found->record.object, values.data(), op->arguments->size(), nullptr))
-      : run(op, *found, values));
+      : is_on_trial ? run_on_trial(op, *found, values)
+                    : run(op, *found, values, nullptr));
   if (is_on_trial && forgotten == op->forgotten && !find(op, values)) {
     found->is_on_trial = false;
     ++found->holders;
@@ -73,7 +71,7 @@ PyObject* call_known(Call* op, PyObject* const* args, size_t flags, PyObject* ke
 PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
   PyObject* native = native_of(self);
   if (!native) return in_python(self, args, flags, keywords);
-  THPObjectPtr owner(Py_NewRef(native));
+  Reference owner(Py_NewRef(native));
   if (Py_TYPE(native) == &BoxedType) {
     PyObject* result = call_boxed(reinterpret_cast<Boxed*>(native), args, PyVectorcall_NARGS(flags), keywords);
     return result ? result : in_python(self, args, flags, keywords);
@@ -105,8 +103,8 @@ PyObject* guarded(PyObject* self, PyObject* const* args, size_t flags, PyObject*
 PyObject* call_with_tuple(PyObject* self, PyObject* args, PyObject* keywords) {
   auto* slot = reinterpret_cast<char*>(self) + Py_TYPE(self)->tp_vectorcall_offset;
   if (*reinterpret_cast<vectorcallfunc*>(slot)) return PyVectorcall_Call(self, args, keywords);
-  THPObjectPtr function(function_of(self));
-  THPObjectPtr bound(function ? PyMethod_New(function.get(), self) : nullptr);
+  Reference function(function_of(self));
+  Reference bound(function ? PyMethod_New(function.get(), self) : nullptr);
   return bound ? PyObject_Call(bound.get(), args, keywords) : nullptr;
 }
 

@@ -41,7 +41,7 @@ inline RuleContext* of(PyObject* object) { return reinterpret_cast<RuleContext*>
 inline PyObject* save(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (args[i] == Py_None || THPVariable_Check(args[i])) continue;
-    THPObjectPtr given(PyTuple_New(count));
+    Reference given(PyTuple_New(count));
     if (!given) return nullptr;
     for (Py_ssize_t k = 0; k < count; ++k) PyTuple_SET_ITEM(given.get(), k, Py_NewRef(args[k]));
     return PyObject_CallOneArg(of(self)->check_saved, given.get());
@@ -107,7 +107,7 @@ inline PyObject* get_attribute(PyObject* self, PyObject* name) {
   Raised raised;
   NodePointer node = of(self)->node.lock();
   if (node) {
-    THPObjectPtr shown(checked(torch::autograd::functionToPyObject(node)));
+    Reference shown(checked(torch::autograd::functionToPyObject(node)));
     found = PyObject_GenericGetAttr(shown.get(), name);
     if (found) return found;
     PyErr_Clear();

@@ -166,9 +166,13 @@ bool is_plain(const Call* op, const Values& values) {
   return true;
 }
 
+// Whether something else than Python evaluates frames, as Dynamo does while any thread compiles.
+bool has_evaluator() { return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) != _PyEval_EvalFrameDefault; }
+
 // Whether nothing watches or transforms this thread that a dispatch key does not show; a compiler neither.
 bool is_quiet(const Call* op) {
   if (is_watched() || (op->written && has_dual_level())) return false;
+  if (!has_evaluator()) return true;
   PyObject* callback = PyCFunction_GET_FUNCTION(op->compiling)(PyCFunction_GET_SELF(op->compiling), nullptr);
   bool is_none = callback == Py_None;
   Py_XDECREF(callback);
@@ -219,11 +223,11 @@ bool is_of_kind(const Call* op, const Kind& kind, const Values& values) {
     int count = count_of(arguments[i], values[i]);
     if (count != kind.counts[i]) return false;
     for (int element = 0; element < count; ++element, ++expected) {
-      const at::TensorImpl* tensor =
-          THPVariable_Unpack(tensor_of(arguments[i], values[i], element)).unsafeGetTensorImpl();
+      const Tensor& its = THPVariable_Unpack(tensor_of(arguments[i], values[i], element));
+      const at::TensorImpl* tensor = its.unsafeGetTensorImpl();
       if (tensor->key_set().raw_repr() != expected->keys ||
           c10::typeMetaToScalarType(tensor->dtype()) != expected->dtype || tensor->device() != expected->device ||
-          tensor->dim() != expected->dimensions || tensor->requires_grad() != expected->requires_grad)
+          tensor->dim() != expected->dimensions || requires_grad(its) != expected->requires_grad)
         return false;
       if (find_same(seen, position, tensor) != expected->same_as) return false;
       seen[position++] = tensor;
@@ -286,9 +290,9 @@ const Kind* look_up(Call* op, const Values& values) {
   if (++op->misses > 16 && (op->misses & (op->misses - 1)) != 0) return nullptr;
   KeysInEffect keys;
   if (!keys.find(op, values)) return nullptr;
-  THPObjectPtr given(as_tuple(op, values));
+  Reference given(as_tuple(op, values));
   std::string device = c10::DeviceTypeName(keys.device->type(), true);
-  THPObjectPtr done(checked(PyObject_CallFunction(
+  Reference done(checked(PyObject_CallFunction(
       op->learn, "OOsKKK", reinterpret_cast<PyObject*>(op), given.get(), device.c_str(),
       static_cast<unsigned long long>(keys.seen.raw_repr()), static_cast<unsigned long long>(keys.shared.raw_repr()),
       static_cast<unsigned long long>(keys.tracked))));

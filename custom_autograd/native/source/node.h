@@ -33,7 +33,10 @@ struct NativeNode final : Node {
   std::shared_ptr<const Recipe> recipe;
   int inputs = 0;
   bool is_complete = false, is_released = false;
-  int16_t few[24];  // room for the next three, where an op has few arguments
+  static constexpr int FEW = 8;
+  struct {
+    int16_t edges[FEW] = {-1, -1, -1, -1, -1, -1, -1, -1}, counts[FEW] = {}, widths[FEW] = {1, 1, 1, 1, 1, 1, 1, 1};
+  } few;  // room for the next three, where there are few: no loop has to fill it
   std::unique_ptr<int16_t[]> many;
   int16_t* edge_of;   // by input: its edge, or the first of a list; -1 for none
   int16_t* count_of;  // by input: how many tensors it holds; -1 for None in place of a list
@@ -48,8 +51,12 @@ struct NativeNode final : Node {
 
   explicit NativeNode(std::shared_ptr<const Recipe> its) : recipe(std::move(its)) {
     size_t inputs_of_op = recipe->signature.inputs, rows = recipe->saved.size();
-    if (2 * inputs_of_op + rows > std::size(few)) many.reset(new int16_t[2 * inputs_of_op + rows]);
-    edge_of = many ? many.get() : few;
+    if (inputs_of_op <= FEW && rows <= FEW) {
+      edge_of = few.edges, count_of = few.counts, width_of = few.widths;
+      return;
+    }
+    many.reset(new int16_t[2 * inputs_of_op + rows]);
+    edge_of = many.get();
     count_of = edge_of + inputs_of_op;
     width_of = count_of + inputs_of_op;
     std::fill(edge_of, count_of, int16_t(-1));
@@ -111,7 +118,7 @@ struct NativeNode final : Node {
 
   // Which inputs lead to one that requires a gradient, as on ctx: lists spread out, behind an entry for their lengths.
   PyObject* needs() const {
-    THPObjectPtr found(checked(PyList_New(0)));
+    Reference found(checked(PyList_New(0)));
     auto add = [&](bool need) {
       if (PyList_Append(found.get(), need ? Py_True : Py_False) < 0) throw_python_error();
     };
@@ -135,7 +142,7 @@ struct NativeNode final : Node {
     const Backward& backward = recipe->its_backward();
     if (backward.rule.function && is_plain(backward.rule, grads, values)) return by_rule(backward.rule, grads, values);
     bool has_quick = backward.quick != Py_None && !is_lazy(grads, values);
-    THPObjectPtr result(!has_quick ? Py_NewRef(Py_NotImplemented) : quick(backward.quick, grads, values));
+    Reference result(!has_quick ? Py_NewRef(Py_NotImplemented) : quick(backward.quick, grads, values));
     bool is_quick = result.get() != Py_NotImplemented;
     if (!is_quick) result = general(grads, values);
     return gradients(result.get(), is_quick);
@@ -188,7 +195,7 @@ struct NativeNode final : Node {
         args[count++] = saved_value(one.index, values);
     }
     size_t positional = rule.keywords ? 0 : count - 1;
-    THPObjectPtr result(
+    Reference result(
         PyObject_Vectorcall(rule.function, args + 1, positional | PY_VECTORCALL_ARGUMENTS_OFFSET, rule.keywords));
     for (int i = 1; i < count; ++i) Py_DECREF(args[i]);
     noted_of_rule(result.get());
@@ -202,7 +209,7 @@ struct NativeNode final : Node {
       int64_t input = rule.inputs[i];
       PyObject* one = taken[i];
       if (!is_any_needed(input)) continue;
-      THPObjectPtr called;
+      Reference called;
       if (PyFunction_Check(one)) {
         called = noted_of_rule(PyObject_CallNoArgs(one));
         one = called.get();
@@ -228,18 +235,18 @@ struct NativeNode final : Node {
   variable_list by_context(variable_list& grads) {
     for (Tensor& grad : grads)
       if (has_lazy_bit(grad)) grad = grad.resolve_conj().resolve_neg();
-    THPObjectPtr its_context(Py_NewRef(rule_context.object));
+    Reference its_context(Py_NewRef(rule_context.object));
     PyObject* args[MOST + 2];
     args[0] = nullptr;
     args[1] = its_context.get();
     int count = 2;
     for (const Tensor& grad : grads) args[count++] = wrapped(grad);
-    THPObjectPtr result(PyObject_Vectorcall(
+    Reference result(PyObject_Vectorcall(
         recipe->drop_in.function, args + 1, (count - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
     for (int i = 2; i < count; ++i) Py_DECREF(args[i]);
     noted(result.get(), recipe->drop_in.note);
     if (!is_one_each(result.get())) {
-      THPObjectPtr its_needs(checked(PyObject_GetAttrString(its_context.get(), "needs_input_grad")));
+      Reference its_needs(checked(PyObject_GetAttrString(its_context.get(), "needs_input_grad")));
       result = checked(PyObject_CallFunctionObjArgs(recipe->drop_in.read, result.get(), its_needs.get(), nullptr));
     }
     return gradients(result.get(), false);
@@ -269,7 +276,7 @@ struct NativeNode final : Node {
 
   // The gradients in what a rule returned, if they are all there: one, a tuple of them, or a dict by name.
   // They are borrowed from the result, which becomes a copy of a dict: a callable among them may change that.
-  bool take_apart(const Rule& rule, THPObjectPtr& result, PyObject** taken) const {
+  bool take_apart(const Rule& rule, Reference& result, PyObject** taken) const {
     const auto& inputs = rule.inputs;
     if (inputs.size() == 1 && is_plain_tensor(result.get())) {
       taken[0] = result.get();
@@ -281,7 +288,7 @@ struct NativeNode final : Node {
       return true;
     }
     if (!PyDict_CheckExact(result.get())) return false;
-    THPObjectPtr copy(checked(PyDict_Copy(result.get())));
+    Reference copy(checked(PyDict_Copy(result.get())));
     Py_ssize_t used = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
       taken[i] = PyDict_GetItemWithError(copy.get(), PyTuple_GET_ITEM(rule.names, i));
@@ -300,7 +307,7 @@ struct NativeNode final : Node {
   PyObject* noted_of_rule(PyObject* result) const {
     if (result) return result;
     Raised raised;
-    THPObjectPtr note(PyObject_GetAttrString(recipe->source.object, "note"));
+    Reference note(PyObject_GetAttrString(recipe->source.object, "note"));
     if (!note) PyErr_Clear();
     raised.restore();
     return noted(nullptr, note ? note.get() : Py_None);
@@ -311,7 +318,7 @@ struct NativeNode final : Node {
     if (result) return result;
     Raised raised;
     if (PyErr_GivenExceptionMatches(raised.error.get(), PyExc_Exception))
-      THPObjectPtr done(PyObject_CallOneArg(note, raised.error.get()));
+      Reference done(PyObject_CallOneArg(note, raised.error.get()));
     if (PyErr_Occurred()) PyErr_Clear();
     raised.restore();
     throw_python_error();
@@ -350,12 +357,12 @@ struct NativeNode final : Node {
   }
 
   PyObject* general(const variable_list& grads, const Tensors& values) {
-    THPObjectPtr its_context(context(values));
+    Reference its_context(context(values));
     PyObject* args[MOST + 1];
     args[0] = its_context.get();
     int count = 1;
     for (const Tensor& grad : grads) args[count++] = wrapped(grad);
-    THPObjectPtr method(checked(PyObject_GetAttrString(recipe->source.object, "general")));
+    Reference method(checked(PyObject_GetAttrString(recipe->source.object, "general")));
     PyObject* result = PyObject_Vectorcall(method.get(), args, count, nullptr);
     for (int i = 1; i < count; ++i) Py_DECREF(args[i]);
     return checked(result);
@@ -363,16 +370,16 @@ struct NativeNode final : Node {
 
   // A ctx, as Python makes it: (node, saved tensors, needs, kept, is traced).
   PyObject* context(const Tensors& values, bool is_traced = false) {
-    THPObjectPtr tensors(wrapped_tuple(values, values.size())), its_needs(needs());
-    THPObjectPtr lengths(checked(recipe->signature.has_lists() ? lengths_of_lists() : Py_NewRef(Py_None)));
-    THPObjectPtr node(checked(torch::autograd::functionToPyObject(getptr()))), its_kept(kept_tuple());
+    Reference tensors(wrapped_tuple(values, values.size())), its_needs(needs());
+    Reference lengths(checked(recipe->signature.has_lists() ? lengths_of_lists() : Py_NewRef(Py_None)));
+    Reference node(checked(torch::autograd::functionToPyObject(getptr()))), its_kept(kept_tuple());
     return checked(recipe->call(
         "context", node.get(), tensors.get(), its_needs.get(), lengths.get(), its_kept.get(), is_traced ? Py_True : Py_False));
   }
 
   // (by input, by saved value): how many tensors each holds
   PyObject* lengths_of_lists() const {
-    THPObjectPtr its_inputs(checked(PyTuple_New(inputs))), its_saved(checked(PyTuple_New(recipe->saved.size())));
+    Reference its_inputs(checked(PyTuple_New(inputs))), its_saved(checked(PyTuple_New(recipe->saved.size())));
     for (int i = 0; i < inputs; ++i) PyTuple_SET_ITEM(its_inputs.get(), i, PyLong_FromLong(count_of[i]));
     for (size_t i = 0; i < recipe->saved.size(); ++i) PyTuple_SET_ITEM(its_saved.get(), i, PyLong_FromLong(width_of[i]));
     return PyTuple_Pack(2, its_inputs.get(), its_saved.get());
@@ -398,7 +405,7 @@ struct NativeNode final : Node {
   // The gradient of one tensor. Where it is looked at and does not fit, Python mends it, or says what is wrong.
   void take(variable_list& found, int input, int element, PyObject* gradient, bool is_looked_at) const {
     if (gradient == Py_None) return;
-    THPObjectPtr mended;
+    Reference mended;
     if (is_looked_at && !is_fit(gradient, edge_of[input] + element)) {
       if (!is_needed(input, element)) return;
       mended = mend(input, gradient);
@@ -409,7 +416,7 @@ struct NativeNode final : Node {
 
   void take_list(variable_list& found, int input, PyObject* gradients) const {
     if (gradients == Py_None) return;
-    THPObjectPtr mended;
+    Reference mended;
     if (!is_fit_list(gradients, input)) {
       mended = mend(input, gradients);
       gradients = mended.get();
@@ -422,7 +429,7 @@ struct NativeNode final : Node {
   }
 
   PyObject* mend(int input, PyObject* gradient) const {
-    THPObjectPtr index(checked(PyLong_FromLong(input)));
+    Reference index(checked(PyLong_FromLong(input)));
     return checked(recipe->call("fit", index.get(), gradient));
   }
 
@@ -477,10 +484,10 @@ struct NativeNode final : Node {
     for (SavedVariable& one : saved) values.push_back(one.unpack(getptr()));
     for (SavedVariable& one : saved) swapped.after(one);
     pybind11::gil_scoped_acquire gil;
-    THPObjectPtr tensors(wrapped_tuple(values, values.size())), grads(wrapped_tuple(grads_in, grads_in.size()));
-    THPObjectPtr its_needs(needs());
-    THPObjectPtr index(checked(PyLong_FromSize_t(std::get<0>(swapped.retrieve_pynode_objs(this)))));
-    THPObjectPtr result(checked(
+    Reference tensors(wrapped_tuple(values, values.size())), grads(wrapped_tuple(grads_in, grads_in.size()));
+    Reference its_needs(needs());
+    Reference index(checked(PyLong_FromSize_t(std::get<0>(swapped.retrieve_pynode_objs(this)))));
+    Reference result(checked(
         recipe->call("trace", swapped.get_py_compiler(), index.get(), grads.get(), tensors.get(), its_needs.get())));
     return gradients(result.get(), false);
   }

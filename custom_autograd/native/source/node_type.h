@@ -42,7 +42,7 @@ PyObject* find_saved(NativeNode* node, const std::string& name) {
   const auto &rows = node->recipe->saved;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].name != name) continue;
-    THPObjectPtr found(node->saved_value(i, node->unpacked()));
+    Reference found(node->saved_value(i, node->unpacked()));
     return PyList_CheckExact(found.get()) ? checked(PyList_AsTuple(found.get())) : found.release();
   }
   Held names = attribute(node->recipe->source.object, "kept_names");
@@ -72,7 +72,7 @@ PyObject* node_getattr(PyObject* self, PyObject* name) {
     if (found) return found;
     PyErr_Clear();
   }
-  THPObjectPtr context(node->context({}));
+  Reference context(node->context({}));
   found = PyObject_GetAttr(context.get(), name);
   if (!found && PyErr_ExceptionMatches(PyExc_AttributeError)) raised.restore();
   return found;
@@ -82,9 +82,9 @@ PyObject* node_getattr(PyObject* self, PyObject* name) {
 PyObject* node_dir(PyObject* self, PyObject*) {
   HANDLE_TH_ERRORS
   auto* base = reinterpret_cast<PyObject*>(&PyBaseObject_Type);
-  THPObjectPtr names(checked(PyObject_CallMethod(base, "__dir__", "O", self)));
+  Reference names(checked(PyObject_CallMethod(base, "__dir__", "O", self)));
   auto add = [&](const std::string& name) {
-    THPObjectPtr text(checked(PyUnicode_FromString(name.c_str())));
+    Reference text(checked(PyUnicode_FromString(name.c_str())));
     if (PyList_Append(names.get(), text.get()) < 0) throw_python_error();
   };
   const Recipe& recipe = *as_node(self)->recipe;

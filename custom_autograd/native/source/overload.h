@@ -15,11 +15,11 @@ Overload* as_overload(PyObject* object) { return reinterpret_cast<Overload*>(obj
 
 PyObject* call_overload(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
   if (as_overload(self)->call) {
-    THPObjectPtr owner(Py_NewRef(as_overload(self)->call));
+    Reference owner(Py_NewRef(as_overload(self)->call));
     PyObject* result = call_known(reinterpret_cast<Call*>(owner.get()), args, flags, keywords, true);
     if (result) return result;
   }
-  THPObjectPtr original(Py_NewRef(as_overload(self)->original));
+  Reference original(Py_NewRef(as_overload(self)->original));
   return PyObject_Vectorcall(original.get(), args, flags, keywords);
 }
 

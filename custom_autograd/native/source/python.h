@@ -2,9 +2,7 @@
 #pragma once
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/utils/object_ptr.h>
 #include <torch/csrc/utils/python_strings.h>
-#include <c10/util/SmallVector.h>
 #include <torch/version.h>
 
 #include <exception>
@@ -12,6 +10,27 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+// A reference that is given back where the GIL is held. The destructor of torch's THPObjectPtr is not inline, and asks each time
+// whether Python still runs.
+class Reference {
+  PyObject* object = nullptr;
+
+ public:
+  Reference() = default;
+  explicit Reference(PyObject* owned) noexcept : object(owned) {}
+  Reference(Reference&& other) noexcept : object(other.release()) {}
+  Reference& operator=(Reference&& other) noexcept { return *this = other.release(); }
+  Reference& operator=(PyObject* owned) noexcept {
+    PyObject* before = std::exchange(object, owned);
+    Py_XDECREF(before);
+    return *this;
+  }
+  ~Reference() { Py_XDECREF(object); }
+  PyObject* get() const { return object; }
+  PyObject* release() { return std::exchange(object, nullptr); }
+  explicit operator bool() const { return object != nullptr; }
+};
 
 // A reference that is given back with the GIL held, on whatever thread, and not at all once Python has ended.
 struct Held {
@@ -43,7 +62,7 @@ struct Held {
 
 // The exception that is set in this thread, taken from it.
 struct Raised {
-  THPObjectPtr type, error, trace;
+  Reference type, error, trace;
 
   Raised() {
     PyObject *its_type, *its_error, *its_trace;
@@ -91,7 +110,7 @@ inline PyObject* checked(PyObject* object) {
 
 // The attribute of an object that Python has put together for us.
 inline Held attribute(PyObject* object, const char* name) {
-  THPObjectPtr found(checked(PyObject_GetAttrString(object, name)));
+  Reference found(checked(PyObject_GetAttrString(object, name)));
   return Held(found.get());
 }
 
@@ -119,7 +138,7 @@ inline PyObject* wrapped(const at::Tensor& tensor) {  // a new reference
 // A tuple of tensors: any container of them.
 template <class Tensors>
 PyObject* wrapped_tuple(const Tensors& tensors, size_t count) {
-  THPObjectPtr tuple(checked(PyTuple_New(count)));
+  Reference tuple(checked(PyTuple_New(count)));
   for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(tuple.get(), i, wrapped(tensors[i]));
   return tuple.release();
 }
@@ -132,13 +151,6 @@ inline bool is_int64(PyObject* value) {
 }
 
 inline bool is_ascii(PyObject* value) { return PyUnicode_CheckExact(value) && PyUnicode_IS_ASCII(value); }
-
-// NOTE [tensors are held during a call]
-// In torch 2.13 and later, the first reference of C++ to a tensor of Python takes one to its object as well, and the last
-// one drops that: both take the GIL. Kernels copy and drop references while the GIL is released, and each time would take
-// it again. With these, which are taken and dropped with the GIL held, theirs are neither the first nor the last. What
-// copies tensors are operations that record, kernels in C++, and up to torch 2.14 most operations.
-using HeldTensors = c10::SmallVector<at::Tensor, 8>;
 
 inline bool is_plain_tensor(PyObject* object) {
   return reinterpret_cast<PyObject*>(Py_TYPE(object)) == THPVariableClass;

@@ -30,7 +30,19 @@ inline bool is_watched() {
 // Whether tensors may have tangents: the dispatcher, which then looks for them, counts the versions of a write otherwise.
 inline bool has_dual_level() { return torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr; }
 
+inline torch::autograd::AutogradMeta* meta_of(const at::Tensor& tensor) {
+  return static_cast<torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
+}
+
 inline bool has_tangent(const at::Tensor& tensor) {
-  auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  auto* meta = meta_of(tensor);
   return meta && meta->fw_grad_;
 }
+
+// What Tensor::requires_grad returns, without a virtual call.
+inline bool requires_grad(const at::Tensor& tensor) {
+  auto* meta = meta_of(tensor);
+  return meta && meta->AutogradMeta::requires_grad();
+}
+
+inline bool is_view(const at::Tensor& tensor) { return meta_of(tensor) && tensor.is_view(); }

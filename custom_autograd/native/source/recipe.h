@@ -145,7 +145,7 @@ struct Recipe {
   // With the GIL held. Python runs meanwhile, and other threads may ask as well: the first answer stays.
   const Backward& its_backward() const {
     if (!known_backward) {
-      THPObjectPtr given(checked(call("backward")));
+      Reference given(checked(call("backward")));
       auto made = std::make_unique<Backward>(given.get());
       if (!known_backward) known_backward = std::move(made);
     }
@@ -155,7 +155,7 @@ struct Recipe {
   // Calls a method of the object in Python: a new reference, or null.
   template <class... Objects>
   PyObject* call(const char* method, Objects... objects) const {
-    THPObjectPtr name(PyUnicode_InternFromString(method));
+    Reference name(PyUnicode_InternFromString(method));
     return name ? PyObject_CallMethodObjArgs(source.object, name.get(), objects..., nullptr) : nullptr;
   }
 

@@ -6,7 +6,7 @@ namespace {
 
 // The lists of a call, copied: who gave them may change them meanwhile.
 struct Lists {
-  std::vector<THPObjectPtr> owned;
+  std::vector<Reference> owned;
 
   void copy(const Call* op, const Values& values, Values& copies) {
     copies = values;
@@ -47,7 +47,7 @@ PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
   PyObject* result = call_kernel(op, function, values);
   if (result || !PyErr_ExceptionMatches(op->unavailable)) return checked(result);
   Raised raised;
-  THPObjectPtr given(as_tuple(op, values));
+  Reference given(as_tuple(op, values));
   return checked(
       PyObject_CallFunctionObjArgs(op->instead, kind.function.object, raised.error.get(), given.get(), nullptr));
 }
@@ -59,7 +59,7 @@ bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, cons
     PyObject* one = op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result;
     if (!is_plain_tensor(one)) return false;
     if (!kind.is_checked) continue;
-    if (THPVariable_Unpack(one).is_view()) return false;
+    if (is_view(THPVariable_Unpack(one))) return false;
     if (!holds_for_tensors(op, values, [&](size_t, PyObject* tensor) { return tensor != one; })) return false;
     for (int k = 0; k < i; ++k)
       if (PyTuple_GET_ITEM(result, k) == one) return false;
@@ -67,13 +67,13 @@ bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, cons
   return true;
 }
 
-PyObject* read(const Call* op, const Kind& kind, THPObjectPtr& result, const Values& values) {
-  THPObjectPtr given(as_tuple(op, values));
+PyObject* read(const Call* op, const Kind& kind, Reference& result, const Values& values) {
+  Reference given(as_tuple(op, values));
   return checked(PyObject_CallFunctionObjArgs(
       op->read, result.get(), given.get(), kind.function.object, kind.is_checked ? Py_True : Py_False, nullptr));
 }
 
-// A view that a kernel returned is not to be written to: as `Function` says of the views that it returns.
+// A view that an unchecked kernel returned is not to be written to: as `Function` says of the views that it returns.
 void mark_view(const Tensor& tensor, int differentiable) {
   if (!tensor.is_view()) return;
   using torch::autograd::CreationMeta;
@@ -99,22 +99,22 @@ struct KernelModes {
 };
 
 // Runs the setup_context of rules with a ctx, as `Function.forward` does: before there is a graph.
-THPObjectPtr set_up(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+Reference set_up(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
   const DropIn& rules = kind.recipe->drop_in;
   int count = static_cast<int>(op->arguments->size());
-  THPObjectPtr context(reinterpret_cast<PyObject*>(make_context(count, kind.requires_grad, rules.check_saved)));
+  Reference context(reinterpret_cast<PyObject*>(make_context(count, kind.requires_grad, rules.check_saved)));
   if (rules.setup == Py_None) return context;
-  THPObjectPtr inputs(as_tuple(op, values));
+  Reference inputs(as_tuple(op, values));
   PyObject* args[] = {nullptr, context.get(), inputs.get(), result};
   KernelModes modes(c10::AutogradState::get_tls_state(), false);
-  THPObjectPtr done(PyObject_Vectorcall(rules.setup, args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  Reference done(PyObject_Vectorcall(rules.setup, args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   NativeNode::noted(done.get(), rules.note);
   return context;
 }
 
 // Takes over what a setup_context kept, when the outputs belong to the node.
 void keep(NativeNode* node, const NodePointer& owner, const DropIn& rules, RuleContext* context) {
-  THPObjectPtr saved(context->saved ? std::exchange(context->saved, nullptr) : checked(PyTuple_New(0)));
+  Reference saved(context->saved ? std::exchange(context->saved, nullptr) : checked(PyTuple_New(0)));
   Py_CLEAR(context->fixed);
   if (rules.are_simple(context->attributes)) {
     node->rule_context = Held(reinterpret_cast<PyObject*>(context));
@@ -122,7 +122,7 @@ void keep(NativeNode* node, const NodePointer& owner, const DropIn& rules, RuleC
     context->unpack = NativeNode::unpack_for;
     context->is_needed = NativeNode::is_needed_of;
   } else {
-    THPObjectPtr packed(checked(PyObject_CallFunctionObjArgs(
+    Reference packed(checked(PyObject_CallFunctionObjArgs(
         rules.pack, context->attributes, saved.get(), context->materializes ? Py_True : Py_False, nullptr)));
     saved = Py_NewRef(PyTuple_GET_ITEM(packed.get(), 0));
     node->packed = Held(PyTuple_GET_ITEM(packed.get(), 1));
@@ -148,26 +148,27 @@ bool is_among(PyObject* one, PyObject* tuple) {
 
 void record(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
   const DropIn* rules = kind.recipe->drop_in.function ? &kind.recipe->drop_in : nullptr;
-  THPObjectPtr its_context(rules ? set_up(op, kind, result, values) : THPObjectPtr());
+  Reference its_context(rules ? set_up(op, kind, result, values) : Reference());
   auto* context = reinterpret_cast<RuleContext*>(its_context.get());
   PyObject* fixed = context ? context->fixed : nullptr;
   auto node = make_node<NativeNode>(kind.recipe);
   const auto& arguments = *op->arguments;
   torch::autograd::edge_list edges;
   edges.reserve(kind.tensors.size());
+  const KindOfTensor* known = kind.tensors.data();
   node->inputs = static_cast<int>(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!holds_tensors(arguments[i])) continue;
     node->count_of[i] = static_cast<int16_t>(count_of(arguments[i], values[i]));
     if (node->count_of[i] > 0) node->edge_of[i] = static_cast<int16_t>(edges.size());
-    for (int element = 0; element < node->count_of[i]; ++element) {
+    for (int element = 0; element < node->count_of[i]; ++element, ++known) {
       const Tensor& tensor = THPVariable_Unpack(tensor_of(arguments[i], values[i], element));
-      edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
+      edges.push_back(known->requires_grad ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
     }
   }
   node->set_next_edges(std::move(edges));
   if (!kind.recipe->kept.empty()) {
-    THPObjectPtr kept(checked(PyTuple_New(kind.recipe->kept.size())));
+    Reference kept(checked(PyTuple_New(kind.recipe->kept.size())));
     for (size_t i = 0; i < kind.recipe->kept.size(); ++i)
       PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(values[kind.recipe->kept[i]]));
     node->kept = Held(kept.get());
@@ -181,14 +182,14 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
   for (int i = 0; i < op->outputs; ++i) differentiable += is_differentiable(i, THPVariable_Unpack(output(i)));
   if (context && differentiable < op->outputs) {  // the graph knows nothing of the others
     for (int i = 0; i < op->outputs; ++i) node->infos.emplace_back(THPVariable_Unpack(output(i)));
-    THPObjectPtr metadata(checked(PyObject_CallOneArg(rules->metadata, result)));
+    Reference metadata(checked(PyObject_CallOneArg(rules->metadata, result)));
     node->metadata = Held(metadata.get());
   }
   for (int i = 0; i < op->outputs; ++i) {
     const Tensor& tensor = THPVariable_Unpack(output(i));
     if (is_differentiable(i, tensor)) {
       torch::autograd::set_history(tensor, node);
-      mark_view(tensor, differentiable);
+      if (!kind.is_checked) mark_view(tensor, differentiable);
     } else {
       node->add_input_metadata(Node::undefined_input());
       if (tensor.requires_grad()) tensor.detach_();
@@ -214,7 +215,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
 }
 
 // What a call returns: hidden outputs are dropped.
-PyObject* returned(const Call* op, THPObjectPtr& result) {
+PyObject* returned(const Call* op, Reference& result) {
   if (op->outputs == 1 && op->named_tuple != Py_None) return checked(PyObject_CallOneArg(op->named_tuple, result.get()));
   if (op->outputs <= 1) return result.release();
   bool has_hidden = op->visible != (uint64_t(1) << op->outputs) - 1;
@@ -238,14 +239,12 @@ void note_writes(const Call* op, const Values& values) {
   });
 }
 
-// All outputs of a call, hidden ones too.
-PyObject* run(const Call* op, const Kind& kind, const Values& values) {
+// All outputs of a call, hidden ones too. There is a trial if no call of this kind has passed one.
+PyObject* run(const Call* op, const Kind& kind, const Values& values, const Trial* trial) {
   auto& modes_of_thread = c10::AutogradState::get_tls_state();
   bool is_recording = modes_of_thread.get_grad_mode();
   bool is_recorded = is_recording && kind.recipe;
-  std::optional<Trial> trial;
-  if (kind.is_on_trial) trial.emplace(op, values);
-  THPObjectPtr result;
+  Reference result;
   if (!is_recording || (kind.is_blind && !is_recorded)) {
     result = run_kernel(op, kind, values);
   } else {
@@ -258,6 +257,11 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values) {
   if (op->written) note_writes(op, values);
   if (is_recorded) record(op, kind, result.get(), values);
   return result.release();
+}
+
+PyObject* run_on_trial(const Call* op, const Kind& kind, const Values& values) {
+  Trial trial(op, values);
+  return run(op, kind, values, &trial);
 }
 
 }  // namespace

@@ -68,8 +68,8 @@ struct Trial {
     for_tensors([&](size_t i, const Tensor& tensor) {
       int64_t before = versions[position++];
       if (before < 0 || before == version_of(tensor)) return;
-      THPObjectPtr index(checked(PyLong_FromSize_t(i)));
-      THPObjectPtr done(checked(PyObject_CallFunctionObjArgs(op->refuse_write, index.get(), function, nullptr)));
+      Reference index(checked(PyLong_FromSize_t(i)));
+      Reference done(checked(PyObject_CallFunctionObjArgs(op->refuse_write, index.get(), function, nullptr)));
     });
   }
 };

@@ -1,4 +1,4 @@
-// What differs between the versions of PyTorch that are supported: how the graph owns its nodes, and which tensors are copied.
+// What differs between the versions of PyTorch that are supported: how the graph owns its nodes, and who counts tensors.
 #pragma once
 #include <torch/csrc/autograd/function.h>
 #include <torch/version.h>
@@ -25,10 +25,7 @@ std::shared_ptr<T> make_node(Args&&... args) {
 }
 #endif
 
-// Whether operations copy tensors that require no gradient, too: see NOTE [tensors are held during a call]. With torch 2.13
-// holding those of x * y makes a call 5 % quicker, with torch 2.15 it makes it 6 % slower.
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
-constexpr bool operations_copy_all = false;
-#else
-constexpr bool operations_copy_all = true;
+// Up to here a tensor and its object in Python are known to count as NOTE [tensors are held during a call] says.
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 15
+#define CUSTOM_AUTOGRAD_COUNTS_TENSORS
 #endif
