@@ -5,7 +5,7 @@ from __future__ import annotations
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.core.code_names import names_in
 from custom_autograd.core.messages import quote
-from custom_autograd.registration.rule_types import GradientRule
+from custom_autograd.registration.rule_types import Backward, GradientRule
 
 
 def keeps_metadata(plan: Plan, *, is_strict: bool) -> bool:
@@ -34,22 +34,25 @@ def _why_not_by_schema(plan: Plan) -> str | None:
         return "no result can have a gradient"
     if schema.mutated_arguments:
         return "an input is written to"
-    if any(output.type != "Tensor" or output.alias_of is not None for output in schema.outputs):
-        return "an output is not a new tensor"
-    if any(argument.is_converted for argument in schema.arguments):
-        return "an argument has another form in the dispatcher"
+    for output in schema.outputs:
+        if output.type != "Tensor" or output.alias_of is not None:
+            return "an output is not a new tensor"
+    for argument in schema.arguments:
+        if argument.is_converted:
+            return "an argument has another form in the dispatcher"
     return None
 
 
 def _why_not_by_name(plan: Plan) -> str | None:
     if not plan.named_grads:
         return "no rule takes a gradient by name"
-    if any(rule.wants_meta for rule in plan.rules):
-        return "a rule asks for meta"
-    if plan.clears_saved:
-        return "the rule frees what was saved (clear_saved=)"
-    if plan.saving:
-        return "the rule saves by a policy (saving=)"
+    for rule in plan.rules:
+        if rule.wants_meta:
+            return "a rule asks for meta"
+        if isinstance(rule, Backward) and rule.clears_saved:
+            return "the rule frees what was saved (clear_saved=)"
+        if isinstance(rule, Backward) and rule.saving:
+            return "the rule saves by a policy (saving=)"
     return "the reference computes gradients of hidden outputs" if any(plan.saved_for_hidden.values()) else None
 
 

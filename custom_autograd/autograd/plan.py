@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Argument, Output
 from custom_autograd.registration.declaration import Declaration
@@ -15,8 +14,7 @@ from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, 
 Result = Argument | Output
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Plan of how an op is differentiated.
 
     Attributes:
@@ -97,11 +95,11 @@ class Plan:
     @property
     def unnamed_results(self) -> tuple[str, ...]:
         """Return the hidden outputs whose incoming gradient only the reference could answer for."""
-        if self.drop_in is not None or not self.rules:
+        schema, named = self.declaration.schema, self.named_grads
+        if self.drop_in is not None or not self.rules or not schema.hidden_outputs:
             return ()
-        results = self.declaration.schema.differentiable_results
-        hidden = (result.name for result in results if isinstance(result, Output) and result.is_hidden)
-        return tuple(name for name in hidden if name not in self.named_grads)
+        hidden = [one.name for one in schema.fresh_outputs if one.is_hidden and one.is_differentiable]
+        return tuple([name for name in hidden if name not in named])
 
 
 def make_plan(record: OpRecord) -> Plan:
@@ -109,8 +107,9 @@ def make_plan(record: OpRecord) -> Plan:
     schema = record.declaration.schema
     registered = record.registrations
     rules = registered.named_gradient_rules()
-    is_once_only = schema.mutated_arguments or schema.is_view or schema.has_generator
-    reference = None if is_once_only else record.reference()
+    reference = record.reference()
+    if reference is not None and (schema.mutated_arguments or schema.is_view or schema.has_generator):
+        reference = None
     incoming, valid = schema.results_by_grad, schema.differentiable_names
     covered = frozenset([name for rule in rules for name in (rule.inputs or valid)])
     named = frozenset([incoming[name] for rule in rules for name in rule.names if name in incoming])
@@ -153,5 +152,6 @@ def _users_of_hidden(plan: Plan, users: dict[str, list[str]]) -> list[str] | Non
 
     The reference recomputes those from all inputs.
     """
-    wanted = [name for hidden in plan.unnamed_results for name in users.get(hidden, [])]
-    return wanted if wanted or (plan.jvp is not None and plan.unnamed_results) else None
+    unnamed = plan.unnamed_results
+    wanted = [name for hidden in unnamed for name in users.get(hidden, [])]
+    return wanted if wanted or (plan.jvp is not None and unnamed) else None

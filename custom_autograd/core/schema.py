@@ -140,32 +140,32 @@ class Schema:
     @Lazy
     def argument_names(self) -> tuple[str, ...]:
         """Return the names of all arguments, in order."""
-        return tuple(argument.name for argument in self.arguments)
+        return tuple([argument.name for argument in self.arguments])
 
     @Lazy
     def output_names(self) -> tuple[str, ...]:
         """Return the names of all outputs, in order."""
-        return tuple(output.name for output in self.outputs)
+        return tuple([output.name for output in self.outputs])
 
     @Lazy
     def visible_outputs(self) -> tuple[Output, ...]:
         """Return the outputs that a call returns."""
-        return tuple(output for output in self.outputs if not output.is_hidden)
+        return tuple([output for output in self.outputs if not output.is_hidden])
 
     @Lazy
     def hidden_outputs(self) -> tuple[Output, ...]:
         """Return the outputs that only kernels and rules see."""
-        return tuple(output for output in self.outputs if output.is_hidden)
+        return tuple([output for output in self.outputs if output.is_hidden])
 
     @Lazy
     def tensor_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that are tensors or lists of tensors."""
-        return tuple(argument for argument in self.arguments if argument.holds_tensors)
+        return tuple([argument for argument in self.arguments if argument.holds_tensors])
 
     @Lazy
     def differentiable_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that may carry a gradient: what a backward answers for."""
-        return tuple(argument for argument in self.arguments if argument.is_differentiable)
+        return tuple([argument for argument in self.arguments if argument.is_differentiable])
 
     @Lazy
     def differentiable_names(self) -> tuple[str, ...]:
@@ -175,18 +175,17 @@ class Schema:
     @Lazy
     def mutated_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that kernels write to."""
-        return tuple(argument for argument in self.arguments if argument.is_mutated)
+        return tuple([argument for argument in self.arguments if argument.is_mutated])
 
     @Lazy
     def fresh_outputs(self) -> tuple[Output, ...]:
         """Return the outputs that are not a mutated argument handed back."""
-        return tuple(output for output in self.outputs if output.alias_of is None or output.is_view)
+        return tuple([output for output in self.outputs if output.alias_of is None or output.is_view])
 
     @Lazy
     def differentiable_results(self) -> tuple[Argument | Output, ...]:
         """Return what a call leaves behind that may carry a gradient: mutated inputs first, then new outputs."""
-        written = tuple(argument for argument in self.mutated_arguments if argument.is_differentiable)
-        return written + tuple(output for output in self.fresh_outputs if output.is_differentiable)
+        return tuple([one for one in (*self.mutated_arguments, *self.fresh_outputs) if one.is_differentiable])
 
     @Lazy
     def sole_result(self) -> str | None:
@@ -206,12 +205,12 @@ class Schema:
     def results_by_grad(self) -> dict[str, str]:
         """Return every name that an incoming gradient has in rules -> the name of its result."""
         found = {grad: result for result, grad in self.grad_names.items()}
-        return found if self.sole_result is None else {**found, "grad": self.sole_result}
+        return found if self.sole_result is None else {"grad": self.sole_result, **found}
 
     @Lazy
     def tensor_names(self) -> frozenset[str]:
         """Return the names of the arguments and outputs that are tensors or lists of tensors."""
-        return frozenset(value.name for value in self.values if value.holds_tensors)
+        return frozenset([value.name for value in self.values if value.holds_tensors])
 
     @Lazy
     def has_lists(self) -> bool:
@@ -236,7 +235,7 @@ class Schema:
     @Lazy
     def device_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that are devices or lists of devices: they choose the kernel if there are no tensors."""
-        return tuple(argument for argument in self.arguments if argument.type.startswith("Device"))
+        return tuple([argument for argument in self.arguments if argument.type.startswith("Device")])
 
     @Lazy
     def has_generator(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 
@@ -25,6 +26,18 @@ def find_signature(function: Callable[..., Any]) -> inspect.Signature | None:  #
         return signature
     rest = [parameter for parameter in signature.parameters.values() if parameter.name not in bound]
     return signature.replace(parameters=rest)
+
+
+def has_parameters(function: Callable[..., Any], names: Sequence[str]) -> bool:
+    """Return True if a plain function of Python surely has these parameters and no others, all of them by position.
+
+    It takes a twentieth of the time of a signature, and most rules are such functions.
+    """
+    if type(function) is not FunctionType or vars(function):
+        return False
+    code = function.__code__
+    is_plain = not code.co_kwonlyargcount and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    return is_plain and code.co_varnames[: code.co_argcount] == tuple(names)
 
 
 def _bound_by_keyword(function: Callable[..., Any]) -> set[str]:

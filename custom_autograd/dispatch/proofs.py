@@ -49,6 +49,7 @@ class Prover:
         self._record = record
         self._deciding = overriding(record.capabilities, Capability.is_direct)
         self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
+        self._own: tuple[int, frozenset[str]] = (-1, frozenset())
 
     def may_be_direct(self, tensors: Sequence[Tensor]) -> bool:
         """Return False if a capability sends calls with these tensors through the dispatcher now."""
@@ -69,8 +70,7 @@ class Prover:
         record, backend = self._record, guards.backend_of(device_type)
         if not seen <= _allowed(backend) or not record.kernels.serves(device_type):
             return None
-        foreign = self._find_foreign()
-        if foreign and foreign & (seen | _ALIASES):
+        if not self._is_own(seen) and self._find_foreign() & (seen | _ALIASES):
             return None
         generated = generated_code_of(record)
         function = generated.choose(device_type)
@@ -82,6 +82,15 @@ class Prover:
         record_call = recorder(generated, function) if is_recorded and generated.plan.is_differentiable else None
         is_blind = not is_tracked and not generated.is_writing and self._is_blind(function)
         return Proof(function, record_call, generated.is_checked, is_blind)
+
+    def _is_own(self, keys: frozenset[str]) -> bool:
+        """Return True if it is quickly seen that no kernel of other code would run at some dispatch keys now."""
+        count = changes.count
+        if self._own != (count, keys):
+            if not registrations.is_own(str(self._record.dispatcher_name), library.FILE, keys):
+                return False
+            self._own = count, keys
+        return True
 
     def _find_foreign(self) -> frozenset[str]:
         """Return the dispatch keys at which a kernel of other code is registered now."""

@@ -25,7 +25,7 @@ from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
 from custom_autograd.core.messages import show
 from custom_autograd.torch_private.native_context import find_with
-from custom_autograd.torch_private.registered_kernels import changes
+from custom_autograd.torch_private.registered_kernels import ask_native, changes
 
 VARIABLE = "CUSTOM_AUTOGRAD_NATIVE"
 SOURCE = Path(__file__).parent / "source" / "call.cpp"
@@ -93,9 +93,10 @@ class Library:
                     self.reason = str(error)
                     raise
                 find_with(self.module.running_context)
+                ask_native(self.module.is_own)
                 torch.autograd.graph.Node.register(self.module.Node)
                 native_kernels.serve_by(partial(_serve, self.module))
-                Watch(self.module)
+                changes.tell_always(self.module.note_change)
                 self.reason = "loaded"
             return self.module
 
@@ -165,19 +166,6 @@ def _serve(native: ModuleType, kernel: object, operator: native_kernels.Operator
     except TypeError:  # it has an argument or a result that native code does not convert
         return
     native.take_over(kernel, boxed)
-
-
-class Watch:
-    """Tells native code of every change of the kernels that are registered with the dispatcher."""
-
-    def __init__(self, native: ModuleType) -> None:
-        self._native = native
-        changes.tell_once(self.note)
-
-    def note(self) -> None:
-        """Note a change, and wait for the next one."""
-        self._native.note_change()
-        changes.tell_once(self.note)
 
 
 def _load(path: Path) -> ModuleType:

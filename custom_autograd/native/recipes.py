@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from custom_autograd.autograd.node_facts import label_of_nodes, name_of_nodes
 from custom_autograd.dispatch.generated import GeneratedOp
 from custom_autograd.dispatch.recording_facts import RecordingFacts
-from custom_autograd.native.context_facts import drop_in_facts_of, set_attributes
+from custom_autograd.native.context_facts import DropInFacts, drop_in_facts_of, set_attributes
 from custom_autograd.torch_private.compiled_backward import trace_backward
 from custom_autograd.torch_private.edges import needed_gradients
 from custom_autograd.torch_private.native_context import NativeContext, running_context
@@ -55,10 +55,8 @@ class RuleFacts(NamedTuple):
     is_once_differentiable: bool
 
 
-class Recipe:
-    """What the native nodes of an op save and run: native code reads it, and calls it for what it does not do itself.
-
-    It reads the attributes below when it records the first node, and asks for the rest when it needs it.
+class RecordedFacts(NamedTuple):
+    """Facts for native code about the nodes of an op.
 
     Attributes:
         id: a number that no other rules have, by which compiled autograd recognises a graph.
@@ -69,6 +67,21 @@ class Recipe:
         drop_in: the rules of `register_autograd`, or None.
     """
 
+    id: int
+    name: str
+    is_checked: bool
+    saved: tuple[tuple[bool, int, int, str], ...]
+    kept: tuple[int, ...]
+    drop_in: DropInFacts | None
+
+
+class Recipe:
+    """What the native nodes of an op save and run: native code calls it for what it does not do itself.
+
+    Attributes:
+        facts: what native code reads when it records the first node; it asks for the rest when it needs it.
+    """
+
     def __init__(self, generated: GeneratedOp, forget: Callable[[], None]) -> None:
         """Make the recipe.
 
@@ -76,21 +89,18 @@ class Recipe:
             generated: the generated code of the op, of which most native nodes need none.
             forget: forgets all native calls of the op.
         """
-        self.id = next(_ids)
         self._generated, self._recording = generated, generated.recording_facts
         plan = self._plan = self._recording.plan
-        inputs = plan.declaration.schema.argument_names
-        self.name, self.is_checked = name_of_nodes(plan.declaration), self._recording.is_checked
-        self.saved = tuple(map(self._saved, plan.saved_tensors))
-        self.kept = tuple([inputs.index(name) for name in plan.saved_values])
-        self.drop_in = drop_in_facts_of(self._recording, forget)
-
-    def _saved(self, name: str) -> tuple[bool, int, int, str]:
-        plan, schema = self._plan, self._plan.declaration.schema
-        inputs = schema.argument_names
-        users = ALWAYS if plan.is_always_saved(name) else sum(1 << inputs.index(user) for user in plan.saved[name])
-        is_output = name not in inputs
-        return is_output, (schema.output_names if is_output else inputs).index(name), users, name
+        inputs, outputs = plan.declaration.schema.argument_names, plan.declaration.schema.output_names
+        saved = []
+        for name in plan.saved_tensors:
+            always = plan.is_always_saved(name)
+            users = ALWAYS if always else sum([1 << inputs.index(user) for user in plan.saved[name]])
+            is_output = name not in inputs
+            saved.append((is_output, (outputs if is_output else inputs).index(name), users, name))
+        kept = tuple([inputs.index(name) for name in plan.saved_values])
+        drop_in, name = drop_in_facts_of(self._recording, forget), name_of_nodes(plan.declaration)
+        self.facts = RecordedFacts(next(_ids), name, self._recording.is_checked, tuple(saved), kept, drop_in)
 
     @property
     def label(self) -> str:

@@ -17,10 +17,8 @@ def value_names(schema: Schema) -> dict[str, str]:
 def special_names(schema: Schema, *, with_grads: bool, with_tangents: bool) -> dict[str, str]:
     """Return what else a rule can name, with what each is."""
     names = {NEEDS: "which gradients are needed", META: "the metadata of tensors"}
-    if with_grads and schema.sole_result is not None:
-        names["grad"] = f"the incoming gradient of '{schema.sole_result}'"
     if with_grads:
-        names |= {name: f"the incoming gradient of '{result}'" for result, name in schema.grad_names.items()}
+        names |= {name: f"the incoming gradient of '{result}'" for name, result in schema.results_by_grad.items()}
     if with_tangents:
         names |= {f"tangent_{a.name}": f"the tangent of '{a.name}'" for a in schema.differentiable_arguments}
     return names

@@ -14,7 +14,7 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.signatures import find_signature
+from custom_autograd.core.signatures import find_signature, has_parameters
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.rule_names import META, NEEDS, special_names, value_names
 from custom_autograd.registration.rule_types import Backward, Gradient, Jvp
@@ -141,7 +141,8 @@ def check_signature(
     """Check that a function accepts these positional arguments and keywords.
 
     Returns:
-        Its signature; None for a builtin without one, which shows its mistakes when it is called.
+        Its signature; None for a function with exactly these parameters, and for a builtin without a signature, which
+        shows its mistakes when it is called.
 
     Raises:
         RegistrationError: it is not a function, or it does not.
@@ -150,10 +151,12 @@ def check_signature(
         raise _origin_of(declaration, function).error(
             RegistrationError, f"the {title} is not callable", expected="a function", found=repr(function)
         )
+    positional, keywords = list(positional), list(keywords)
+    if not keywords and has_parameters(function, positional):
+        return None
     signature = find_signature(function)
     if signature is None:
         return None
-    positional, keywords = list(positional), list(keywords)
     is_variadic = any(name.startswith("*") for name in positional)
     try:
         for count in (0, len(signature.parameters) + 1) if is_variadic else (0,):  # of the arguments behind a star

@@ -5,6 +5,7 @@
 // `__call__` of the op's class, as if this file were not there.
 #include "node_type.h"
 #include "overload.h"
+#include "owners.h"
 
 #include <structmember.h>
 
@@ -269,6 +270,7 @@ PyObject* note_change(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"note_change", note_change, METH_NOARGS, nullptr},
+    {"is_own", is_own, METH_VARARGS, nullptr},
     {"take_over", take_over, METH_VARARGS, nullptr},
     {"running_context", running_context, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};

@@ -46,7 +46,7 @@ PyObject* find_saved(NativeNode* node, const std::string& name) {
     return PyList_CheckExact(found.get()) ? checked(PyList_AsTuple(found.get())) : found.release();
   }
   Held names = attribute(node->recipe->source.object, "kept_names");
-  const auto found = items(names);
+  const auto found = items(names.object);
   for (size_t i = 0; i < found.size(); ++i)
     if (THPUtils_unpackString(found[i]) == name) return Py_NewRef(PyTuple_GET_ITEM(node->kept.object, i));
   return nullptr;
@@ -91,7 +91,7 @@ PyObject* node_dir(PyObject* self, PyObject*) {
   add("op");
   for (const Saved& one : recipe.saved) add("_saved_" + one.name);
   Held kept = attribute(recipe.source.object, "kept_names");
-  for (PyObject* name : items(kept)) add("_saved_" + THPUtils_unpackString(name));
+  for (PyObject* name : items(kept.object)) add("_saved_" + THPUtils_unpackString(name));
   return names.release();
   END_HANDLE_TH_ERRORS
 }

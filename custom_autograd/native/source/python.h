@@ -114,16 +114,16 @@ inline Held attribute(PyObject* object, const char* name) {
   return Held(found.get());
 }
 
-inline std::vector<PyObject*> items(const Held& sequence) {  // borrowed, from a tuple that the caller keeps
-  if (!PyTuple_CheckExact(sequence.object)) throw std::runtime_error("a tuple is expected");
+inline std::vector<PyObject*> items(PyObject* tuple) {  // borrowed, from a tuple that the caller keeps
+  if (!PyTuple_CheckExact(tuple)) throw std::runtime_error("a tuple is expected");
   std::vector<PyObject*> found;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sequence.object); ++i) found.push_back(PyTuple_GET_ITEM(sequence.object, i));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) found.push_back(PyTuple_GET_ITEM(tuple, i));
   return found;
 }
 
-inline std::vector<int64_t> integers(const Held& sequence) {
+inline std::vector<int64_t> integers(PyObject* tuple) {
   std::vector<int64_t> found;
-  for (PyObject* item : items(sequence)) {
+  for (PyObject* item : items(tuple)) {
     found.push_back(PyLong_AsLongLong(item));
     if (PyErr_Occurred()) throw_python_error();
   }

@@ -62,19 +62,19 @@ struct Backward {
   PyObject* quick;
   Held facts;  // what Python gave; the others are attributes of it, held by it
 
-  explicit Backward(PyObject* given) {
-    quick = attribute(given, "quick").object;
-    facts = Held(given);
-    Held its_rule = attribute(given, "rule");
-    if (its_rule.object != Py_None) read_rule(its_rule.object);
+  explicit Backward(PyObject* given) : facts(given) {
+    PyObject* its_rule;
+    if (!PyArg_ParseTuple(given, "OO", &quick, &its_rule)) throw_python_error();
+    if (its_rule != Py_None) read_rule(its_rule);
   }
 
   void read_rule(PyObject* given) {
-    rule.function = attribute(given, "function").object;
-    rule.names = attribute(given, "names").object;
-    rule.keywords = attribute(given, "keywords").object;
+    PyObject *rows, *inputs, *unnamed;
+    int is_once_differentiable;
+    if (!PyArg_ParseTuple(given, "OOOOOOp", &rule.function, &rule.keywords, &rows, &inputs, &rule.names, &unnamed,
+                          &is_once_differentiable))
+      throw_python_error();
     if (rule.keywords == Py_None) rule.keywords = nullptr;
-    Held rows = attribute(given, "arguments");
     for (PyObject* row : items(rows)) {
       const char* source;
       long long index;
@@ -83,9 +83,9 @@ struct Backward {
       auto its_source = *source == 'g' ? RuleArgument::gradient : *source == 's' ? RuleArgument::saved : RuleArgument::kept;
       rule.arguments.push_back({its_source, index, is_filled != 0});
     }
-    rule.inputs = integers(attribute(given, "inputs"));
-    rule.unnamed = integers(attribute(given, "unnamed"));
-    rule.is_once_differentiable = attribute(given, "is_once_differentiable").object == Py_True;
+    rule.inputs = integers(inputs);
+    rule.unnamed = integers(unnamed);
+    rule.is_once_differentiable = is_once_differentiable;
   }
 };
 
@@ -113,10 +113,15 @@ struct Recipe {
   mutable std::unique_ptr<const Backward> known_backward;
 
   Recipe(PyObject* given, Signature its) : signature(its), source(given) {
-    id = PyLong_AsUnsignedLongLong(attribute(given, "id").object);
-    name = THPUtils_unpackString(attribute(given, "name").object);
-    is_checked = attribute(given, "is_checked").object == Py_True;
-    Held rows = attribute(given, "saved");
+    Held facts = attribute(given, "facts");
+    PyObject *its_name, *rows, *its_kept, *its_drop_in;
+    unsigned long long its_id;
+    int its_check;
+    if (!PyArg_ParseTuple(facts.object, "KUpOOO", &its_id, &its_name, &its_check, &rows, &its_kept, &its_drop_in))
+      throw_python_error();
+    id = its_id;
+    name = THPUtils_unpackString(its_name);
+    is_checked = its_check;
     for (PyObject* row : items(rows)) {
       int is_output;
       long long index;
@@ -125,9 +130,8 @@ struct Recipe {
       if (!PyArg_ParseTuple(row, "pLKs", &is_output, &index, &users, &its_name)) throw_python_error();
       saved.push_back({is_output != 0, index, users, its_name});
     }
-    kept = integers(attribute(given, "kept"));
-    Held its_drop_in = attribute(given, "drop_in");
-    if (its_drop_in.object != Py_None) read_drop_in(its_drop_in.object);
+    kept = integers(its_kept);
+    if (its_drop_in != Py_None) read_drop_in(its_drop_in);
   }
 
   void read_drop_in(PyObject* given) {
@@ -138,8 +142,7 @@ struct Recipe {
     drop_in.pack = attribute(given, "pack").object;
     drop_in.check_saved = attribute(given, "check_saved").object;
     drop_in.metadata = attribute(given, "metadata").object;
-    Held types = attribute(given, "simple");
-    drop_in.simple = items(types);
+    drop_in.simple = items(attribute(given, "simple").object);
   }
 
   // With the GIL held. Python runs meanwhile, and other threads may ask as well: the first answer stays.
