@@ -19,6 +19,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from custom_autograd import custom_op
 from custom_autograd.core.errors import KernelError
+from custom_autograd.native.loading import library as native
+from custom_autograd.registration import dispatcher_library
 from custom_autograd.torch_private import (
     allocations,
     awaited_modules,
@@ -498,6 +500,30 @@ def test_a_foreign_kernel_is_known_by_the_file_of_its_library():
     assert {"CPU"} == registrations.foreign_keys("private_foreign::f", "elsewhere.py")
     assert frozenset() == registrations.foreign_keys("private_foreign::f", __file__)
     library._destroy()
+
+
+@pytest.mark.skipif(native.module is None, reason=native.reason)
+@pytest.mark.filterwarnings("ignore:Warning only once")
+@pytest.mark.parametrize(
+    "key",
+    ["CPU", "CompositeExplicitAutograd", "Autograd", "AutogradCPU", "ADInplaceOrView", "CompositeImplicitAutograd"],
+)
+def test_native_code_knows_who_registered_what_the_dispatcher_runs(key):
+    keys = frozenset({"CPU", "AutogradCPU", "ADInplaceOrView"})
+    op = custom_op(f"private_own::at_{key}", lambda x: x + 1, schema="(Tensor x) -> Tensor")
+    was_own = registrations.is_own(op.name, dispatcher_library.FILE, keys)
+    library = torch.library.Library("private_own", "FRAGMENT")
+    library.impl(f"at_{key}", lambda x: x, key)
+    is_own = registrations.is_own(op.name, dispatcher_library.FILE, keys)
+    library._destroy()
+
+    assert (True, False) == (was_own, is_own)
+    assert registrations.is_own(op.name, dispatcher_library.FILE, keys)
+
+
+@pytest.mark.skipif(native.module is None, reason=native.reason)
+def test_native_code_is_not_sure_of_an_op_that_is_not_there():
+    assert not registrations.is_own("private_own::nowhere", __file__, frozenset({"CPU"}))
 
 
 def test_the_ops_of_a_namespace_are_known_by_name():

@@ -185,7 +185,8 @@ class Schema:
     @Lazy
     def differentiable_results(self) -> tuple[Argument | Output, ...]:
         """Return what a call leaves behind that may carry a gradient: mutated inputs first, then new outputs."""
-        return tuple([one for one in (*self.mutated_arguments, *self.fresh_outputs) if one.is_differentiable])
+        written = [argument for argument in self.mutated_arguments if argument.is_differentiable]
+        return (*written, *[output for output in self.fresh_outputs if output.is_differentiable])
 
     @Lazy
     def sole_result(self) -> str | None:

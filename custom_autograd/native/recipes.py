@@ -95,7 +95,7 @@ class Recipe:
         saved = []
         for name in plan.saved_tensors:
             always = plan.is_always_saved(name)
-            users = ALWAYS if always else sum([1 << inputs.index(user) for user in plan.saved[name]])
+            users = ALWAYS if always else sum(1 << inputs.index(user) for user in plan.saved[name])
             is_output = name not in inputs
             saved.append((is_output, (outputs if is_output else inputs).index(name), users, name))
         kept = tuple([inputs.index(name) for name in plan.saved_values])

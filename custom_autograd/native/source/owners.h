@@ -10,8 +10,10 @@ namespace {
 // Whether the dispatcher runs, at a key, what a file registered, or nothing of the operator's own. The kernels of a file
 // stand at aliases: one at the key itself is another's.
 bool is_own_at(const c10::OperatorHandle& op, c10::DispatchKey key, const std::string& file) {
+  static const c10::DispatchKeySet passed_by =
+      c10::autocast_dispatch_keyset | c10::DispatchKeySet({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::BackendSelect});
   if (op.hasKernelForDispatchKey(key)) return false;
-  if (!c10::isBackendDispatchKey(key) && !c10::autograd_dispatch_keyset.has(key)) return true;
+  if (passed_by.has(key)) return true;
   return op.hasComputedKernelForDispatchKey(key) &&
       op.getComputedKernelForDispatchKey(key).debug().find(' ' + file + ':') != std::string::npos;
 }

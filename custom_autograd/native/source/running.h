@@ -1,5 +1,6 @@
 // Runs a call of a known kind: the kernel, the checks of what it returns, and the node that records it.
 #pragma once
+#include "edges.h"
 #include "trial.h"
 
 namespace {
@@ -73,9 +74,8 @@ PyObject* read(const Call* op, const Kind& kind, Reference& result, const Values
       op->read, result.get(), given.get(), kind.function.object, kind.is_checked ? Py_True : Py_False, nullptr));
 }
 
-// A view that an unchecked kernel returned is not to be written to: as `Function` says of the views that it returns.
+// A view that a kernel returned is not to be written to: as `Function` says of the views that it returns.
 void mark_view(const Tensor& tensor, int differentiable) {
-  if (!tensor.is_view()) return;
   using torch::autograd::CreationMeta;
   auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);
   if (meta) meta->set_creation_meta(differentiable > 1 ? CreationMeta::MULTI_OUTPUT_NODE : CreationMeta::IN_CUSTOM_FUNCTION);
@@ -163,7 +163,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
     if (node->count_of[i] > 0) node->edge_of[i] = static_cast<int16_t>(edges.size());
     for (int element = 0; element < node->count_of[i]; ++element, ++known) {
       const Tensor& tensor = THPVariable_Unpack(tensor_of(arguments[i], values[i], element));
-      edges.push_back(known->requires_grad ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
+      edges.push_back(known->requires_grad ? edge_of(tensor) : torch::autograd::Edge());
     }
   }
   node->set_next_edges(std::move(edges));
@@ -188,8 +188,9 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
   for (int i = 0; i < op->outputs; ++i) {
     const Tensor& tensor = THPVariable_Unpack(output(i));
     if (is_differentiable(i, tensor)) {
+      bool was_view = is_view(tensor);
       torch::autograd::set_history(tensor, node);
-      if (!kind.is_checked) mark_view(tensor, differentiable);
+      if (was_view) mark_view(tensor, differentiable);
     } else {
       node->add_input_metadata(Node::undefined_input());
       if (tensor.requires_grad()) tensor.detach_();

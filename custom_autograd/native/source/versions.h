@@ -1,4 +1,5 @@
-// What differs between the versions of PyTorch that are supported: how the graph owns its nodes, and who counts tensors.
+// What differs between the versions of PyTorch that are supported: how the graph owns its nodes, who hears of them, and who
+// counts tensors.
 #pragma once
 #include <torch/csrc/autograd/function.h>
 #include <torch/version.h>
@@ -24,6 +25,13 @@ std::shared_ptr<T> make_node(Args&&... args) {
   return std::shared_ptr<T>(new T(std::forward<Args>(args)...), torch::autograd::deleteNode);
 }
 #endif
+
+// Tells those who asked for it that the graph has a new node.
+inline void tell_of_new_node(const NodePointer& node) {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+  torch::autograd::fire_node_creation_hooks(node);
+#endif
+}
 
 // Up to here a tensor and its object in Python are known to count as NOTE [tensors are held during a call] says.
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 15
