@@ -102,18 +102,30 @@ class Plan(NamedTuple):
         return tuple([name for name in hidden if name not in named])
 
 
-def make_plan(record: OpRecord) -> Plan:
-    """Decide where each derivative of an op comes from."""
-    schema = record.declaration.schema
-    registered = record.registrations
-    rules = registered.named_gradient_rules()
-    reference = record.reference()
+def plan_of(record: OpRecord) -> Plan:
+    """Return where each derivative of an op comes from, decided once for the rules that are registered now."""
+    schema, registered = record.declaration.schema, record.registrations
+    rules, reference = registered.named_gradient_rules(), record.reference()
     if reference is not None and (schema.mutated_arguments or schema.is_view or schema.has_generator):
         reference = None
-    incoming, valid = schema.results_by_grad, schema.differentiable_names
+    decided = record.declaration, rules, registered.drop_in, registered.jvp, reference
+    if record.plan is None or record.plan[: len(decided)] != decided:
+        record.plan = _make_plan(*decided)
+    found: Plan = record.plan  # type: ignore[assignment]  # only this function sets it
+    return found
+
+
+def _make_plan(
+    declaration: Declaration,
+    rules: tuple[Backward | Gradient, ...],
+    drop_in: DropIn | None,
+    jvp: Jvp | None,
+    reference: Callable[..., Any] | None,  # Any: takes and returns what the schema says
+) -> Plan:
+    incoming, valid = declaration.schema.results_by_grad, declaration.schema.differentiable_names
     covered = frozenset([name for rule in rules for name in (rule.inputs or valid)])
     named = frozenset([incoming[name] for rule in rules for name in rule.names if name in incoming])
-    plan = Plan(record.declaration, rules, registered.drop_in, registered.jvp, reference, covered, named, {}, {})
+    plan = Plan(declaration, rules, drop_in, jvp, reference, covered, named, {}, {})
     _decide_what_is_saved(plan)
     return plan
 

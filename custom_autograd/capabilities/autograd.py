@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from custom_autograd.autograd.plan import make_plan
+from custom_autograd.autograd.plan import plan_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
@@ -29,7 +29,7 @@ class Backward(Capability):
 
     def describe(self, record: OpRecord) -> str:
         """Return the rules that return gradients, and what the reference adds."""
-        plan = make_plan(record)
+        plan = plan_of(record)
         if not plan.declaration.schema.differentiable_arguments:
             return "not differentiable"
         parts = [f"{rule.title} ({rule.location})" for rule in record.registrations.gradient_rules()]
@@ -52,7 +52,7 @@ class ForwardMode(Capability):
 
     def describe(self, record: OpRecord) -> str:
         """Return the rule, or what it is derived from."""
-        plan = make_plan(record)
+        plan = plan_of(record)
         if not plan.declaration.schema.differentiable_arguments:
             return "not differentiable"
         found = registered(record.registrations.jvp)
@@ -87,6 +87,7 @@ def register_backward(
         clear_saved=clear_saved,
     )
     add(record, rule, replace=replace)
+    plan_of(record)  # so that the first call with gradients finds it
     return function
 
 

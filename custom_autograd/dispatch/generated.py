@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from custom_autograd.autograd.plan import Plan, make_plan
+from custom_autograd.autograd.plan import Plan, plan_of
 from custom_autograd.calls.watching import Watcher
 from custom_autograd.core.once import Once
 from custom_autograd.dispatch.around_kernels import AroundKernels
@@ -64,7 +64,7 @@ class GeneratedOp:
     @Once
     def plan(self) -> Plan:
         """Return the plan of all derivatives, which the code follows."""
-        return make_plan(self._record)
+        return plan_of(self._record)
 
     @Once
     def recording_facts(self) -> RecordingFacts:

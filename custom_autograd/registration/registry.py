@@ -84,6 +84,7 @@ class OpRecord:
         generated: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
         validation: the op's own level of validation, or None.
         capabilities: the subsystems of PyTorch that know the op.
+        plan: where each derivative comes from, by the rules registered when it was made; see autograd/plan.py.
         is_traced: its fake has run, so that compiled graphs may hold the op.
         around_autograd: runs calls that a capability takes before autograd sees them, and returns NotImplemented for
             all others; None if there are none.
@@ -110,6 +111,7 @@ class OpRecord:
         self.generated: dict[str, GeneratedCode] = {}
         self.validation: str | None = None
         self.capabilities: tuple[Capability, ...] = ()
+        self.plan: tuple[Any, ...] | None = None
         self.is_traced = False
         self.around_autograd: GeneratedCall | None = None
         self.attached: set[str | type] = set()

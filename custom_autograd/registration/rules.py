@@ -14,7 +14,7 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.signatures import find_signature, has_parameters
+from custom_autograd.core.signatures import find_signature, plain_parameters
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.rule_names import META, NEEDS, special_names, value_names
 from custom_autograd.registration.rule_types import Backward, Gradient, Jvp
@@ -89,9 +89,19 @@ def _bind_gradients(
     declaration: Declaration, title: str, function: Callable[..., Any]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the names that a rule is called with, and those of its parameters with a default of None."""
+    names = plain_parameters(function)
+    if names is not None and _are_plain(declaration.schema, names):
+        return names, frozenset()
     special = special_names(declaration.schema, with_grads=True, with_tangents=False)
     bound = _bind(declaration, title, function, value_names(declaration.schema), special)
     return tuple(one.name for one in bound), frozenset(one.name for one in bound if one.default is None)
+
+
+def _are_plain(schema: Schema, names: tuple[str, ...]) -> bool:
+    """Return True if each name is that of an input, an output or an incoming gradient, and of one of those only."""
+    values = {*schema.argument_names, *[output.name for output in schema.fresh_outputs]}
+    others = {NEEDS, META}
+    return all((name in values) != (name in schema.results_by_grad) and name not in others for name in names)
 
 
 def bind_jvp(declaration: Declaration, function: Callable[..., Any]) -> Jvp:
@@ -152,7 +162,7 @@ def check_signature(
             RegistrationError, f"the {title} is not callable", expected="a function", found=repr(function)
         )
     positional, keywords = list(positional), list(keywords)
-    if not keywords and has_parameters(function, positional):
+    if not keywords and plain_parameters(function) == tuple(positional):
         return None
     signature = find_signature(function)
     if signature is None:

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from custom_autograd.autograd.derivatives import BEFORE_RULES
-from custom_autograd.autograd.plan import make_plan
+from custom_autograd.autograd.plan import plan_of
 from custom_autograd.core.code_names import is_filled, names_in
 from custom_autograd.core.locations import layers_of
 from custom_autograd.dispatch.generated import generated_code_of
@@ -32,7 +32,7 @@ MOST = 500
 def is_invisible(record: OpRecord) -> bool:
     """Return True if a rule calls a kernel that the counter cannot see, and the reference can be counted instead."""
     rules = [function for rule in record.registrations.gradient_rules() for function in rule.functions]
-    return make_plan(record).reference is not None and _reach_kernel(rules)
+    return plan_of(record).reference is not None and _reach_kernel(rules)
 
 
 def _reach_kernel(functions: Sequence[Any]) -> bool:  # Any: functions, and whatever they name
