@@ -86,8 +86,7 @@ class OpRecord:
         capabilities: the subsystems of PyTorch that know the op.
         plan: where each derivative comes from, by the rules registered when it was made; see autograd/plan.py.
         is_traced: its fake has run, so that compiled graphs may hold the op.
-        around_autograd: runs calls that a capability takes before autograd sees them, and returns NotImplemented for
-            all others; None if there are none.
+        around_autograd: runs calls that a capability takes before autograd sees them, NotImplemented for others; or None.
         attached: the dispatch keys, the names of subsystems and the classes that something is attached to.
         registrations: the rules and policies that are registered; replaced, never changed.
         variants: the entries of its variants that are declared, "inplace" and "out".
@@ -281,8 +280,7 @@ def _check_free(declaration: Declaration) -> None:
 def renew_locks() -> None:
     """Replace the locks in a forked child: a thread of the parent may have held them.
 
-    What may be out of date is dropped: the direct calls of all ops, and the generated code of an op in mid-change.
-    An op that was half-declared is none.
+    What may be out of date is dropped: all direct calls, the generated code of an op in mid-change, half-declared ops.
     """
     global _lock
     if not _lock.acquire(blocking=False):

@@ -146,25 +146,32 @@ bool is_among(PyObject* one, PyObject* tuple) {
   return false;
 }
 
-void record(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+// Where gradients go: found before the kernel runs, which may change what its inputs are in the graph.
+torch::autograd::edge_list edges_of(const Call* op, const Kind& kind, const Values& values) {
+  torch::autograd::edge_list edges;
+  edges.reserve(kind.tensors.size());
+  holds_for_tensors(op, values, [&](size_t, PyObject* tensor) {
+    bool is_needed = kind.tensors[edges.size()].requires_grad;
+    edges.push_back(is_needed ? edge_of(THPVariable_Unpack(tensor)) : torch::autograd::Edge());
+    return true;
+  });
+  return edges;
+}
+
+void record(const Call* op, const Kind& kind, PyObject* result, const Values& values, torch::autograd::edge_list edges) {
   const DropIn* rules = kind.recipe->drop_in.function ? &kind.recipe->drop_in : nullptr;
   Reference its_context(rules ? set_up(op, kind, result, values) : Reference());
   auto* context = reinterpret_cast<RuleContext*>(its_context.get());
   PyObject* fixed = context ? context->fixed : nullptr;
   auto node = make_node<NativeNode>(kind.recipe);
   const auto& arguments = *op->arguments;
-  torch::autograd::edge_list edges;
-  edges.reserve(kind.tensors.size());
-  const KindOfTensor* known = kind.tensors.data();
   node->inputs = static_cast<int>(arguments.size());
-  for (size_t i = 0; i < arguments.size(); ++i) {
+  for (size_t i = 0, position = 0; i < arguments.size(); ++i) {
     if (!holds_tensors(arguments[i])) continue;
-    node->count_of[i] = static_cast<int16_t>(count_of(arguments[i], values[i]));
-    if (node->count_of[i] > 0) node->edge_of[i] = static_cast<int16_t>(edges.size());
-    for (int element = 0; element < node->count_of[i]; ++element, ++known) {
-      const Tensor& tensor = THPVariable_Unpack(tensor_of(arguments[i], values[i], element));
-      edges.push_back(known->requires_grad ? edge_of(tensor) : torch::autograd::Edge());
-    }
+    node->count_of[i] = kind.counts[i];
+    if (kind.counts[i] <= 0) continue;
+    node->edge_of[i] = static_cast<int16_t>(position);
+    position += kind.counts[i];
   }
   node->set_next_edges(std::move(edges));
   if (!kind.recipe->kept.empty()) {
@@ -213,6 +220,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
       node->saved.emplace_back(THPVariable_Unpack(tensor_of(arguments[one.index], value, element)), false);
   }
   node->is_complete = true;
+  tell_of_new_node(node);
 }
 
 // What a call returns: hidden outputs are dropped.
@@ -245,6 +253,8 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values, const Tria
   auto& modes_of_thread = c10::AutogradState::get_tls_state();
   bool is_recording = modes_of_thread.get_grad_mode();
   bool is_recorded = is_recording && kind.recipe;
+  torch::autograd::edge_list edges;
+  if (is_recorded) edges = edges_of(op, kind, values);
   Reference result;
   if (!is_recording || (kind.is_blind && !is_recorded)) {
     result = run_kernel(op, kind, values);
@@ -256,7 +266,7 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values, const Tria
   if (!is_sound) result = read(op, kind, result, values);
   if (trial) trial->refuse_writes(kind.function.object);
   if (op->written) note_writes(op, values);
-  if (is_recorded) record(op, kind, result.get(), values);
+  if (is_recorded) record(op, kind, result.get(), values, std::move(edges));
   return result.release();
 }
 

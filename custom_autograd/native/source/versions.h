@@ -4,6 +4,10 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/version.h>
 
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#include <ATen/NodeCreationHooks.h>
+#endif
+
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 using NodePointer = c10::intrusive_ptr<torch::autograd::Node>;
 using WeakNode = c10::weak_intrusive_ptr<torch::autograd::Node>;
@@ -27,9 +31,10 @@ std::shared_ptr<T> make_node(Args&&... args) {
 #endif
 
 // Tells those who asked for it that the graph has a new node.
-inline void tell_of_new_node(const NodePointer& node) {
+template <class Pointer>
+void tell_of_new_node(const Pointer& node) {
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
-  torch::autograd::fire_node_creation_hooks(node);
+  if (!at::impl::NodeCreationHooks::empty()) torch::autograd::fire_node_creation_hooks(node);
 #endif
 }
 
