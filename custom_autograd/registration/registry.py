@@ -86,7 +86,7 @@ class OpRecord:
         capabilities: the subsystems of PyTorch that know the op.
         plan: where each derivative comes from, by the rules registered when it was made; see autograd/plan.py.
         is_traced: its fake has run, so that compiled graphs may hold the op.
-        around_autograd: runs calls that a capability takes before autograd sees them, NotImplemented for others; or None.
+        around_autograd: runs calls that a capability takes before autograd does; else NotImplemented; or None.
         attached: the dispatch keys, the names of subsystems and the classes that something is attached to.
         registrations: the rules and policies that are registered; replaced, never changed.
         variants: the entries of its variants that are declared, "inplace" and "out".

@@ -78,13 +78,17 @@ def test_those_who_ask_hear_of_a_complete_node():
     drop_in.register_autograd(lambda ctx, grad: (grad, grad), setup_context=setup)
     for op in (by_name, drop_in):
         for _ in range(4):
-            heard = []
-            x, y = torch.ones(3, requires_grad=True), torch.ones(3)
-            with graph.node_creation_hook(lambda node: heard.append((node.name(), getattr(node, "saved_tensors", ())))):
-                op(x, y)
+            heard = heard_in(op)
 
             assert ["torch::autograd::AccumulateGrad", f"{op.name}Backward"] == [name for name, _ in heard]
             assert 2 == len(heard[1][1])
+
+
+def heard_in(op):
+    heard = []
+    with graph.node_creation_hook(lambda node: heard.append((node.name(), getattr(node, "saved_tensors", ())))):
+        op(torch.ones(3, requires_grad=True), torch.ones(3))
+    return heard
 
 
 @pytest.mark.skipif(not hasattr(graph, "node_creation_hook"), reason="node_creation_hook came with torch 2.15")
