@@ -478,7 +478,7 @@ def test_threads_call_while_rules_change():
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_tensor_is_held_while_a_kernel_runs_and_no_longer(grad):
-    """Where that is the only reference of C++, each copy would wait for the GIL: held_tensors.h."""
+    """Without that reference, each copy of the tensor would wait for the GIL: see held_tensors.h."""
     counts = []
 
     def counting(x: Tensor) -> Tensor:

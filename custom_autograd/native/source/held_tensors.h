@@ -11,8 +11,7 @@
 // A tensor and its object in Python keep each other alive: the object has one reference to the tensor, and while there are
 // others, the tensor has one to the object. So the first reference of C++ takes one to the object and the last one drops
 // it, and both ask for the GIL. Operations copy and drop references while it is released. While a call holds its tensors,
-// theirs are neither the first nor the last. What copies tensors are operations that record, kernels in C++, and up to
-// torch 2.14 most operations.
+// theirs are neither the first nor the last. Operations that record copy tensors, as do kernels in C++ and many others.
 //
 // To hold a tensor through at::Tensor asks for the GIL itself, twice, in 45 ns: 3 % of a call each. This has the GIL, and
 // the object cannot go meanwhile: so it counts by hand, takes no second reference to the object when it is the first, and
