@@ -47,6 +47,7 @@ struct Kind {
   std::vector<KindOfTensor> tensors;
   bool is_checked, is_blind;
   mutable bool is_on_trial;  // no call of it has passed every check yet
+  mutable bool has_run = false;
   Held function, record;
   std::vector<EqualSize> sizes;
   Held looking;  // the function behind a look at all sizes, which raises: in the first call, and where these differ
@@ -80,6 +81,7 @@ struct Call {
   Signature signature;
   uint32_t misses;
   uint32_t forgotten;  // how often all kinds were
+  mutable bool uses_autograd;  // its kernel does: see NOTE [kernels run below autograd]
 };
 
 constexpr size_t MOST_KINDS = 8;

@@ -3,6 +3,8 @@
 #include "edges.h"
 #include "trial.h"
 
+#include <ATen/SequenceNumber.h>
+
 namespace {
 
 // The lists of a call, copied: who gave them may change them meanwhile.
@@ -51,6 +53,23 @@ PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
   Reference given(as_tuple(op, values));
   return checked(
       PyObject_CallFunctionObjArgs(op->instead, kind.function.object, raised.error.get(), given.get(), nullptr));
+}
+
+// NOTE [kernels run below autograd]
+// PyTorch's dispatcher calls a kernel with the Autograd keys excluded, as the documentation of an op says: operations in it
+// do not go through kernels that would only find out that nothing is to be recorded, which is a tenth of their time. So do
+// calls of a known kind. But in its first run a kind runs above autograd; if nodes were made in this thread meanwhile, the
+// kernel computes gradients itself, and the op goes on running there.
+PyObject* run_below_autograd(const Call* op, const Kind& kind, const Values& values) {
+  if (kind.has_run && !op->uses_autograd) {
+    c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset);
+    return run_kernel(op, kind, values);
+  }
+  uint64_t nodes = at::sequence_number::peek();
+  PyObject* result = run_kernel(op, kind, values);
+  op->uses_autograd |= nodes != at::sequence_number::peek();
+  kind.has_run = true;
+  return result;
 }
 
 bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
@@ -257,10 +276,10 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values, const Tria
   if (is_recorded) edges = edges_of(op, kind, values);
   Reference result;
   if (!is_recording || (kind.is_blind && !is_recorded)) {
-    result = run_kernel(op, kind, values);
+    result = run_below_autograd(op, kind, values);
   } else {
     KernelModes modes(modes_of_thread, !is_recorded && modes_of_thread.get_fw_grad_mode());
-    result = run_kernel(op, kind, values);
+    result = run_below_autograd(op, kind, values);
   }
   bool is_sound = is_as_it_should_be(op, kind, result.get(), values) && !(trial && trial->shares_memory(result.get()));
   if (!is_sound) result = read(op, kind, result, values);

@@ -1,0 +1,131 @@
+"""Kernels run below autograd in native calls too, but for those that compute gradients themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import custom_op
+from custom_autograd.native.loading import library
+
+pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
+
+
+def is_below():
+    """Return True if operations of this thread run below autograd now."""
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+
+
+def declare(name, kernel, rule=lambda grad, x: grad * 2):
+    op = custom_op(f"below_autograd::{name}", kernel, schema="(Tensor x) -> Tensor", replace=True)
+    op.register_backward(rule)
+    return op
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "recorded"])
+def test_a_kernel_runs_below_autograd_from_its_second_call_on(requires_grad):
+    seen = []
+
+    def kernel(x):
+        seen.append(is_below())
+        return x * 2
+
+    op = declare("seen", kernel)
+    x = torch.ones(3, requires_grad=requires_grad)
+    results = [op(x) for _ in range(4)]
+
+    assert [True] * 2 == seen[-2:]
+    assert not is_below()
+    assert [requires_grad] * 4 == [result.requires_grad for result in results]
+
+
+def test_keys_are_restored_after_a_kernel_that_raises():
+    def kernel(x):
+        if x[0] < 0:
+            raise ZeroDivisionError("negative")
+        return x * 2
+
+    op = declare("raising", kernel)
+    for _ in range(3):
+        op(torch.ones(3))
+    with pytest.raises(ZeroDivisionError):
+        op(-torch.ones(3))
+
+    assert not is_below()
+
+
+def test_a_rule_runs_above_autograd():
+    def rule(grad, x):
+        with torch.enable_grad():
+            alias = x.detach().requires_grad_()
+            return grad * torch.autograd.grad((alias**2).sum(), alias)[0]
+
+    op = declare("rule", lambda x: x**2, rule)
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(4):
+        x.grad = None
+        op(x).sum().backward()
+
+    assert [2.0] * 3 == x.grad.tolist()
+
+
+def by_engine(x):
+    with torch.enable_grad():
+        alias = x.detach().requires_grad_()
+        return torch.autograd.grad((alias**2).sum(), alias)[0]
+
+
+def by_jacobian(x):
+    return torch.autograd.functional.jacobian(lambda t: t**2, x).sum(0)
+
+
+def by_transform(x):
+    return torch.func.grad(lambda t: (t**2).sum())(x)
+
+
+@pytest.mark.parametrize("kernel", [by_engine, by_jacobian, by_transform])
+def test_a_kernel_that_computes_gradients_gives_the_same_in_every_call(kernel):
+    op = declare(kernel.__name__, kernel)
+    x = torch.arange(3.0)
+
+    assert [[0.0, 2.0, 4.0]] * 5 == [op(x).tolist() for _ in range(5)]
+    assert [[0.0, 2.0, 4.0]] * 3 == [op(x.requires_grad_()).tolist() for _ in range(3)]
+
+
+def test_an_op_inside_a_kernel_records_nothing_and_counts_writes():
+    inner = custom_op("below_autograd::inner", lambda x: x * 3, schema="(Tensor x) -> Tensor")
+    inner.register_backward(lambda grad: grad * 3)
+    outer = declare("outer", lambda x: inner(x) + inner(x), lambda grad, x: grad * 6)
+    x = torch.ones(3, requires_grad=True)
+    results = [outer(x) for _ in range(5)]
+    torch.stack(results).sum().backward()
+
+    assert [30.0] * 3 == x.grad.tolist()
+    assert [6.0] * 3 == results[-1].tolist()
+
+
+def test_a_kernel_s_write_to_state_has_a_version():
+    state = torch.zeros(3)
+
+    def kernel(x):
+        state.add_(x.detach())
+        return x * 2
+
+    op = declare("state", kernel)
+    before = state._version
+    for _ in range(4):
+        op(torch.ones(3))
+
+    assert before + 4 == state._version
+
+
+def test_a_view_of_an_input_is_still_found():
+    @custom_op("below_autograd::view")
+    def op(x: Tensor, is_view: bool) -> Tensor:
+        return x[1:] if is_view else x[1:] * 1
+
+    for _ in range(3):
+        op(torch.ones(3), False)
+    with pytest.raises(Exception, match="view|alias|share"):
+        op(torch.ones(3), True)
