@@ -178,8 +178,7 @@ def hidden() -> tuple[Any, Any]:
     """A hidden output that the backward reads, and an input of integers; torch.library returns the output."""
 
     def kernel(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        mantissa, exponent = torch.frexp(x)
-        return mantissa, exponent
+        return torch.frexp(x)
 
     def save_exponent(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.save_for_backward(output[1])
@@ -199,8 +198,7 @@ def two_outputs() -> tuple[Any, Any]:
     """The least and the greatest number, of which the gradient of the first arrives."""
 
     def kernel(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        least, greatest = torch.aminmax(x)
-        return least, greatest
+        return torch.aminmax(x)
 
     schema = "(Tensor x, Tensor y) -> (Tensor least, Tensor greatest)"
     ours = custom_op("bench::two_outputs", kernel, schema=schema, replace=True)

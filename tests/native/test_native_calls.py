@@ -3,7 +3,7 @@
 import gc
 import threading
 import weakref
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pytest
 import torch
@@ -715,3 +715,36 @@ def test_a_list_among_many_arguments():
 
     assert isinstance(out.grad_fn, library.module.Node)
     torch.testing.assert_close(found, tuple(torch.full((3,), 30.0) for _ in xs))
+
+
+class Pair(NamedTuple):
+    """What a kernel may return in place of a tuple."""
+
+    first: Tensor
+    second: Tensor
+
+
+class Turned(tuple):
+    """A tuple that gives its items from the end."""
+
+    def __iter__(self):
+        return reversed(tuple(self[i] for i in range(len(self))))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (lambda x: torch.aminmax(x * 1), [1.0, 3.0]),
+        (lambda x: Pair(x[0] * 1, x[1] * 1), [1.0, 2.0]),
+        (lambda x: Turned((x[0] * 1, x[1] * 1)), [2.0, 1.0]),
+    ],
+    ids=["torch.return_types", "named tuple", "tuple with an order of its own"],
+)
+def test_a_kernel_may_return_a_named_tuple(kernel, expected):
+    op = custom_op("native_calls::named", kernel, schema="(Tensor x) -> (Tensor, Tensor)", replace=True)
+    op.register_backward(lambda grad_output_0, x: grad_output_0 * x)
+    for x in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 3.0], requires_grad=True)):
+        for _ in range(4):
+            found = op(x)
+            assert tuple is type(found)
+            assert expected == [one.item() for one in found]

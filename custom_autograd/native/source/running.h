@@ -72,6 +72,12 @@ PyObject* run_below_autograd(const Call* op, const Kind& kind, const Values& val
   return result;
 }
 
+// The tuple of the items of a named one, such as torch.return_types.
+PyObject* plain_tuple(PyObject* result) {
+  bool is_named = PyTuple_Check(result) && !PyTuple_CheckExact(result) && Py_TYPE(result)->tp_iter == PyTuple_Type.tp_iter;
+  return is_named ? checked(PyTuple_GetSlice(result, 0, PyTuple_GET_SIZE(result))) : Py_NewRef(result);
+}
+
 bool is_as_it_should_be(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
   if (op->outputs == 0) return result == Py_None;
   if (op->outputs > 1 && (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != op->outputs)) return false;
@@ -281,6 +287,7 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values, const Tria
     KernelModes modes(modes_of_thread, !is_recorded && modes_of_thread.get_fw_grad_mode());
     result = run_below_autograd(op, kind, values);
   }
+  if (op->outputs > 1) result = plain_tuple(result.get());
   bool is_sound = is_as_it_should_be(op, kind, result.get(), values) && !(trial && trial->shares_memory(result.get()));
   if (!is_sound) result = read(op, kind, result, values);
   if (trial) trial->refuse_writes(kind.function.object);
