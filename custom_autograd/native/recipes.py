@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from custom_autograd.autograd.node_facts import label_of_nodes, name_of_nodes
+from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
 from custom_autograd.dispatch.generated import GeneratedOp
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.native.context_facts import DropInFacts, drop_in_facts_of, set_attributes
@@ -44,6 +45,7 @@ class RuleFacts(NamedTuple):
         names: their names.
         unnamed: the outputs whose gradients it does not take.
         is_once_differentiable: it is not to be recorded.
+        is_arithmetic: it does nothing but add, subtract and multiply what it is given.
     """
 
     function: Any
@@ -53,6 +55,7 @@ class RuleFacts(NamedTuple):
     names: tuple[str, ...]
     unnamed: tuple[int, ...]
     is_once_differentiable: bool
+    is_arithmetic: bool
 
 
 class RecordedFacts(NamedTuple):
@@ -141,6 +144,7 @@ class Recipe:
             names=names,
             unnamed=tuple(map(outputs.index, plan.unnamed_results)),
             is_once_differentiable=rule.is_once_differentiable,
+            is_arithmetic=is_blind_to_grad_mode(rule.function),
         )
 
     def general(self, context: NativeContext, *gradients: Any) -> Any:  # Any: tensors, lists, None

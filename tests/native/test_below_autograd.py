@@ -129,3 +129,77 @@ def test_a_view_of_an_input_is_still_found():
         op(torch.ones(3), False)
     with pytest.raises(Exception, match=r"view|alias|share"):
         op(torch.ones(3), True)
+
+
+class SeenFunctions(torch.overrides.TorchFunctionMode):
+    """Notes whether functions are called below autograd."""
+
+    def __init__(self):
+        self.below = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.below.append(is_below())
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_arithmetic_rule_that_a_mode_sees_runs_above_autograd():
+    op = declare("mode", lambda x: x * x, lambda grad, x: 2 * (grad * x))
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(3):
+        op(x).sum().backward()
+    total = op(x).sum()
+    with SeenFunctions() as seen:
+        total.backward()
+
+    assert [8.0] * 3 == x.grad.tolist()
+    assert seen.below
+    assert not any(seen.below)
+
+
+def test_an_arithmetic_rule_is_recorded_where_grad_mode_is_on():
+    op = declare("twice", lambda x: x * x, lambda grad, x: 2 * (grad * x))
+    x = torch.arange(3.0, requires_grad=True)
+    for _ in range(3):
+        (first,) = torch.autograd.grad(op(x).sum(), x)
+        (recorded,) = torch.autograd.grad(op(x).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(recorded.sum(), x)
+
+    assert not first.requires_grad
+    assert [2.0] * 3 == second.tolist()
+
+
+def test_an_arithmetic_rule_keeps_tangents_of_incoming_gradients():
+    op = declare("tangents", lambda x: x * x, lambda grad, x: 2 * (grad * x))
+    x = torch.arange(3.0, requires_grad=True)
+    for _ in range(3):
+        op(x).sum().backward()
+    with torch.autograd.forward_ad.dual_level():
+        grad = torch.autograd.forward_ad.make_dual(torch.ones(3), torch.full((3,), 5.0))
+        (found,) = torch.autograd.grad(op(x), x, grad)
+        tangent = torch.autograd.forward_ad.unpack_dual(found).tangent
+
+    assert [0.0, 10.0, 20.0] == tangent.tolist()
+
+
+class Doubling(Tensor):
+    """Computes a gradient of its own where it is multiplied."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if "mul" not in func.__name__:
+            return super().__torch_function__(func, types, args, kwargs)
+        with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():
+            alias = torch.ones(3, requires_grad=True)
+            (two,) = torch.autograd.grad((2 * alias).sum(), alias)
+            return func(*args, **(kwargs or {})).detach() * two
+
+
+def test_an_arithmetic_rule_of_a_subclass_runs_above_autograd():
+    op = declare("subclass", lambda x: x * x, lambda grad, x: grad * x)
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(3):
+        op(x).sum().backward()
+    x.grad = None
+    op(x).backward(torch.ones(3).as_subclass(Doubling))
+
+    assert [2.0] * 3 == x.grad.tolist()

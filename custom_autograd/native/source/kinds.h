@@ -117,10 +117,6 @@ bool bind_arguments(const Call* op, PyObject* const* args, Py_ssize_t given, PyO
   return !keywords || used == PyTuple_GET_SIZE(keywords);
 }
 
-bool is_simple(PyObject* value) {
-  return THPVariable_CheckExact(value) && !has_tangent(THPVariable_Unpack(value));
-}
-
 bool is_choice(const Argument& argument, PyObject* text) {
   if (!argument.choices) return true;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(argument.choices); ++i) {

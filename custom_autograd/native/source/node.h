@@ -5,6 +5,7 @@
 // `context` with the attributes of a ctx, made for it; also under compiled autograd, and for attributes of `grad_fn`.
 #pragma once
 #include "context.h"
+#include "quiet.h"
 #include "recipe.h"
 #include "versions.h"
 
@@ -182,6 +183,13 @@ struct NativeNode final : Node {
     return is_any_defined && !is_lazy(grads, values);
   }
 
+  // Whether a rule may run below autograd, as kernels do: where nothing is recorded, and where it is known to do nothing but
+  // arithmetic, of which nobody hears. Others may compute gradients themselves.
+  static bool runs_below_autograd(const Rule& rule, PyObject* const* begin, PyObject* const* end) {
+    return rule.is_arithmetic && !at::GradMode::is_enabled() && !is_watched() &&
+        std::all_of(begin, end, [](PyObject* one) { return is_simple(one) || is_simple_number(one); });
+  }
+
   variable_list by_rule(const Rule& rule, const variable_list& grads, const Tensors& values) {
     PyObject* args[2 * MOST + 1];
     args[0] = args[1] = nullptr;
@@ -195,8 +203,11 @@ struct NativeNode final : Node {
         args[count++] = saved_value(one.index, values);
     }
     size_t positional = rule.keywords ? 0 : count - 1;
+    std::optional<c10::impl::ExcludeDispatchKeyGuard> below;
+    if (runs_below_autograd(rule, args + 1, args + count)) below.emplace(c10::autograd_dispatch_keyset);
     Reference result(
         PyObject_Vectorcall(rule.function, args + 1, positional | PY_VECTORCALL_ARGUMENTS_OFFSET, rule.keywords));
+    below.reset();
     for (int i = 1; i < count; ++i) Py_DECREF(args[i]);
     noted_of_rule(result.get());
     PyObject* taken[MOST];  // borrowed

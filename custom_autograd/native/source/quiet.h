@@ -5,8 +5,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/forward_grad.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <vector>
@@ -23,8 +23,7 @@ inline bool has_transform() {
 }
 
 inline bool is_watched() {
-  return at::impl::PythonTorchFunctionTLS::stack_len() > 0 || c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
-      at::hasCallbacks() || has_transform();
+  return at::impl::PythonTorchFunctionTLS::stack_len() > 0 || at::hasCallbacks() || has_transform();
 }
 
 // Whether tensors may have tangents: the dispatcher, which then looks for them, counts the versions of a write otherwise.
@@ -38,6 +37,12 @@ inline bool has_tangent(const at::Tensor& tensor) {
   auto* meta = meta_of(tensor);
   return meta && meta->fw_grad_;
 }
+
+inline bool is_simple(PyObject* value) {
+  return THPVariable_CheckExact(value) && !has_tangent(THPVariable_Unpack(value));
+}
+
+inline bool is_simple_number(PyObject* value) { return PyFloat_CheckExact(value) || PyLong_CheckExact(value); }
 
 // What Tensor::requires_grad returns, without a virtual call.
 inline bool requires_grad(const at::Tensor& tensor) {

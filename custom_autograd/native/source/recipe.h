@@ -28,7 +28,7 @@ struct Rule {
   std::vector<RuleArgument> arguments;
   std::vector<int64_t> inputs;    // whose gradients it returns, in this order
   std::vector<int64_t> unnamed;   // outputs whose gradients it does not take
-  bool is_once_differentiable = false;
+  bool is_once_differentiable = false, is_arithmetic = false;
 };
 
 // The rules of `register_autograd`, which see a ctx. All held by the recipe's object in Python.
@@ -70,9 +70,9 @@ struct Backward {
 
   void read_rule(PyObject* given) {
     PyObject *rows, *inputs, *unnamed;
-    int is_once_differentiable;
-    if (!PyArg_ParseTuple(given, "OOOOOOp", &rule.function, &rule.keywords, &rows, &inputs, &rule.names, &unnamed,
-                          &is_once_differentiable))
+    int is_once_differentiable, is_arithmetic;
+    if (!PyArg_ParseTuple(given, "OOOOOOpp", &rule.function, &rule.keywords, &rows, &inputs, &rule.names, &unnamed,
+                          &is_once_differentiable, &is_arithmetic))
       throw_python_error();
     if (rule.keywords == Py_None) rule.keywords = nullptr;
     for (PyObject* row : items(rows)) {
@@ -86,6 +86,7 @@ struct Backward {
     rule.inputs = integers(inputs);
     rule.unnamed = integers(unnamed);
     rule.is_once_differentiable = is_once_differentiable;
+    rule.is_arithmetic = is_arithmetic;
   }
 };
 
