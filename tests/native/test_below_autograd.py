@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.functional import jacobian
 
 from custom_autograd import custom_op
 from custom_autograd.native.loading import library
@@ -76,6 +79,14 @@ def by_engine(x):
         return torch.autograd.grad((alias**2).sum(), alias)[0]
 
 
+def by_imported(x):
+    return jacobian(lambda t: t**2, x).sum(0)
+
+
+helpers = ModuleType("helpers")
+helpers.by_imported = by_imported
+
+
 def by_jacobian(x):
     return torch.autograd.functional.jacobian(lambda t: t**2, x).sum(0)
 
@@ -91,6 +102,33 @@ def test_a_kernel_that_computes_gradients_gives_the_same_in_every_call(kernel):
 
     assert [[0.0, 2.0, 4.0]] * 5 == [op(x).tolist() for _ in range(5)]
     assert [[0.0, 2.0, 4.0]] * 3 == [op(x.requires_grad_()).tolist() for _ in range(3)]
+
+
+def by_decorated(x):
+    @torch.enable_grad()
+    def solve(x):
+        alias = x.detach().requires_grad_()
+        (alias**2).sum().backward()
+        return alias.grad
+
+    return solve(x)
+
+
+def by_helper(x):
+    return helpers.by_imported(x)
+
+
+@pytest.mark.parametrize("solve", [by_engine, by_jacobian, by_transform, by_decorated, by_helper])
+def test_a_kernel_that_computes_gradients_in_later_calls_only_gives_them(solve):
+    def kernel(x: Tensor, is_solving: bool) -> Tensor:
+        return solve(x) if is_solving else x * 2
+
+    op = custom_op(f"below_autograd::later_{solve.__name__}", kernel, schema="(Tensor x, bool is_solving) -> Tensor")
+    x = torch.arange(3.0)
+    for _ in range(3):
+        op(x, False)
+
+    assert [0.0, 2.0, 4.0] == op(x, True).tolist()
 
 
 def test_an_op_inside_a_kernel_records_nothing_and_counts_writes():

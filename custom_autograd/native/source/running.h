@@ -59,9 +59,20 @@ PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
 // PyTorch's dispatcher calls a kernel with the Autograd keys excluded, as the documentation of an op says: operations in it
 // do not go through kernels that would only find out that nothing is to be recorded, which is a tenth of their time. So do
 // calls of a known kind. But in its first run a kind runs above autograd; if nodes were made in this thread meanwhile, the
-// kernel computes gradients itself, and the op goes on running there.
-PyObject* run_below_autograd(const Call* op, const Kind& kind, const Values& values) {
-  if (kind.has_run && !op->uses_autograd) {
+// kernel computes gradients itself, and the op goes on running there. So it does if the kernel might compute some in a later
+// call, by what its code names (calls/autograd_use.py), which is read before the second run.
+bool runs_below_autograd(const Call* op, const Kind& kind) {
+  if (!kind.has_run || op->uses_autograd) return false;
+  if (!kind.is_read) {
+    Reference answer(checked(PyObject_CallOneArg(op->may_use_autograd, kind.function.object)));
+    op->uses_autograd |= answer.get() == Py_True;
+    kind.is_read = true;
+  }
+  return !op->uses_autograd;
+}
+
+PyObject* run_where_it_belongs(const Call* op, const Kind& kind, const Values& values) {
+  if (runs_below_autograd(op, kind)) {
     c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset);
     return run_kernel(op, kind, values);
   }
@@ -282,10 +293,10 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values, const Tria
   if (is_recorded) edges = edges_of(op, kind, values);
   Reference result;
   if (!is_recording || (kind.is_blind && !is_recorded)) {
-    result = run_below_autograd(op, kind, values);
+    result = run_where_it_belongs(op, kind, values);
   } else {
     KernelModes modes(modes_of_thread, !is_recorded && modes_of_thread.get_fw_grad_mode());
-    result = run_below_autograd(op, kind, values);
+    result = run_where_it_belongs(op, kind, values);
   }
   if (op->outputs > 1) result = plain_tuple(result.get());
   bool is_sound = is_as_it_should_be(op, kind, result.get(), values) && !(trial && trial->shares_memory(result.get()));
