@@ -135,7 +135,7 @@ class CppRule:
         self.__signature__ = inspect.signature(op)
         self._is_offered = False
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
         """Return the gradients."""
         found = self.op(*args, **kwargs)
         if not torch.compiler.is_compiling() and not self._is_offered and self.kernel.operator is not None:

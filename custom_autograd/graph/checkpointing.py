@@ -97,7 +97,7 @@ class Selection:
 def _policy(rows: Sequence[tuple[Selection, CheckpointPolicy]]) -> Callable[..., CheckpointPolicy]:
     """Return the policy: a plain function, which is what Dynamo takes."""
 
-    def policy(context: Any, overload: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:  # Any: as torch calls it
+    def policy(context: Any, overload: Any, /, *args: Any, **kwargs: Any) -> CheckpointPolicy:  # Any: as torch calls it
         if not isinstance(overload, OpOverload) or operators.is_mutable(overload.name()):
             return CheckpointPolicy.PREFER_RECOMPUTE
         found = next((policy for selection, policy in rows if selection.matches(overload)), None)

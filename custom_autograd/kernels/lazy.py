@@ -28,7 +28,7 @@ class LazyKernel(ABC):
         self._call: Callable[..., Any] = self._first_call
         self._lock = ThreadLock()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema says
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema says
         """Run the kernel, or its fallback where it cannot be made."""
         return self._call(*args, **kwargs)
 
@@ -45,7 +45,7 @@ class LazyKernel(ABC):
             KernelUnavailable: it cannot be made here.
         """
 
-    def _first_call(self, *args: Any, **kwargs: Any) -> Any:
+    def _first_call(self, /, *args: Any, **kwargs: Any) -> Any:
         warning = None
         with self._lock:
             if self._call == self._first_call:
@@ -75,7 +75,7 @@ class Refusal:
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:  # Any: whatever the kernel would have been given
+    def __call__(self, /, *args: Any, **kwargs: Any) -> None:  # Any: whatever the kernel would have been given
         """Raise the reason."""
         raise KernelUnavailable(self.reason)
 

@@ -45,7 +45,7 @@ class NumpyKernel(OpKernel):
         functools.update_wrapper(self, function)
         self.function = function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema says
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema says
         """Run the function on arrays.
 
         Raises:

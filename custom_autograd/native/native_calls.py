@@ -166,7 +166,7 @@ class NativeCalls:
         except KernelUnavailable as reason:  # the context of what is raised below
             return self._record.kernels.instead(function, reason)(*positional, **keywords)
 
-    def run_dispatched(self, *args: Any, **kwargs: Any) -> Any:
+    def run_dispatched(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run a call through the dispatcher, where observers see it; arguments are those of the op."""
         dispatched = self._record.dispatched
         assert dispatched is not None  # the op is attached

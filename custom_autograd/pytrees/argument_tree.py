@@ -77,7 +77,7 @@ class ArgumentTree:
                 positional.append(value)
         return positional, keywords
 
-    def flat_call(self, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    def flat_call(self, /, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return what the flat op is called with, defaults filled in.
 
         Raises:

@@ -34,7 +34,7 @@ class Choice:
         """Return the kernel that ran last in this thread, for messages."""
         return getattr(self._here, "kernel", None)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
         """Return what that kernel returns.
 
         Raises:

@@ -23,7 +23,7 @@ class _NoSymbols:
     create_unbacked_symint = new_dynamic_size
 
 
-def call_without_symbols(fake: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # Any: as the fake has them
+def call_without_symbols(fake: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # Any: as the fake has them
     """Call a fake where no new symbol may be made.
 
     Raises:

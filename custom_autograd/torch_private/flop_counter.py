@@ -40,7 +40,7 @@ class PacketFormula:
         self._packet = packet
         self.by_overload: dict[str, Formula] = {}
 
-    def __call__(self, *args: Any, out_val: Any = None, **kwargs: Any) -> Any:  # Any: as the schema says
+    def __call__(self, /, *args: Any, out_val: Any = None, **kwargs: Any) -> Any:  # Any: as the schema says
         """Return the FLOPs of a call."""
         overloads = self._packet.overloads()
         name = overloads[0] if len(overloads) == 1 else _overload_of(self._packet, args, kwargs)

@@ -125,7 +125,7 @@ def _noting(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: a metho
     """
 
     @functools.wraps(function)
-    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return function(owner, *args, **kwargs)
         finally:

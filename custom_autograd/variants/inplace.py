@@ -37,7 +37,7 @@ class InplaceVariant(Variant):
         written: Tensor = self._call(args, kwargs)
         return written
 
-    def _compose(self, *args: Any, **kwargs: Any) -> Tensor:
+    def _compose(self, /, *args: Any, **kwargs: Any) -> Tensor:
         name = self.op.declaration.schema.arguments[0].name
         given = args[0] if args else kwargs.get(name)
         if not isinstance(given, Tensor):

@@ -62,7 +62,7 @@ class OutVariant(Variant):
             do="give one tensor per output",
         )
 
-    def _compose(self, *args: Any, **kwargs: Any) -> Any:
+    def _compose(self, /, *args: Any, **kwargs: Any) -> Any:
         schema = self.op.declaration.schema
         names = out_names(schema)
         targets = {name: kwargs[name] for name in names}

@@ -190,7 +190,7 @@ class Variant:
             self._direct = make_public_call(record)
         return self._direct(self, *args, **kwargs)
 
-    def _call_op(self, *args: Any, **kwargs: Any) -> Any:
+    def _call_op(self, /, *args: Any, **kwargs: Any) -> Any:
         """Return the op as users call it; where that might return an argument as it is, by way of the dispatcher."""
         if torch.compiler.is_dynamo_compiling() or self.op.declaration.schema.may_return_inputs:
             assert self.op.dispatched is not None
@@ -199,7 +199,7 @@ class Variant:
             self._public = make_public_call(self.op)
         return self._public(self, *args, **kwargs)
 
-    def _compose(self, *args: Any, **kwargs: Any) -> Any:
+    def _compose(self, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
     def _guarded(self, function: F) -> F:

@@ -202,10 +202,16 @@ def test_the_harvest_has_the_names_that_once_collided():
     assert {"_", "needs_x", "given_x", "from_dispatcher_n", "result", "ctx", "kept_n"} <= set(HARVEST)
 
 
-def test_a_keyword_can_have_the_name_of_a_parameter_of_redispatch():
-    names = {**PLAIN, "m": "keyset"}
+KEYWORDS = ("keyset", "self", "chosen", "context", "fake", "function", "key", "overload", "owner", "traced")
 
-    assert outcomes("lists", declared(LISTS, PLAIN), PLAIN) == outcomes("lists", declared(LISTS, names), names)
+
+@pytest.mark.parametrize("name", KEYWORDS)
+@pytest.mark.parametrize("kind", ["functional", "writing", "lists", "enums", "containers", "jvp"])
+def test_a_keyword_can_have_the_name_of_a_parameter_that_arguments_pass_by(kind, name):
+    template = KINDS[kind][0]
+    names = {**PLAIN, "m" if "{m}" in template else "n": name}
+
+    assert outcomes(kind, declared(template, PLAIN), PLAIN) == outcomes(kind, declared(template, names), names)
 
 
 @pytest.mark.parametrize("kind", slow_but_every(3, KINDS))

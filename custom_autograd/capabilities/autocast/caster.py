@@ -65,7 +65,7 @@ class Caster:
 
         return cast
 
-    def _in_effect(self, *args: Any, **kwargs: Any) -> tuple[CastPolicy, ...]:
+    def _in_effect(self, /, *args: Any, **kwargs: Any) -> tuple[CastPolicy, ...]:
         """Return the policies for which autocast is on, where the call has a tensor on their device type."""
         enabled = [p for p in policies_of(self._record) if torch.is_autocast_enabled(p.device_type)]
         if not enabled:

@@ -133,7 +133,7 @@ class OpFlops:
         record = self._record()
         return record is not None and backward.is_invisible(record)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says; a symbolic int is not an int
+    def forward(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says; a symbolic int is not an int
         """Return the FLOPs of a call."""
         record, values = self._record(), self._bind.arguments(*args, **kwargs)
         if record is None:

@@ -77,7 +77,7 @@ class BodyInGraphs:
         self.bind = Binder(record.declaration.schema)
         self._reader = ResultReader(record.declaration, str)
 
-    def __call__(self, traced: Traced, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+    def __call__(self, traced: Traced, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
         """Return the results of a function, as the op returns them.
 
         Raises:

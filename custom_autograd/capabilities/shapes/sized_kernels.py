@@ -33,7 +33,7 @@ def sized(described: DescribedOp, function: Function) -> Function:
     schema, known = described.declaration.schema, set[Hashable]()
     bind = Binder(schema)
 
-    def check(key: Hashable, *args: Any, **kwargs: Any) -> None:
+    def check(key: Hashable, /, *args: Any, **kwargs: Any) -> None:
         described.sizes(bind.given(*args, **kwargs))
         if key is not None and len(known) < MOST:
             known.add(key)

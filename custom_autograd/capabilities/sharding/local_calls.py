@@ -40,7 +40,9 @@ class LocalCalls:
         self._whole = WholeShapes(record)
         self._combined = CombinedCalls(record, self._call)
 
-    def run(self, chosen: Sequence[Row], *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says, here and below
+    def run(
+        self, chosen: Sequence[Row], /, *args: Any, **kwargs: Any
+    ) -> Any:  # Any: as the schema says, here and below
         """Return the outputs of a call.
 
         Raises:
