@@ -67,8 +67,8 @@ def sole_rule_of(plan: Plan) -> GradientRule | None:
     """Return the only rule of the op, if it takes gradients and what is saved: native code calls it by itself."""
     if len(plan.rules) != 1 or plan.uncovered or not plan.named_grads:
         return None
-    known = plan.declaration.schema.results_by_grad.keys() | plan.saved.keys()
-    return plan.rules[0] if known >= set(plan.rules[0].names) else None
+    rule, gradients = plan.rules[0], plan.declaration.schema.results_by_grad
+    return None if [name for name in rule.names if name not in gradients and name not in plan.saved] else rule
 
 
 def uses_own_context(plan: Plan) -> bool:

@@ -45,7 +45,7 @@ class RuleFacts(NamedTuple):
         names: their names.
         unnamed: the outputs whose gradients it does not take.
         is_once_differentiable: it is not to be recorded.
-        is_arithmetic: it does nothing but add, subtract and multiply what it is given.
+        is_arithmetic: says whether a rule does nothing but add, subtract and multiply what it is given.
     """
 
     function: Any
@@ -55,7 +55,7 @@ class RuleFacts(NamedTuple):
     names: tuple[str, ...]
     unnamed: tuple[int, ...]
     is_once_differentiable: bool
-    is_arithmetic: bool
+    is_arithmetic: Callable[[Any], bool]
 
 
 class RecordedFacts(NamedTuple):
@@ -136,16 +136,11 @@ class Recipe:
                 arguments.append(("saved", tensors.index(name), False))
             else:
                 arguments.append(("kept", plan.saved_values.index(name), False))
-        return RuleFacts(
-            function=rule.function,
-            keywords=None if rule.is_positional else tuple(rule.names),
-            arguments=tuple(arguments),
-            inputs=tuple(map(inputs.index, names)),
-            names=names,
-            unnamed=tuple(map(outputs.index, plan.unnamed_results)),
-            is_once_differentiable=rule.is_once_differentiable,
-            is_arithmetic=is_blind_to_grad_mode(rule.function),
-        )
+        keywords = None if rule.is_positional else tuple(rule.names)
+        unnamed = tuple(map(outputs.index, plan.unnamed_results))
+        order = tuple(map(inputs.index, names))
+        flags = rule.is_once_differentiable, is_blind_to_grad_mode
+        return RuleFacts(rule.function, keywords, tuple(arguments), order, names, unnamed, *flags)
 
     def general(self, context: NativeContext, *gradients: Any) -> Any:  # Any: tensors, lists, None
         """Run the backward of the Function: a gradient for each input."""

@@ -28,7 +28,7 @@ from custom_autograd.values.tensors import tensors_in
 
 def policies_of(record: OpRecord) -> tuple[CastPolicy, ...]:
     """Return what is registered, one policy for each device type."""
-    return tuple(rule.policy for rule in record.registrations.autocast.values())
+    return tuple([rule.policy for rule in record.registrations.autocast.values()])
 
 
 def is_cast(record: OpRecord, tensor: Tensor) -> bool:

@@ -28,7 +28,20 @@ struct Rule {
   std::vector<RuleArgument> arguments;
   std::vector<int64_t> inputs;    // whose gradients it returns, in this order
   std::vector<int64_t> unnamed;   // outputs whose gradients it does not take
-  bool is_once_differentiable = false, is_arithmetic = false;
+  bool is_once_differentiable = false;
+  PyObject* is_arithmetic;
+  mutable bool has_run = false, is_read = false, is_known_as_arithmetic = false;
+
+  // Whether it is known to do nothing but arithmetic: its code is read before the second run.
+  bool is_only_arithmetic() const {
+    if (has_run && !is_read) {
+      Reference answer(checked(PyObject_CallOneArg(is_arithmetic, function)));
+      is_known_as_arithmetic = answer.get() == Py_True;
+      is_read = true;
+    }
+    has_run = true;
+    return is_known_as_arithmetic;
+  }
 };
 
 // The rules of `register_autograd`, which see a ctx. All held by the recipe's object in Python.
@@ -70,9 +83,9 @@ struct Backward {
 
   void read_rule(PyObject* given) {
     PyObject *rows, *inputs, *unnamed;
-    int is_once_differentiable, is_arithmetic;
-    if (!PyArg_ParseTuple(given, "OOOOOOpp", &rule.function, &rule.keywords, &rows, &inputs, &rule.names, &unnamed,
-                          &is_once_differentiable, &is_arithmetic))
+    int is_once_differentiable;
+    if (!PyArg_ParseTuple(given, "OOOOOOpO", &rule.function, &rule.keywords, &rows, &inputs, &rule.names, &unnamed,
+                          &is_once_differentiable, &rule.is_arithmetic))
       throw_python_error();
     if (rule.keywords == Py_None) rule.keywords = nullptr;
     for (PyObject* row : items(rows)) {
@@ -86,7 +99,6 @@ struct Backward {
     rule.inputs = integers(inputs);
     rule.unnamed = integers(unnamed);
     rule.is_once_differentiable = is_once_differentiable;
-    rule.is_arithmetic = is_arithmetic;
   }
 };
 
