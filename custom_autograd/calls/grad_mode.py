@@ -1,9 +1,10 @@
 """Whether a kernel can tell that grad mode is on, when no tensor that it is given requires a gradient.
 
 Kernels run with grad mode off. Switching it off and on again takes a tenth of a direct call, and is left out only for a
-kernel that provably runs the same: one that does nothing but add, subtract and multiply its arguments and constants.
-Its arguments are plain tensors, numbers, texts and lists of those, as the guard of a direct call has found. So these
-operators are those of `torch.Tensor` itself, and none of them makes a tensor that requires a gradient.
+kernel that provably runs the same: one that does nothing but add, subtract and multiply its arguments and constants,
+and collect the results. Its arguments are plain tensors, numbers, texts and lists of those, as the guard of a direct
+call has found. So these operators are those of `torch.Tensor` itself, and none of them makes a tensor that requires a
+gradient.
 
 Nothing else is allowed, because it could reach a tensor that requires one, or code that reads the mode: a global, a
 closure or a default value may be anything, and be replaced later; an attribute, even a method, may be one that was set
@@ -17,7 +18,9 @@ from collections.abc import Callable
 from types import FunctionType
 
 PLUMBING = (
+    "BUILD_CONST_KEY_MAP",
     "BUILD_LIST",
+    "BUILD_MAP",
     "BUILD_TUPLE",
     "CACHE",
     "LOAD_CONST",
@@ -40,9 +43,14 @@ def is_blind_to_grad_mode(function: Callable[..., object]) -> bool:
     if type(function) is not FunctionType or function.__defaults__ or function.__kwdefaults__:
         return False
     code = function.__code__
-    if code.co_names or not all(type(constant) in CONSTANTS for constant in code.co_consts):
+    if code.co_names or not all(map(_is_plain, code.co_consts)):
         return False
     return all(map(_is_harmless, code.co_code[::2], code.co_code[1::2]))
+
+
+def _is_plain(constant: object) -> bool:
+    """Return True for a constant, or a tuple of some, such as the keys of a dict."""
+    return all(map(_is_plain, constant)) if isinstance(constant, tuple) else type(constant) in CONSTANTS
 
 
 def _is_harmless(operation: int, argument: int) -> bool:

@@ -197,6 +197,8 @@ BLIND = {
     "a sum of products": lambda x, y: x * y + 2 * x - 1,
     "a matrix product": lambda x, y: x @ y,
     "a negative": lambda x: -x,
+    "two products by name": lambda grad, x, y: {"x": grad * y, "y": grad * x},
+    "a product by name": lambda grad, x: {"x": 2 * grad * x},
     "a local": lambda x, y: (x + y) * 3.0,
     "several results": lambda x, y: (x * y, x - y),
     "a list": lambda x, y: [x * y, x - y],
