@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
+from custom_autograd.calls.arithmetic import is_arithmetic
 from custom_autograd.dispatch.generated import GeneratedOp, generated_code_of
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.capability import Capability, overriding
@@ -34,12 +34,14 @@ class Proof(NamedTuple):
         record: what records a call that requires a gradient, or None.
         is_checked: the results of the kernel are to be looked at.
         is_blind: the kernel needs no grad mode to be switched off for it.
+        is_arithmetic: the kernel does nothing but arithmetic, recorded or not.
     """
 
     function: Function
     record: Function | None
     is_checked: bool
     is_blind: bool
+    is_arithmetic: bool
 
 
 class Prover:
@@ -50,6 +52,7 @@ class Prover:
         self._deciding = overriding(record.capabilities, Capability.is_direct)
         self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
         self._own: tuple[int, frozenset[str]] = (-1, frozenset())
+        self._read: tuple[Function, bool] | None = None
 
     def may_be_direct(self, tensors: Sequence[Tensor]) -> bool:
         """Return False if a capability sends calls with these tensors through the dispatcher now."""
@@ -80,8 +83,9 @@ class Prover:
         if generated.is_writing and (is_recorded or "ADInplaceOrView" not in shared):
             return None
         record_call = recorder(generated, function) if is_recorded and generated.plan.is_differentiable else None
-        is_blind = not is_tracked and not generated.is_writing and self._is_blind(function)
-        return Proof(function, record_call, generated.is_checked, is_blind)
+        is_arithmetic = not generated.is_writing and self._is_arithmetic(function)
+        is_blind = not is_tracked and is_arithmetic
+        return Proof(function, record_call, generated.is_checked, is_blind, is_arithmetic)
 
     def _is_own(self, keys: frozenset[str]) -> bool:
         """Return True if it is quickly seen that no kernel of other code would run at some dispatch keys now."""
@@ -99,12 +103,13 @@ class Prover:
             self._foreign = count, registrations.foreign_keys(str(self._record.dispatcher_name), library.FILE)
         return self._foreign[1]
 
-    def _is_blind(self, function: Function) -> bool:
-        """Return True if a kernel, called with tensors that require no gradient, cannot tell grad mode."""
-        if self._record.declaration.schema.has_converted:
-            return False
-        checked = find_size_check(function)
-        return is_blind_to_grad_mode(checked.function if checked else function)
+    def _is_arithmetic(self, function: Function) -> bool:
+        """Return True if a kernel, called with plain values, does nothing but arithmetic; its code is read once."""
+        if self._read is None or self._read[0] is not function:
+            checked = find_size_check(function)
+            is_plain = not self._record.declaration.schema.has_converted
+            self._read = function, is_plain and is_arithmetic(checked.function if checked else function)
+        return self._read[1]
 
 
 _ALIASES = frozenset({"Autograd", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "BackendSelect"})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from custom_autograd.autograd.node_facts import label_of_nodes, name_of_nodes
-from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
+from custom_autograd.calls.arithmetic import is_arithmetic
 from custom_autograd.dispatch.generated import GeneratedOp
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.native.context_facts import DropInFacts, drop_in_facts_of, set_attributes
@@ -139,7 +139,7 @@ class Recipe:
         keywords = None if rule.is_positional else tuple(rule.names)
         unnamed = tuple(map(outputs.index, plan.unnamed_results))
         order = tuple(map(inputs.index, names))
-        flags = rule.is_once_differentiable, is_blind_to_grad_mode
+        flags = rule.is_once_differentiable, is_arithmetic
         return RuleFacts(rule.function, keywords, tuple(arguments), order, names, unnamed, *flags)
 
     def general(self, context: NativeContext, *gradients: Any) -> Any:  # Any: tensors, lists, None

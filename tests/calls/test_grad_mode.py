@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from custom_autograd import custom_op
-from custom_autograd.calls.grad_mode import is_blind_to_grad_mode
 from custom_autograd.torch_private import guards
 
 NUMBERS = itertools.count()
@@ -187,57 +186,6 @@ def test_a_mode_inside_an_overload_s_call_finds_grad_mode_off():
     keyset = torch._C._dispatch_keys(x)
     with Heavy():
         assert [False] * 3 == [autograd(keyset, x).requires_grad for _ in range(3)]
-
-
-# ---------------------------------------------------------------------------------- what is proven not to care
-
-
-BLIND = {
-    "a product": lambda x, y: x * y,
-    "a sum of products": lambda x, y: x * y + 2 * x - 1,
-    "a matrix product": lambda x, y: x @ y,
-    "a negative": lambda x: -x,
-    "two products by name": lambda grad, x, y: {"x": grad * y, "y": grad * x},
-    "a product by name": lambda grad, x: {"x": 2 * grad * x},
-    "a local": lambda x, y: (x + y) * 3.0,
-    "several results": lambda x, y: (x * y, x - y),
-    "a list": lambda x, y: [x * y, x - y],
-}
-SEEING = {
-    "a global": lambda x: x * WEIGHT,
-    "a global module": lambda x: torch.relu(x),
-    "a method": lambda x: x.sum(),
-    "an attribute": lambda x: x * x.scale,
-    "a closure": closing(2.0),
-    "a default": lambda x, scale=2.0: x * scale,
-    "a keyword default": lambda x, *, scale=2.0: x * scale,
-    "a reflected division": lambda x: 1 / x,
-    "a power": lambda x: x**2,
-    "a comprehension": lambda x: [item * 2 for item in x],
-    "an element": lambda x: x[0],
-    "a function in a function": lambda x: (lambda: x * 2)(),
-    "a builtin": torch.relu,
-    "an object": Weighted.HEAVY.__mul__,
-}
-
-
-@pytest.mark.parametrize("kernel", BLIND.values(), ids=BLIND)
-def test_arithmetic_of_arguments_is_blind_to_grad_mode(kernel):
-    assert is_blind_to_grad_mode(kernel)
-
-
-@pytest.mark.parametrize("kernel", SEEING.values(), ids=SEEING)
-def test_whatever_else_a_kernel_does_may_see_grad_mode(kernel):
-    assert not is_blind_to_grad_mode(kernel)
-
-
-def test_a_constant_that_is_no_number_may_see_grad_mode():
-    def kernel(x):
-        return x * 2.0
-
-    kernel.__code__ = kernel.__code__.replace(co_consts=(None, WEIGHT))
-
-    assert not is_blind_to_grad_mode(kernel)
 
 
 # ------------------------------------------------------------------- exceptions of signal handlers, at the worst time

@@ -45,9 +45,8 @@ struct Kind {
   uint64_t requires_grad = 0;        // by argument, as bits
   std::array<int16_t, MOST> counts;  // by argument: how many tensors; -1 for None
   std::vector<KindOfTensor> tensors;
-  bool is_checked, is_blind;
+  bool is_checked, is_blind, is_arithmetic;
   mutable bool is_on_trial;  // no call of it has passed every check yet
-  mutable bool has_run = false, is_read = false;  // its kernel: see NOTE [kernels run below autograd]
   Held function, record;
   std::vector<EqualSize> sizes;
   Held looking;  // the function behind a look at all sizes, which raises: in the first call, and where these differ
@@ -75,14 +74,12 @@ struct Call {
   std::vector<Argument>* arguments;
   std::vector<const Kind*>* kinds;
   PyObject *learn, *read, *instead, *unavailable, *compiling, *named_tuple, *keywords, *dispatched, *refuse_write;
-  PyObject* may_use_autograd;
   uint64_t visible;  // outputs that a call returns, as bits
   uint64_t written;  // arguments that kernels write to
   int outputs, positional;
   Signature signature;
   uint32_t misses;
   uint32_t forgotten;  // how often all kinds were
-  mutable bool uses_autograd;  // a kernel does
 };
 
 constexpr size_t MOST_KINDS = 8;

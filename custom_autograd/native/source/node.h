@@ -183,8 +183,8 @@ struct NativeNode final : Node {
     return is_any_defined && !is_lazy(grads, values);
   }
 
-  // Whether a rule may run below autograd, as kernels do: where nothing is recorded, and if it does nothing but arithmetic, of
-  // which nobody hears. Others may compute gradients themselves.
+  // Whether a rule runs below autograd, where nothing is recorded and nobody hears of what it does: see
+  // NOTE [arithmetic runs below autograd].
   static bool runs_below_autograd(const Rule& rule, PyObject* const* begin, PyObject* const* end) {
     return rule.is_only_arithmetic() && !at::GradMode::is_enabled() && !is_watched() &&
         std::all_of(begin, end, [](PyObject* one) { return is_simple(one) || is_simple_number(one); });

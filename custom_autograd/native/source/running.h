@@ -3,8 +3,6 @@
 #include "edges.h"
 #include "trial.h"
 
-#include <ATen/SequenceNumber.h>
-
 namespace {
 
 // The lists of a call, copied: who gave them may change them meanwhile.
@@ -44,43 +42,24 @@ bool has_sizes(const Call* op, const Kind& kind, const Values& values) {
   return true;
 }
 
+// NOTE [arithmetic runs below autograd]
+// Operations of a kernel go through the kernels of autograd, which only find out that nothing is to be recorded: a tenth of
+// their time. Python's operators +, - and * are the same without those: one operation each, which is made of no others and
+// returns no view. So kernels and rules whose code has nothing else run with the Autograd keys excluded. Other operations
+// differ there: what is a new tensor can be a view (torch.stack), modes see torch.matmul as one operation, detach_ has no
+// effect, and torch.autograd finds no graph.
 PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
   bool is_sure = !kind.is_on_trial && has_sizes(op, kind, values);
   PyObject* function = is_sure ? kind.function.object : kind.looking.object;
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> below;
+  if (is_sure && kind.is_arithmetic) below.emplace(c10::autograd_dispatch_keyset);
   PyObject* result = call_kernel(op, function, values);
+  below.reset();
   if (result || !PyErr_ExceptionMatches(op->unavailable)) return checked(result);
   Raised raised;
   Reference given(as_tuple(op, values));
   return checked(
       PyObject_CallFunctionObjArgs(op->instead, kind.function.object, raised.error.get(), given.get(), nullptr));
-}
-
-// NOTE [kernels run below autograd]
-// PyTorch's dispatcher calls a kernel with the Autograd keys excluded, as the documentation of an op says: operations in it
-// do not go through kernels that would only find out that nothing is to be recorded, which is a tenth of their time. So do
-// calls of a known kind. But in its first run a kind runs above autograd; if nodes were made in this thread meanwhile, the
-// kernel computes gradients itself, and the op goes on running there. So it does if the kernel might compute some in a later
-// call, by what its code names (calls/autograd_use.py), which is read before the second run.
-bool runs_below_autograd(const Call* op, const Kind& kind) {
-  if (!kind.has_run || op->uses_autograd) return false;
-  if (!kind.is_read) {
-    Reference answer(checked(PyObject_CallOneArg(op->may_use_autograd, kind.function.object)));
-    op->uses_autograd |= answer.get() == Py_True;
-    kind.is_read = true;
-  }
-  return !op->uses_autograd;
-}
-
-PyObject* run_where_it_belongs(const Call* op, const Kind& kind, const Values& values) {
-  if (runs_below_autograd(op, kind)) {
-    c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset);
-    return run_kernel(op, kind, values);
-  }
-  uint64_t nodes = at::sequence_number::peek();
-  PyObject* result = run_kernel(op, kind, values);
-  op->uses_autograd |= nodes != at::sequence_number::peek();
-  kind.has_run = true;
-  return result;
 }
 
 // The tuple of the items of a named one, such as torch.return_types.
@@ -293,10 +272,10 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values, const Tria
   if (is_recorded) edges = edges_of(op, kind, values);
   Reference result;
   if (!is_recording || (kind.is_blind && !is_recorded)) {
-    result = run_where_it_belongs(op, kind, values);
+    result = run_kernel(op, kind, values);
   } else {
     KernelModes modes(modes_of_thread, !is_recorded && modes_of_thread.get_fw_grad_mode());
-    result = run_where_it_belongs(op, kind, values);
+    result = run_kernel(op, kind, values);
   }
   if (op->outputs > 1) result = plain_tuple(result.get());
   bool is_sound = is_as_it_should_be(op, kind, result.get(), values) && !(trial && trial->shares_memory(result.get()));

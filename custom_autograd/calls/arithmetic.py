@@ -1,14 +1,15 @@
-"""Whether a kernel can tell that grad mode is on, when no tensor that it is given requires a gradient.
+"""Whether a kernel or a rule does nothing but arithmetic: it adds, subtracts and multiplies what it is given.
 
-Kernels run with grad mode off. Switching it off and on again takes a tenth of a direct call, and is left out only for a
-kernel that provably runs the same: one that does nothing but add, subtract and multiply its arguments and constants,
-and collect the results. Its arguments are plain tensors, numbers, texts and lists of those, as the guard of a direct
-call has found. So these operators are those of `torch.Tensor` itself, and none of them makes a tensor that requires a
-gradient.
+Kernels run with grad mode off. Switching it off and on again takes a tenth of a direct call, and is left out for a
+kernel that runs the same: one that does nothing but add, subtract and multiply its arguments and constants, and collect
+the results. Its arguments are plain tensors, numbers, texts and lists of those, as the guard of a direct call found. So
+these operators are those of `torch.Tensor` itself, and none of them makes a tensor that requires a gradient.
+Native code runs such a kernel, or rule, below autograd: see NOTE [arithmetic runs below autograd] in
+native/source/running.h. So a matrix product is no arithmetic: PyTorch makes it of other operations.
 
-Nothing else is allowed, because it could reach a tensor that requires one, or code that reads the mode: a global, a
-closure or a default value may be anything, and be replaced later; an attribute, even a method, may be one that was set
-on the tensor; a function may be given `requires_grad=True`; `1 / x` looks up the method `reciprocal` of `x`.
+Nothing else is allowed, because it could reach a tensor that requires a gradient, or code that reads the mode: a
+global, a closure or a default value may be anything, and be replaced later; an attribute, even a method, may be one
+that was set on the tensor; a function may be given `requires_grad=True`; `1 / x` looks up `reciprocal` of `x`.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ PLUMBING = (
     "RETURN_CONST",
     "RETURN_VALUE",
 )
-OPERATORS = ("UNARY_NEGATIVE", "BINARY_ADD", "BINARY_SUBTRACT", "BINARY_MULTIPLY", "BINARY_MATRIX_MULTIPLY")
+OPERATORS = ("UNARY_NEGATIVE", "BINARY_ADD", "BINARY_SUBTRACT", "BINARY_MULTIPLY")
 CONSTANTS = (bool, complex, float, int, str, type(None))
 
 
-def is_blind_to_grad_mode(function: Callable[..., object]) -> bool:
-    """Return True only if switching grad mode off around a kernel makes no difference.
+def is_arithmetic(function: Callable[..., object]) -> bool:
+    """Return True only if a function does nothing but arithmetic.
 
     Args:
-        function: the kernel; called with plain tensors that require no gradient, numbers, texts, and lists of those.
+        function: a kernel or a rule; called with plain tensors, numbers, texts, and lists of those.
     """
     if type(function) is not FunctionType or function.__defaults__ or function.__kwdefaults__:
         return False
@@ -59,7 +60,7 @@ def _is_harmless(operation: int, argument: int) -> bool:
 
 def _arithmetic() -> frozenset[int]:
     """Return by which arguments of BINARY_OP this Python adds, subtracts and multiplies."""
-    code = compile("x + y, x - y, x * y, x @ y", "", "eval")
+    code = compile("x + y, x - y, x * y", "", "eval")
     return frozenset(one.arg for one in dis.get_instructions(code) if one.opcode == BINARY_OP and one.arg is not None)
 
 
