@@ -38,18 +38,12 @@ namespace rule_context {
 inline RuleContext* of(PyObject* object) { return reinterpret_cast<RuleContext*>(object); }
 
 // save_for_backward(*tensors)
-inline PyObject* save(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    if (args[i] == Py_None || THPVariable_Check(args[i])) continue;
-    Reference given(PyTuple_New(count));
-    if (!given) return nullptr;
-    for (Py_ssize_t k = 0; k < count; ++k) PyTuple_SET_ITEM(given.get(), k, Py_NewRef(args[k]));
-    return PyObject_CallOneArg(of(self)->check_saved, given.get());
+inline PyObject* save(PyObject* self, PyObject* tensors) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
+    PyObject* one = PyTuple_GET_ITEM(tensors, i);
+    if (one != Py_None && !THPVariable_Check(one)) return PyObject_CallOneArg(of(self)->check_saved, tensors);
   }
-  PyObject* tuple = PyTuple_New(count);
-  if (!tuple) return nullptr;
-  for (Py_ssize_t i = 0; i < count; ++i) PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
-  PyObject* before = std::exchange(of(self)->saved, tuple);
+  PyObject* before = std::exchange(of(self)->saved, Py_NewRef(tensors));
   Py_XDECREF(before);
   Py_RETURN_NONE;
 }
@@ -144,7 +138,7 @@ inline void destroy(PyObject* self) {
 }
 
 inline PyMethodDef methods[] = {
-    {"save_for_backward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(save)), METH_FASTCALL, nullptr},
+    {"save_for_backward", save, METH_VARARGS, nullptr},
     {"save_for_forward", do_nothing, METH_VARARGS, nullptr},
     {"mark_non_differentiable", mark, METH_VARARGS, nullptr},
     {"set_materialize_grads", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(materialize)),
