@@ -65,9 +65,10 @@ def _why_not_with_context(plan: Plan) -> str | None:
 
 def sole_rule_of(plan: Plan) -> GradientRule | None:
     """Return the only rule of the op, if it takes gradients and what is saved: native code calls it by itself."""
-    if len(plan.rules) != 1 or plan.uncovered or not plan.named_grads:
+    schema = plan.declaration.schema
+    if len(plan.rules) != 1 or not plan.named_grads or not plan.covered.issuperset(schema.differentiable_names):
         return None
-    rule, gradients = plan.rules[0], plan.declaration.schema.results_by_grad
+    rule, gradients = plan.rules[0], schema.results_by_grad
     return None if [name for name in rule.names if name not in gradients and name not in plan.saved] else rule
 
 

@@ -95,8 +95,8 @@ class Recipe:
         self._generated, self._recording = generated, generated.recording_facts
         plan = self._plan = self._recording.plan
         inputs, outputs = plan.declaration.schema.argument_names, plan.declaration.schema.output_names
-        saved = []
-        for name in plan.saved_tensors:
+        self._tensors, saved = plan.saved_tensors, []
+        for name in self._tensors:
             always = plan.is_always_saved(name)
             users = ALWAYS if always else sum(1 << inputs.index(user) for user in plan.saved[name])
             is_output = name not in inputs
@@ -122,10 +122,10 @@ class Recipe:
 
     def _sole_rule(self) -> RuleFacts | None:
         """Return the one rule of an op, if native code can call it by itself."""
-        rule, plan = self._recording.sole_rule, self._plan
+        rule, plan, tensors = self._recording.sole_rule, self._plan, self._tensors
         if rule is None:
             return None
-        schema, tensors = plan.declaration.schema, plan.saved_tensors
+        schema = plan.declaration.schema
         inputs, outputs, results = schema.argument_names, schema.output_names, schema.results_by_grad
         names = rule.inputs or schema.differentiable_names
         arguments = []
