@@ -5,7 +5,7 @@ kernel that runs the same: one that does nothing but add, subtract and multiply 
 the results. Its arguments are plain tensors, numbers, texts and lists of those, as the guard of a direct call found. So
 these operators are those of `torch.Tensor` itself, and none of them makes a tensor that requires a gradient.
 Native code runs such a kernel, or rule, below autograd: see NOTE [arithmetic runs below autograd] in
-native/source/running.h. So a matrix product is no arithmetic: PyTorch makes it of other operations.
+native/source/arithmetic.h. So a matrix product is no arithmetic: PyTorch makes it of other operations.
 
 Nothing else is allowed, because it could reach a tensor that requires a gradient, or code that reads the mode: a
 global, a closure or a default value may be anything, and be replaced later; an attribute, even a method, may be one
@@ -31,8 +31,8 @@ PLUMBING = (
     "RETURN_CONST",
     "RETURN_VALUE",
 )
-OPERATORS = ("UNARY_NEGATIVE", "BINARY_ADD", "BINARY_SUBTRACT", "BINARY_MULTIPLY")
-CONSTANTS = (bool, complex, float, int, str, type(None))
+OPERATORS = ("UNARY_NEGATIVE", "BINARY_OP", "BINARY_ADD", "BINARY_SUBTRACT", "BINARY_MULTIPLY")
+CONSTANTS = frozenset({bool, complex, float, int, str, type(None)})
 
 
 def is_arithmetic(function: Callable[..., object]) -> bool:
@@ -46,16 +46,18 @@ def is_arithmetic(function: Callable[..., object]) -> bool:
     code = function.__code__
     if code.co_names or not all(map(_is_plain, code.co_consts)):
         return False
-    return all(map(_is_harmless, code.co_code[::2], code.co_code[1::2]))
+    text = code.co_code
+    operations, start = text[::2], 0
+    for _ in range(operations.count(BINARY_OP)):
+        start = operations.index(BINARY_OP, start) + 1
+        if text[2 * start - 1] not in ARITHMETIC:
+            return False
+    return HARMLESS.issuperset(operations)
 
 
 def _is_plain(constant: object) -> bool:
     """Return True for a constant, or a tuple of some, such as the keys of a dict."""
-    return all(map(_is_plain, constant)) if isinstance(constant, tuple) else type(constant) in CONSTANTS
-
-
-def _is_harmless(operation: int, argument: int) -> bool:
-    return operation in HARMLESS or (operation == BINARY_OP and argument in ARITHMETIC)
+    return type(constant) in CONSTANTS or (type(constant) is tuple and all(map(_is_plain, constant)))
 
 
 def _arithmetic() -> frozenset[int]:
@@ -64,10 +66,11 @@ def _arithmetic() -> frozenset[int]:
     return frozenset(one.arg for one in dis.get_instructions(code) if one.opcode == BINARY_OP and one.arg is not None)
 
 
+BINARY_OP = dis.opmap.get("BINARY_OP", 0)  # Python 3.10 has an operation for each operator, and none of this number
 HARMLESS = frozenset(
     number
     for name, number in dis.opmap.items()
     if name in PLUMBING or name in OPERATORS or name.startswith(("LOAD_FAST", "STORE_FAST"))
 )
-BINARY_OP = dis.opmap.get("BINARY_OP")  # Python 3.10 has an operation for each operator
+"""The operations that it may have; the operator of BINARY_OP is its argument."""
 ARITHMETIC = _arithmetic()

@@ -221,7 +221,7 @@ class Schema:
     @Lazy
     def has_converted(self) -> bool:
         """Return True if the dispatcher holds an argument in another form than kernels see."""
-        return any(argument.from_dispatcher is not None for argument in self.arguments)
+        return len([argument for argument in self.arguments if argument.from_dispatcher is not None]) > 0
 
     @Lazy
     def is_view(self) -> bool:

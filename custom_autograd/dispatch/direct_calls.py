@@ -196,7 +196,8 @@ class DirectCallTable:
         proof = self._prover.prove(device.type, seen, shared, is_tracked, GeneratedOp.record_now)
         if proof is None:
             return None
-        return guards.guard_of(tensors), proof.function, proof.record, proof.is_checked, proof.is_blind
+        is_blind = not is_tracked and self._prover.is_blind(proof.function)
+        return guards.guard_of(tensors), proof.function, proof.record, proof.is_checked, is_blind
 
 
 def _each_once(tensors: tuple[Tensor, ...], pattern: Hashable) -> tuple[tuple[Tensor, ...], Hashable]:

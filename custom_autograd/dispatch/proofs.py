@@ -33,15 +33,11 @@ class Proof(NamedTuple):
         function: the kernel.
         record: what records a call that requires a gradient, or None.
         is_checked: the results of the kernel are to be looked at.
-        is_blind: the kernel needs no grad mode to be switched off for it.
-        is_arithmetic: the kernel does nothing but arithmetic, recorded or not.
     """
 
     function: Function
     record: Function | None
     is_checked: bool
-    is_blind: bool
-    is_arithmetic: bool
 
 
 class Prover:
@@ -52,7 +48,6 @@ class Prover:
         self._deciding = overriding(record.capabilities, Capability.is_direct)
         self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
         self._own: tuple[int, frozenset[str]] = (-1, frozenset())
-        self._read: tuple[Function, bool] | None = None
 
     def may_be_direct(self, tensors: Sequence[Tensor]) -> bool:
         """Return False if a capability sends calls with these tensors through the dispatcher now."""
@@ -83,9 +78,7 @@ class Prover:
         if generated.is_writing and (is_recorded or "ADInplaceOrView" not in shared):
             return None
         record_call = recorder(generated, function) if is_recorded and generated.plan.is_differentiable else None
-        is_arithmetic = not generated.is_writing and self._is_arithmetic(function)
-        is_blind = not is_tracked and is_arithmetic
-        return Proof(function, record_call, generated.is_checked, is_blind, is_arithmetic)
+        return Proof(function, record_call, generated.is_checked)
 
     def _is_own(self, keys: frozenset[str]) -> bool:
         """Return True if it is quickly seen that no kernel of other code would run at some dispatch keys now."""
@@ -103,13 +96,13 @@ class Prover:
             self._foreign = count, registrations.foreign_keys(str(self._record.dispatcher_name), library.FILE)
         return self._foreign[1]
 
-    def _is_arithmetic(self, function: Function) -> bool:
-        """Return True if a kernel, called with plain values, does nothing but arithmetic; its code is read once."""
-        if self._read is None or self._read[0] is not function:
-            checked = find_size_check(function)
-            is_plain = not self._record.declaration.schema.has_converted
-            self._read = function, is_plain and is_arithmetic(checked.function if checked else function)
-        return self._read[1]
+    def is_blind(self, function: Function) -> bool:
+        """Return True if a kernel, called with tensors that require no gradient, cannot tell grad mode."""
+        schema = self._record.declaration.schema
+        if schema.mutated_arguments or schema.has_converted:
+            return False
+        checked = find_size_check(function)
+        return is_arithmetic(checked.function if checked else function)
 
 
 _ALIASES = frozenset({"Autograd", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "BackendSelect"})

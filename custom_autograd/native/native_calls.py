@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from custom_autograd.calls.arithmetic import is_arithmetic
 from custom_autograd.calls.parameters import default_of
 from custom_autograd.calls.watching import undeclared_write
 from custom_autograd.core.errors import KernelUnavailable
@@ -67,7 +68,7 @@ class NativeCalls:
         keywords = tuple([argument.name for argument in schema.arguments if argument.is_keyword_only])
         objects = (
             self.learn, self.read, self.run_instead, KernelUnavailable, compiling_callback, schema.named_tuple,
-            keywords or None, self.run_dispatched, self.refuse_write,
+            keywords or None, self.run_dispatched, self.refuse_write, is_arithmetic,
         )  # fmt: skip
         differentiable = _bits([output.is_differentiable for output in schema.outputs])
         self.call = native.Call(rows, len(schema.outputs), visible, written, differentiable, objects)
@@ -119,10 +120,9 @@ class NativeCalls:
             return
         recipe = None if found.record is None else self._recipe_for_kinds()
         kernel, sizes = self._sizes_for(found.function, values)
-        flags = found.is_checked, found.is_blind, found.is_arithmetic
         with changes.lock:
             if epoch == changes.count:
-                call.add(values, kernel, found.record, *flags, recipe, found.function, sizes)
+                call.add(values, kernel, found.record, found.is_checked, recipe, found.function, sizes)
 
     def _sizes_for(self, function: Any, values: tuple[Any, ...]) -> tuple[Any, tuple[tuple[int, ...], ...]]:
         """Return a kernel, and the sizes that native code compares before it calls it; `function` runs if they differ.

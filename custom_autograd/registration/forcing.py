@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from custom_autograd.core.errors import KernelError
+from custom_autograd.core.names import Name
 from custom_autograd.torch_private import thread_values
 
 VARIABLE = "CUSTOM_AUTOGRAD_KERNELS"
@@ -46,7 +47,7 @@ def insisting(key: int, name: str) -> Iterator[None]:
         thread_values.put(VARIABLE, before)
 
 
-def wanted_by_environment(op: str) -> str | None:
+def wanted_by_environment(op: Name) -> str | None:
     """Return the kernel that the environment forces on an op, or None.
 
     Raises:
@@ -54,7 +55,7 @@ def wanted_by_environment(op: str) -> str | None:
     """
     if VARIABLE not in os.environ:  # `get` raises and catches a KeyError, which takes five times as long
         return None
-    return _parse(os.environ[VARIABLE]).get(op)
+    return _parse(os.environ[VARIABLE]).get(str(op))
 
 
 @functools.cache

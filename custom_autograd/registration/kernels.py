@@ -125,7 +125,7 @@ class Kernels(Mapping["str | None", Kernel]):
     def _candidates(self, device_type: str | None) -> Sequence[Kernel]:
         """Return what serves a device type, in order, but for what a thread forces."""
         found = self._all_for(device_type)
-        wanted = forcing.wanted_by_environment(str(self._declaration.name))
+        wanted = forcing.wanted_by_environment(self._declaration.name)
         return self.named(wanted, found, device_type) if wanted else found
 
     def _all_for(self, device_type: str | None) -> Sequence[Kernel]:
@@ -222,7 +222,7 @@ class Kernels(Mapping["str | None", Kernel]):
         passed = {one: why for one, why in self._unavailable.items() if one in self._candidates(device_type)}
         reasons = {kernel: why or (kernel.when.text if kernel.when else "") for kernel, why in refusals.items()}
         listed = [f"{kernel.label} ({kernel.location}): {why}" for kernel, why in {**passed, **reasons}.items()]
-        wanted = self.wanted() or forcing.wanted_by_environment(str(self._declaration.name))
+        wanted = self.wanted() or forcing.wanted_by_environment(self._declaration.name)
         if wanted is not None:
             return kernel_errors.declined(self._declaration, wanted, listed)
         return kernel_errors.none_accepts(self._declaration, device_type, listed)

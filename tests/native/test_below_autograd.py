@@ -98,6 +98,8 @@ def test_operators_give_the_same_below_autograd(function):
     dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int32, torch.uint8]
     numbers = torch.arange(16.0).reshape(4, 4)
     for first, second in itertools.product(dtypes, repeat=2):
+        if {first, second} == {torch.bfloat16, torch.complex64}:  # from torch 2.15 on, a dtype that most operators lack
+            continue
         for x, y in plain(numbers.to(first), (numbers + 1).to(second)):
             above = function(x, y)
             with torch._C._AutoDispatchBelowAutograd():
@@ -197,6 +199,28 @@ def test_an_arithmetic_rule_of_a_subclass_runs_above_autograd():
 
 
 # ----------------------------------------------------------------------------------- what would be different there
+
+
+def test_a_function_that_is_given_other_code_is_read_again():
+    def kernel(x):
+        return x * 2
+
+    def rule(grad, x):
+        return grad * 2
+
+    op = declare(kernel, rule)
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(5):
+        op(x).sum().backward()
+    kernel.__code__ = (lambda x: torch.autograd.functional.jacobian(torch.square, x.detach()).sum(0)).__code__
+    rule.__code__ = (
+        lambda grad, x: grad * torch.autograd.functional.jacobian(torch.square, x.detach()).sum(0)
+    ).__code__
+    x.grad = None
+    result = op(x)
+    result.sum().backward()
+
+    assert [2.0] * 3 == result.tolist() == x.grad.tolist()
 
 
 def in_forward_mode(x):

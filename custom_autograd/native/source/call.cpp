@@ -33,15 +33,15 @@ std::vector<EqualSize> sizes_of(PyObject* rows) {
   return found;
 }
 
-// add(arguments, function, record, is_checked, is_blind, is_arithmetic, recipe, looking, sizes): the kind of these arguments,
-// under the present modes, on trial if it is checked; what looks runs in its place in the first call, and where sizes differ
+// add(arguments, function, record, is_checked, recipe, looking, sizes): the kind of these arguments, under the present modes, on
+// trial if it is checked; what looks runs in its place in the first call, and where sizes differ
 PyObject* add(PyObject* object, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* op = reinterpret_cast<Call*>(object);
   PyObject *given, *function, *record, *recipe, *looking, *sizes;
-  int is_checked, is_blind, is_arithmetic;
-  if (!PyArg_ParseTuple(args, "O!OOpppOOO!", &PyTuple_Type, &given, &function, &record, &is_checked, &is_blind,
-                        &is_arithmetic, &recipe, &looking, &PyTuple_Type, &sizes))
+  int is_checked;
+  if (!PyArg_ParseTuple(args, "O!OOpOOO!", &PyTuple_Type, &given, &function, &record, &is_checked, &recipe, &looking,
+                        &PyTuple_Type, &sizes))
     return nullptr;
   TORCH_CHECK(PyTuple_GET_SIZE(given) == static_cast<Py_ssize_t>(op->arguments->size()), "another number of arguments");
   auto kind = std::make_unique<Kind>();
@@ -66,8 +66,6 @@ PyObject* add(PyObject* object, PyObject* args) {
     }
   }
   kind->is_checked = is_checked;
-  kind->is_blind = is_blind;
-  kind->is_arithmetic = is_arithmetic;
   kind->is_on_trial = is_checked;
   kind->function = Held(function);
   kind->record = Held(record);
@@ -111,7 +109,8 @@ PyObject* created(PyTypeObject* type, PyObject*, PyObject*) {
   return object;
 }
 
-// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched, refuse_write))
+// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched, refuse_write,
+// is_arithmetic))
 // signature: ((name, rule, is_optional, is_keyword_only, is_differentiable, type or choices, defaults), ...), outputs,
 // visible, written, differentiable
 int initialise(PyObject* object, PyObject* args, PyObject*) {
@@ -126,7 +125,7 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "O!iKKKO!", &PyTuple_Type, &rows, &outputs, &visible, &written, &differentiable,
                         &PyTuple_Type, &objects))
     return -1;
-  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 9) {
+  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 10) {
     PyErr_SetString(PyExc_ValueError, "too many arguments or outputs");
     return -1;
   }
@@ -161,8 +160,8 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   op->held = PyTuple_Pack(2, rows, objects);
   if (!op->held) return -1;
   PyObject** members[] = {&op->learn, &op->read, &op->instead, &op->unavailable, &op->compiling, &op->named_tuple, &op->keywords,
-                          &op->dispatched, &op->refuse_write};
-  for (int i = 0; i < 9; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
+                          &op->dispatched, &op->refuse_write, &op->is_arithmetic};
+  for (int i = 0; i < 10; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
   if (op->keywords == Py_None) op->keywords = nullptr;
   if (!PyCFunction_Check(op->compiling) || !(PyCFunction_GET_FLAGS(op->compiling) & METH_NOARGS)) {
     PyErr_SetString(PyExc_TypeError, "the question for a compiler is not a C function without arguments");

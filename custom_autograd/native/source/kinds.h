@@ -45,8 +45,9 @@ struct Kind {
   uint64_t requires_grad = 0;        // by argument, as bits
   std::array<int16_t, MOST> counts;  // by argument: how many tensors; -1 for None
   std::vector<KindOfTensor> tensors;
-  bool is_checked, is_blind, is_arithmetic;
+  bool is_checked;
   mutable bool is_on_trial;  // no call of it has passed every check yet
+  mutable Arithmetic arithmetic;
   Held function, record;
   std::vector<EqualSize> sizes;
   Held looking;  // the function behind a look at all sizes, which raises: in the first call, and where these differ
@@ -74,6 +75,7 @@ struct Call {
   std::vector<Argument>* arguments;
   std::vector<const Kind*>* kinds;
   PyObject *learn, *read, *instead, *unavailable, *compiling, *named_tuple, *keywords, *dispatched, *refuse_write;
+  PyObject* is_arithmetic;
   uint64_t visible;  // outputs that a call returns, as bits
   uint64_t written;  // arguments that kernels write to
   int outputs, positional;

@@ -1,5 +1,6 @@
 // What all nodes of an op have in common: what they save, and the rules that they run.
 #pragma once
+#include "arithmetic.h"
 #include "python.h"
 
 #include <torch/csrc/utils/python_numbers.h>
@@ -29,19 +30,8 @@ struct Rule {
   std::vector<int64_t> inputs;    // whose gradients it returns, in this order
   std::vector<int64_t> unnamed;   // outputs whose gradients it does not take
   bool is_once_differentiable = false;
-  PyObject* is_arithmetic;
-  mutable bool has_run = false, is_read = false, is_known_as_arithmetic = false;
-
-  // Whether it is known to do nothing but arithmetic: its code is read before the second run.
-  bool is_only_arithmetic() const {
-    if (has_run && !is_read) {
-      Reference answer(checked(PyObject_CallOneArg(is_arithmetic, function)));
-      is_known_as_arithmetic = answer.get() == Py_True;
-      is_read = true;
-    }
-    has_run = true;
-    return is_known_as_arithmetic;
-  }
+  PyObject* is_arithmetic = nullptr;  // says whether a function is
+  mutable Arithmetic arithmetic;
 };
 
 // The rules of `register_autograd`, which see a ctx. All held by the recipe's object in Python.

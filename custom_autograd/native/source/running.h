@@ -42,17 +42,11 @@ bool has_sizes(const Call* op, const Kind& kind, const Values& values) {
   return true;
 }
 
-// NOTE [arithmetic runs below autograd]
-// Operations of a kernel go through the kernels of autograd, which only find out that nothing is to be recorded: a tenth of
-// their time. Python's operators +, - and * are the same without those: one operation each, which is made of no others and
-// returns no view. So kernels and rules whose code has nothing else run with the Autograd keys excluded. Other operations
-// differ there: what is a new tensor can be a view (torch.stack), modes see torch.matmul as one operation, detach_ has no
-// effect, and torch.autograd finds no graph.
-PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values) {
+PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values, bool is_arithmetic) {
   bool is_sure = !kind.is_on_trial && has_sizes(op, kind, values);
   PyObject* function = is_sure ? kind.function.object : kind.looking.object;
   std::optional<c10::impl::ExcludeDispatchKeyGuard> below;
-  if (is_sure && kind.is_arithmetic) below.emplace(c10::autograd_dispatch_keyset);
+  if (is_sure && is_arithmetic) below.emplace(c10::autograd_dispatch_keyset);
   PyObject* result = call_kernel(op, function, values);
   below.reset();
   if (result || !PyErr_ExceptionMatches(op->unavailable)) return checked(result);
@@ -271,11 +265,12 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values, const Tria
   torch::autograd::edge_list edges;
   if (is_recorded) edges = edges_of(op, kind, values);
   Reference result;
-  if (!is_recording || (kind.is_blind && !is_recorded)) {
-    result = run_kernel(op, kind, values);
+  bool is_arithmetic = kind.arithmetic.is_known(kind.function.object, op->is_arithmetic);
+  if (!is_recording || (is_arithmetic && kind.requires_grad == 0)) {  // which cannot tell grad mode
+    result = run_kernel(op, kind, values, is_arithmetic);
   } else {
     KernelModes modes(modes_of_thread, !is_recorded && modes_of_thread.get_fw_grad_mode());
-    result = run_kernel(op, kind, values);
+    result = run_kernel(op, kind, values, is_arithmetic);
   }
   if (op->outputs > 1) result = plain_tuple(result.get());
   bool is_sound = is_as_it_should_be(op, kind, result.get(), values) && !(trial && trial->shares_memory(result.get()));
