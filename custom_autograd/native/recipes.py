@@ -94,16 +94,20 @@ class Recipe:
         """
         self._generated, self._recording = generated, generated.recording_facts
         plan = self._plan = self._recording.plan
-        inputs, outputs = plan.declaration.schema.argument_names, plan.declaration.schema.output_names
-        self._tensors, saved = plan.saved_tensors, []
-        for name in self._tensors:
+        schema = plan.declaration.schema
+        inputs, outputs, tensors = schema.argument_names, schema.output_names, schema.tensor_names
+        saved, kept = [], []
+        for name in plan.saved:
+            if name not in tensors:
+                kept.append(inputs.index(name))
+                continue
             always = plan.is_always_saved(name)
             users = ALWAYS if always else sum(1 << inputs.index(user) for user in plan.saved[name])
             is_output = name not in inputs
             saved.append((is_output, (outputs if is_output else inputs).index(name), users, name))
-        kept = tuple([inputs.index(name) for name in plan.saved_values])
+        self._tensors = [name for _, _, _, name in saved]
         drop_in, name = drop_in_facts_of(self._recording, forget), name_of_nodes(plan.declaration)
-        self.facts = RecordedFacts(next(_ids), name, self._recording.is_checked, tuple(saved), kept, drop_in)
+        self.facts = RecordedFacts(next(_ids), name, self._recording.is_checked, tuple(saved), tuple(kept), drop_in)
 
     @property
     def label(self) -> str:
