@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 
 import pytest
 import torch
@@ -28,53 +29,77 @@ def declare(kernel, rule=lambda grad, x: grad * 2, schema="(Tensor x) -> Tensor"
 # --------------------------------------------------------------------------------------------- what runs below autograd
 
 
-@pytest.fixture
-def seen():
-    """The numbers of elements of the products that autograd's kernel computes."""
+def is_below_in(function, work):
+    """Run `work`, and return for each call of a function whether it runs below autograd."""
     found = []
-    with torch.library._scoped_library("aten", "IMPL") as aten:
 
-        def multiply(keyset, x, y):
-            found.append(x.numel())
-            return torch.ops.aten.mul.Tensor.redispatch(keyset & torch._C._after_autograd_keyset, x, y)
+    def trace(frame, event, argument):
+        if frame.f_code is function.__code__:
+            found.append(torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality))
 
-        aten.impl("mul.Tensor", multiply, "AutogradCPU", with_keyset=True, allow_override=True)
-        yield found
-
-
-def test_a_product_in_a_kernel_does_not_meet_autograd(seen):
-    op = declare(lambda x: x * x)
-    for x in (torch.ones(3), torch.ones(3, requires_grad=True)):
-        for _ in range(5):
-            op(x)
-        seen.clear()
-        for _ in range(5):
-            op(x)
-
-        assert [] == seen
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return found
 
 
-def test_a_product_in_a_rule_does_not_meet_autograd(seen):
-    op = declare(lambda x: x * x, lambda grad, x: grad * x + x * grad)
-    x = torch.ones(3, requires_grad=True)
-    for _ in range(3):
-        op(x).sum().backward()
-    seen.clear()
-    for _ in range(3):
-        op(x).sum().backward()
-
-    assert [] == seen
+def product(x):
+    return x * x
 
 
-def test_a_product_among_other_operations_meets_autograd(seen):
-    op = declare(lambda x: torch.sin(x * x), lambda grad, x: torch.cos(x * x) * grad)
-    x = torch.ones(3, requires_grad=True)
+def other(x):
+    return torch.sin(x * x)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "recorded"])
+@pytest.mark.parametrize("kernel", [product, other])
+def test_an_arithmetic_kernel_runs_below_autograd(kernel, requires_grad):
+    op = declare(kernel)
+    x = torch.ones(3, requires_grad=requires_grad)
     for _ in range(5):
-        op(x).sum().backward()
-    seen.clear()
-    op(x).sum().backward()
+        op(x)
 
-    assert 3 == len(seen)
+    assert [kernel is product] * 2 == is_below_in(kernel, lambda: (op(x), op(x)))
+
+
+@pytest.mark.parametrize("rule", [lambda grad, x: grad * x, lambda grad, x: torch.sin(grad * x)])
+def test_an_arithmetic_rule_runs_below_autograd_where_nothing_is_recorded(rule):
+    op = declare(product, rule)
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(3):
+        op(x).sum().backward()
+    is_arithmetic = "torch" not in rule.__code__.co_names
+
+    assert [is_arithmetic] == is_below_in(rule, lambda: op(x).sum().backward())
+    assert [False] == is_below_in(rule, lambda: torch.autograd.grad(op(x).sum(), x, create_graph=True))
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once:UserWarning")
+@pytest.mark.parametrize("key", ["AutogradCPU", "Autograd"])
+def test_a_kernel_of_others_for_autograd_is_not_left_out(key):
+    def multiply(x, y):
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.aten.mul.Tensor(x, y) + 100
+
+    op = declare(product, lambda grad, x: grad * x)
+    x = torch.ones(3, requires_grad=True)
+
+    def found():
+        x.grad = None
+        op(x).sum().backward()
+        return op(x).tolist(), x.grad.tolist()
+
+    before = [found() for _ in range(4)]
+    with torch.library._scoped_library("aten", "IMPL") as aten:
+        aten.impl("mul.Tensor", multiply, key, allow_override=True)
+        within = [found() for _ in range(4)]
+    after = [found() for _ in range(4)]
+
+    assert [([1.0] * 3, [1.0] * 3)] * 4 == before == after
+    assert [([101.0] * 3, [101.0] * 3)] * 4 == within
 
 
 # ------------------------------------------------------------------------------------------------------ nobody can tell
@@ -107,6 +132,15 @@ def test_operators_give_the_same_below_autograd(function):
 
             torch.testing.assert_close(below, above, rtol=0, atol=0, check_stride=True)
             assert (above._is_view(), above._version) == (below._is_view(), below._version) == (False, 0)
+
+
+@pytest.mark.parametrize("rule", [lambda grad, x: grad * x, lambda grad, x: grad + grad, lambda grad, x: -grad])
+def test_a_sparse_gradient_has_no_version_of_its_own(rule):
+    op = declare(product, rule)
+    x = torch.ones(3, requires_grad=True)
+    found = [torch.autograd.grad(op(x), x, torch.ones(3).to_sparse())[0]._version for _ in range(4)]
+
+    assert [0] * 4 == found
 
 
 class Functions(torch.overrides.TorchFunctionMode):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from custom_autograd import custom_op, through_dispatcher
+from custom_autograd import KernelError, custom_op, through_dispatcher
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.native.loading import library
 
@@ -748,3 +748,17 @@ def test_a_kernel_may_return_a_named_tuple(kernel, expected):
             found = op(x)
             assert tuple is type(found)
             assert expected == [one.item() for one in found]
+
+
+class Longer(tuple):
+    """A tuple that says that it has three items."""
+
+    def __len__(self):
+        return 3
+
+
+def test_a_tuple_with_a_length_of_its_own_is_refused_in_every_call():
+    op = custom_op("native_calls::longer", lambda x: Longer((x * 1, x * 2)), schema="(Tensor x) -> (Tensor, Tensor)")
+    for _ in range(4):
+        with pytest.raises(KernelError, match="wrong number of outputs"):
+            op(torch.ones(2))

@@ -203,8 +203,8 @@ struct NativeNode final : Node {
         args[count++] = saved_value(one.index, values);
     }
     size_t positional = rule.keywords ? 0 : count - 1;
-    std::optional<c10::impl::ExcludeDispatchKeyGuard> below;
-    if (runs_below_autograd(rule, args + 1, args + count)) below.emplace(c10::autograd_dispatch_keyset);
+    std::optional<BelowAutograd> below;
+    if (runs_below_autograd(rule, args + 1, args + count)) below.emplace();
     Reference result(
         PyObject_Vectorcall(rule.function, args + 1, positional | PY_VECTORCALL_ARGUMENTS_OFFSET, rule.keywords));
     below.reset();

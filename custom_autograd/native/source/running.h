@@ -45,8 +45,8 @@ bool has_sizes(const Call* op, const Kind& kind, const Values& values) {
 PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values, bool is_arithmetic) {
   bool is_sure = !kind.is_on_trial && has_sizes(op, kind, values);
   PyObject* function = is_sure ? kind.function.object : kind.looking.object;
-  std::optional<c10::impl::ExcludeDispatchKeyGuard> below;
-  if (is_sure && is_arithmetic) below.emplace(c10::autograd_dispatch_keyset);
+  std::optional<BelowAutograd> below;
+  if (is_sure && is_arithmetic) below.emplace();
   PyObject* result = call_kernel(op, function, values);
   below.reset();
   if (result || !PyErr_ExceptionMatches(op->unavailable)) return checked(result);
@@ -58,7 +58,8 @@ PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values, boo
 
 // The tuple of the items of a named one, such as torch.return_types.
 PyObject* plain_tuple(PyObject* result) {
-  bool is_named = PyTuple_Check(result) && !PyTuple_CheckExact(result) && Py_TYPE(result)->tp_iter == PyTuple_Type.tp_iter;
+  bool is_named = PyTuple_Check(result) && !PyTuple_CheckExact(result) && Py_TYPE(result)->tp_iter == PyTuple_Type.tp_iter &&
+      Py_TYPE(result)->tp_as_sequence->sq_length == PyTuple_Type.tp_as_sequence->sq_length;
   return is_named ? checked(PyTuple_GetSlice(result, 0, PyTuple_GET_SIZE(result))) : Py_NewRef(result);
 }
 
