@@ -46,13 +46,16 @@ class Arithmetic {
   // `read` says whether a function is arithmetic: calls/arithmetic.py.
   bool is_known(PyObject* function, PyObject* read) {
     PyObject* its = PyFunction_Check(function) ? PyFunction_GET_CODE(function) : nullptr;
-    if (has_run && its != code.object) {
-      Held present(its);
-      Reference found(checked(PyObject_CallOneArg(read, function)));
-      answer = found.get() == Py_True && has_own_arithmetic();
-      code = std::move(present);
-    }
+    if (its != code.object && has_run) ask(function, its, read);
     has_run = true;
     return answer && its == code.object;
+  }
+
+ private:
+  [[gnu::noinline, gnu::cold]] void ask(PyObject* function, PyObject* its, PyObject* read) {
+    Held present(its);
+    Reference found(checked(PyObject_CallOneArg(read, function)));
+    answer = found.get() == Py_True && has_own_arithmetic();
+    code = std::move(present);
   }
 };
