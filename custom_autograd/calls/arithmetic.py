@@ -1,11 +1,11 @@
-"""Whether a kernel or a rule does nothing but arithmetic: it adds, subtracts and multiplies what it is given.
+"""Tell whether the code of a kernel or a rule only adds, subtracts and multiplies its arguments.
 
 Kernels run with grad mode off. Switching it off and on again takes a tenth of a direct call, and is left out for a
 kernel that runs the same: one that does nothing but add, subtract and multiply its arguments and constants, and collect
 the results. Its arguments are plain tensors, numbers, texts and lists of those, as the guard of a direct call found. So
 these operators are those of `torch.Tensor` itself, and none of them makes a tensor that requires a gradient.
 Native code runs such a kernel, or rule, below autograd: see NOTE [arithmetic runs below autograd] in
-native/source/arithmetic.h. So a matrix product is no arithmetic: PyTorch makes it of other operations.
+native/source/arithmetic.h. A matrix product does not count: PyTorch composes it of other operations.
 
 Nothing else is allowed, because it could reach a tensor that requires a gradient, or code that reads the mode: a
 global, a closure or a default value may be anything, and be replaced later; an attribute, even a method, may be one
@@ -36,7 +36,7 @@ CONSTANTS = frozenset({bool, complex, float, int, str, type(None)})
 
 
 def is_arithmetic(function: Callable[..., object]) -> bool:
-    """Return True only if a function does nothing but arithmetic.
+    """Return True if the code of a function only adds, subtracts and multiplies its arguments.
 
     Args:
         function: a kernel or a rule; called with plain tensors, numbers, texts, and lists of those.

@@ -1,4 +1,4 @@
-"""In native calls, arithmetic runs below autograd, which nobody can tell but by its time. Nothing else runs there."""
+"""Native calls run arithmetic below autograd, with the same results in every mode, and run nothing else there."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_kernel_of_others_for_autograd_is_not_left_out(key):
     assert [([101.0] * 3, [101.0] * 3)] * 4 == within
 
 
-# ------------------------------------------------------------------------------------------------------ nobody can tell
+# ---------------------------------------------------------------------------------------------------- the same results
 
 
 def plain(x, y):
