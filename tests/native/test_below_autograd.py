@@ -9,9 +9,9 @@ import sys
 import pytest
 import torch
 import torch.autograd.forward_ad as forward
+from dispatch.grid_modes import DispatchLog, FunctionLog
 from torch import Tensor
 from torch.autograd.functional import jacobian
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from custom_autograd import custom_op
 from custom_autograd.native.loading import library
@@ -29,13 +29,18 @@ def declare(kernel, rule=lambda grad, x: grad * 2, schema="(Tensor x) -> Tensor"
 # --------------------------------------------------------------------------------------------- what runs below autograd
 
 
+def is_below():
+    """Return True if operations of this thread run below autograd now."""
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+
+
 def is_below_in(function, work):
     """Run `work`, and return for each call of a function whether it runs below autograd."""
     found = []
 
     def trace(frame, event, argument):
         if frame.f_code is function.__code__:
-            found.append(torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality))
+            found.append(is_below())
 
     before = sys.gettrace()
     sys.settrace(trace)
@@ -75,6 +80,16 @@ def test_an_arithmetic_rule_runs_below_autograd_where_nothing_is_recorded(rule):
 
     assert [is_arithmetic] == is_below_in(rule, lambda: op(x).sum().backward())
     assert [False] == is_below_in(rule, lambda: torch.autograd.grad(op(x).sum(), x, create_graph=True))
+
+
+def test_keys_are_restored_after_arithmetic_that_raises():
+    op = declare(lambda x, y: x * y, schema="(Tensor x, Tensor y) -> Tensor")
+    for _ in range(3):
+        op(torch.ones(3), torch.ones(3))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        op(torch.ones(3), torch.ones(4))
+
+    assert not is_below()
 
 
 @pytest.mark.filterwarnings("ignore:Warning only once:UserWarning")
@@ -143,30 +158,7 @@ def test_a_sparse_gradient_has_no_version_of_its_own(rule):
     assert [0] * 4 == found
 
 
-class Functions(torch.overrides.TorchFunctionMode):
-    """Notes which functions are called."""
-
-    def __init__(self):
-        self.names = []
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-class Operations(TorchDispatchMode):
-    """Notes which operations are called."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("mode", [Functions, Operations])
+@pytest.mark.parametrize("mode", [FunctionLog, DispatchLog])
 @pytest.mark.parametrize("rule", [lambda grad, x: 2 * (grad * x), lambda grad, x: 2 * (grad @ x).t()])
 def test_a_mode_in_the_backward_sees_the_same_in_every_call(mode, rule):
     op = declare(lambda x: x * x, rule)
@@ -257,6 +249,50 @@ def test_a_function_that_is_given_other_code_is_read_again():
     assert [2.0] * 3 == result.tolist() == x.grad.tolist()
 
 
+def test_a_rule_computes_gradients_in_every_call():
+    op = declare(lambda x: x**2, lambda grad, x: grad * by_engine(x) / 2)
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(4):
+        x.grad = None
+        op(x).sum().backward()
+
+    assert [2.0] * 3 == x.grad.tolist()
+
+
+def test_an_op_inside_a_kernel_records_nothing():
+    inner = declare(lambda x: x * 3, lambda grad: grad * 3)
+    outer = declare(lambda x: inner(x) + inner(x), lambda grad, x: grad * 6)
+    x = torch.ones(3, requires_grad=True)
+    results = [outer(x) for _ in range(5)]
+    torch.stack(results).sum().backward()
+
+    assert [30.0] * 3 == x.grad.tolist()
+    assert [6.0] * 3 == results[-1].tolist()
+
+
+def test_a_kernel_s_write_to_state_has_a_version():
+    state = torch.zeros(3)
+
+    def kernel(x):
+        state.add_(x.detach())
+        return x * 2
+
+    op = declare(kernel)
+    before = state._version
+    for _ in range(4):
+        op(torch.ones(3))
+
+    assert before + 4 == state._version
+
+
+def test_a_view_of_an_input_is_still_found():
+    op = declare(lambda x, is_view: x[1:] if is_view else x[1:] * 1, schema="(Tensor x, bool is_view) -> Tensor")
+    for _ in range(3):
+        op(torch.ones(3), False)
+    with pytest.raises(Exception, match=r"view|alias|share"):
+        op(torch.ones(3), True)
+
+
 def in_forward_mode(x):
     with forward.dual_level():
         return forward.unpack_dual(forward.make_dual(x, torch.full_like(x, 2)).square()).tangent.clone()
@@ -297,6 +333,14 @@ def test_a_kernel_computes_gradients_in_every_call_and_in_later_ones_only(solve,
         assert [[0.0, 4.0, 8.0]] * 5 == [op(x, True).tolist() for _ in range(5)]
 
 
+@pytest.mark.parametrize("solve", [by_engine, SOLVERS["a jacobian"], SOLVERS["a transform"]])
+def test_a_kernel_computes_gradients_in_recorded_calls(solve):
+    op = declare(solve)
+    x = torch.arange(3.0, requires_grad=True)
+
+    assert [[0.0, 4.0, 8.0]] * 5 == [op(x).tolist() for _ in range(5)]
+
+
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "recorded"])
 @pytest.mark.parametrize(
     "kernel",
@@ -335,7 +379,7 @@ def test_a_mode_in_a_kernel_sees_the_same_in_every_call():
     seen = []
 
     def kernel(x):
-        with Operations() as watching:
+        with DispatchLog() as watching:
             y = torch.nn.functional.linear(x, x)
         seen.append(watching.names)
         return y

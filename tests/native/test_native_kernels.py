@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from dispatch.grid_modes import DispatchLog, FunctionLog
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from custom_autograd import custom_op
@@ -195,27 +194,7 @@ def test_a_result_that_is_no_tensor_goes_through_torch_ops(source):
     assert not is_native(count)
 
 
-class Calls(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.append(function.name())
-        return function(*args, **(kwargs or {}))
-
-
-class Functions(TorchFunctionMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        self.names.append(str(function))
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("mode", [Calls, Functions])
+@pytest.mark.parametrize("mode", [DispatchLog, FunctionLog])
 def test_modes_see_a_call(scale, mode):
     with mode() as seen:
         scale(x(), None, 2.0, 1, False)
