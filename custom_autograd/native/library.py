@@ -21,6 +21,7 @@ from types import ModuleType
 
 import torch
 
+from custom_autograd.calls.arithmetic import is_arithmetic
 from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
 from custom_autograd.core.messages import show
@@ -94,6 +95,7 @@ class Library:
                     raise
                 find_with(self.module.running_context)
                 ask_native(self.module.is_own)
+                self.module.read_code_by(is_arithmetic)
                 torch.autograd.graph.Node.register(self.module.Node)
                 native_kernels.serve_by(partial(_serve, self.module))
                 changes.tell_always(self.module.note_change)

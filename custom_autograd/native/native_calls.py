@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from custom_autograd.calls.arithmetic import is_arithmetic
 from custom_autograd.calls.parameters import default_of
 from custom_autograd.calls.watching import undeclared_write
 from custom_autograd.core.errors import KernelUnavailable
@@ -68,7 +67,7 @@ class NativeCalls:
         keywords = tuple([argument.name for argument in schema.arguments if argument.is_keyword_only])
         objects = (
             self.learn, self.read, self.run_instead, KernelUnavailable, compiling_callback, schema.named_tuple,
-            keywords or None, self.run_dispatched, self.refuse_write, is_arithmetic,
+            keywords or None, self.run_dispatched, self.refuse_write,
         )  # fmt: skip
         differentiable = _bits([output.is_differentiable for output in schema.outputs])
         self.call = native.Call(rows, len(schema.outputs), visible, written, differentiable, objects)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from custom_autograd.autograd.node_facts import label_of_nodes, name_of_nodes
-from custom_autograd.calls.arithmetic import is_arithmetic
 from custom_autograd.dispatch.generated import GeneratedOp
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.native.context_facts import DropInFacts, drop_in_facts_of, set_attributes
@@ -45,7 +44,6 @@ class RuleFacts(NamedTuple):
         names: their names.
         unnamed: the outputs whose gradients it does not take.
         is_once_differentiable: it is not to be recorded.
-        is_arithmetic: says whether a rule does nothing but add, subtract and multiply what it is given.
     """
 
     function: Any
@@ -55,7 +53,6 @@ class RuleFacts(NamedTuple):
     names: tuple[str, ...]
     unnamed: tuple[int, ...]
     is_once_differentiable: bool
-    is_arithmetic: Callable[[Any], bool]
 
 
 class RecordedFacts(NamedTuple):
@@ -143,8 +140,8 @@ class Recipe:
         keywords = None if rule.is_positional else tuple(rule.names)
         unnamed = tuple(map(outputs.index, plan.unnamed_results))
         order = tuple(map(inputs.index, names))
-        flags = rule.is_once_differentiable, is_arithmetic
-        return RuleFacts(rule.function, keywords, tuple(arguments), order, names, unnamed, *flags)
+        is_once = rule.is_once_differentiable
+        return RuleFacts(rule.function, keywords, tuple(arguments), order, names, unnamed, is_once)
 
     def general(self, context: NativeContext, *gradients: Any) -> Any:  # Any: tensors, lists, None
         """Run the backward of the Function: a gradient for each input."""

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 // Leaves out the kernels of autograd while it lives.
 class BelowAutograd {
@@ -36,6 +37,15 @@ inline bool has_own_arithmetic() {
   return std::all_of(names.begin(), names.end(), [](const auto& one) { return has_own_autograd(one[0], one[1]); });
 }
 
+inline PyObject* reader_of_code = nullptr;  // says whether a function is arithmetic: calls/arithmetic.py
+
+// read_code_by(reader): sets it.
+inline PyObject* read_code_by(PyObject*, PyObject* reader) {
+  PyObject* before = std::exchange(reader_of_code, Py_NewRef(reader));
+  Py_XDECREF(before);
+  Py_RETURN_NONE;
+}
+
 // What is known of a function's code. It is read before the second run, since the first has enough to do, and again after the
 // function was given other code, as notebooks do that load changed modules.
 class Arithmetic {
@@ -43,18 +53,17 @@ class Arithmetic {
   bool has_run = false, answer = false;
 
  public:
-  // `read` says whether a function is arithmetic: calls/arithmetic.py.
-  bool is_known(PyObject* function, PyObject* read) {
+  bool is_known(PyObject* function) {
     PyObject* its = PyFunction_Check(function) ? PyFunction_GET_CODE(function) : nullptr;
-    if (its != code.object && has_run) ask(function, its, read);
+    if (its != code.object && has_run && reader_of_code) ask(function, its);
     has_run = true;
     return answer && its == code.object;
   }
 
  private:
-  [[gnu::noinline, gnu::cold]] void ask(PyObject* function, PyObject* its, PyObject* read) {
+  [[gnu::noinline, gnu::cold]] void ask(PyObject* function, PyObject* its) {
     Held present(its);
-    Reference found(checked(PyObject_CallOneArg(read, function)));
+    Reference found(checked(PyObject_CallOneArg(reader_of_code, function)));
     answer = found.get() == Py_True && has_own_arithmetic();
     code = std::move(present);
   }

@@ -109,8 +109,7 @@ PyObject* created(PyTypeObject* type, PyObject*, PyObject*) {
   return object;
 }
 
-// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched, refuse_write,
-// is_arithmetic))
+// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched, refuse_write))
 // signature: ((name, rule, is_optional, is_keyword_only, is_differentiable, type or choices, defaults), ...), outputs,
 // visible, written, differentiable
 int initialise(PyObject* object, PyObject* args, PyObject*) {
@@ -125,7 +124,7 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "O!iKKKO!", &PyTuple_Type, &rows, &outputs, &visible, &written, &differentiable,
                         &PyTuple_Type, &objects))
     return -1;
-  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 10) {
+  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 9) {
     PyErr_SetString(PyExc_ValueError, "too many arguments or outputs");
     return -1;
   }
@@ -160,8 +159,8 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   op->held = PyTuple_Pack(2, rows, objects);
   if (!op->held) return -1;
   PyObject** members[] = {&op->learn, &op->read, &op->instead, &op->unavailable, &op->compiling, &op->named_tuple, &op->keywords,
-                          &op->dispatched, &op->refuse_write, &op->is_arithmetic};
-  for (int i = 0; i < 10; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
+                          &op->dispatched, &op->refuse_write};
+  for (int i = 0; i < 9; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
   if (op->keywords == Py_None) op->keywords = nullptr;
   if (!PyCFunction_Check(op->compiling) || !(PyCFunction_GET_FLAGS(op->compiling) & METH_NOARGS)) {
     PyErr_SetString(PyExc_TypeError, "the question for a compiler is not a C function without arguments");
@@ -271,6 +270,7 @@ PyObject* note_change(PyObject*, PyObject*) {
 PyMethodDef functions[] = {
     {"note_change", note_change, METH_NOARGS, nullptr},
     {"is_own", is_own, METH_VARARGS, nullptr},
+    {"read_code_by", read_code_by, METH_O, nullptr},
     {"take_over", take_over, METH_VARARGS, nullptr},
     {"running_context", running_context, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};

@@ -75,7 +75,6 @@ struct Call {
   std::vector<Argument>* arguments;
   std::vector<const Kind*>* kinds;
   PyObject *learn, *read, *instead, *unavailable, *compiling, *named_tuple, *keywords, *dispatched, *refuse_write;
-  PyObject* is_arithmetic;
   uint64_t visible;  // outputs that a call returns, as bits
   uint64_t written;  // arguments that kernels write to
   int outputs, positional;

@@ -186,7 +186,7 @@ struct NativeNode final : Node {
   // Whether a rule runs below autograd, where nothing is recorded and nobody hears of what it does: see
   // NOTE [arithmetic runs below autograd].
   static bool runs_below_autograd(const Rule& rule, PyObject* const* begin, PyObject* const* end) {
-    return rule.arithmetic.is_known(rule.function, rule.is_arithmetic) && !at::GradMode::is_enabled() && !is_watched() &&
+    return rule.arithmetic.is_known(rule.function) && !at::GradMode::is_enabled() && !is_watched() &&
         std::all_of(begin, end, [](PyObject* one) { return is_simple(one) || is_simple_number(one); });
   }
 

@@ -30,7 +30,6 @@ struct Rule {
   std::vector<int64_t> inputs;    // whose gradients it returns, in this order
   std::vector<int64_t> unnamed;   // outputs whose gradients it does not take
   bool is_once_differentiable = false;
-  PyObject* is_arithmetic = nullptr;  // says whether a function is
   mutable Arithmetic arithmetic;
 };
 
@@ -74,8 +73,8 @@ struct Backward {
   void read_rule(PyObject* given) {
     PyObject *rows, *inputs, *unnamed;
     int is_once_differentiable;
-    if (!PyArg_ParseTuple(given, "OOOOOOpO", &rule.function, &rule.keywords, &rows, &inputs, &rule.names, &unnamed,
-                          &is_once_differentiable, &rule.is_arithmetic))
+    if (!PyArg_ParseTuple(given, "OOOOOOp", &rule.function, &rule.keywords, &rows, &inputs, &rule.names, &unnamed,
+                          &is_once_differentiable))
       throw_python_error();
     if (rule.keywords == Py_None) rule.keywords = nullptr;
     for (PyObject* row : items(rows)) {

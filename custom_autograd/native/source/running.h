@@ -266,7 +266,7 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values, const Tria
   torch::autograd::edge_list edges;
   if (is_recorded) edges = edges_of(op, kind, values);
   Reference result;
-  bool is_arithmetic = kind.arithmetic.is_known(kind.function.object, op->is_arithmetic);
+  bool is_arithmetic = kind.arithmetic.is_known(kind.function.object);
   if (!is_recording || (is_arithmetic && kind.requires_grad == 0)) {  // which cannot tell grad mode
     result = run_kernel(op, kind, values, is_arithmetic);
   } else {
