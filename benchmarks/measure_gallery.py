@@ -20,6 +20,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from custom_autograd.benchmarking.interleaved import Work, measure
 from custom_autograd.benchmarking.machine import describe_machine
 from custom_autograd.benchmarking.memory import peak_memory
 from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.native.loading import library
 
 BENCHMARKS = Path(__file__).parent
 COPIED = 2**28  # bytes: far more than caches hold
@@ -265,6 +267,13 @@ def files_of(names: Sequence[str]) -> list[Path]:
     )
 
 
+def load_native_calls() -> None:
+    """Load native calls, which else are loaded in the background: a graph that is kept is recorded by them, too."""
+    with suppress(KernelUnavailable):  # calls run without them where nothing can build them
+        if library.mode != "0":
+            library.load()
+
+
 def main() -> int:
     """The command line; 1 where something disagrees with its reference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -279,6 +288,7 @@ def main() -> int:
     if torch.device(options.device).type == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: there is no GPU; nothing is measured")
     torch.set_num_threads(options.threads)
+    load_native_calls()
     # torch.compile reuses what forward saved as memory for gradients; a graph that is kept needs it again.
     torch._functorch.config.donated_buffer = False
     paths = files_of(options.names)

@@ -64,9 +64,12 @@ def _why_not_with_context(plan: Plan) -> str | None:
 
 
 def sole_rule_of(plan: Plan) -> GradientRule | None:
-    """Return the only rule of the op, if it takes gradients and what is saved: native code calls it by itself."""
+    """Return the only rule of the op, if it takes gradients and what is saved: native code calls it by itself.
+
+    The reference computes the gradients that the rule does not return. An op with lists has no other way to those.
+    """
     schema = plan.declaration.schema
-    if len(plan.rules) != 1 or not plan.named_grads or not plan.covered.issuperset(schema.differentiable_names):
+    if len(plan.rules) != 1 or not plan.named_grads or (schema.has_lists and plan.uncovered):
         return None
     rule, gradients = plan.rules[0], schema.results_by_grad
     return None if [name for name in rule.names if name not in gradients and name not in plan.saved] else rule

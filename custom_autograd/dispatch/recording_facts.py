@@ -57,8 +57,10 @@ class RecordingFacts:
     @property
     def has_native_quick(self) -> bool:
         """Return True if native nodes need a quick backward of their own, for some calls at least."""
-        is_by_name = self.plan.drop_in is None and not self.plan.declaration.schema.has_lists
-        return self.has_native_node and is_by_name and (self.sole_rule is None or len(self.plan.named_grads) > 1)
+        plan = self.plan
+        is_by_name = plan.drop_in is None and not plan.declaration.schema.has_lists
+        is_alone = self.sole_rule is not None and len(plan.named_grads) == 1 and not plan.uncovered
+        return self.has_native_node and is_by_name and not is_alone
 
     @property
     def has_native_backward(self) -> bool:

@@ -43,6 +43,7 @@ class RuleFacts(NamedTuple):
         inputs: the inputs whose gradients it returns, in order.
         names: their names.
         unnamed: the outputs whose gradients it does not take.
+        uncovered: the inputs whose gradients the reference computes.
         is_once_differentiable: it is not to be recorded.
     """
 
@@ -52,6 +53,7 @@ class RuleFacts(NamedTuple):
     inputs: tuple[int, ...]
     names: tuple[str, ...]
     unnamed: tuple[int, ...]
+    uncovered: tuple[int, ...]
     is_once_differentiable: bool
 
 
@@ -139,9 +141,10 @@ class Recipe:
                 arguments.append(("kept", plan.saved_values.index(name), False))
         keywords = None if rule.is_positional else tuple(rule.names)
         unnamed = tuple(map(outputs.index, plan.unnamed_results))
+        uncovered = tuple(map(inputs.index, plan.uncovered))
         order = tuple(map(inputs.index, names))
         is_once = rule.is_once_differentiable
-        return RuleFacts(rule.function, keywords, tuple(arguments), order, names, unnamed, is_once)
+        return RuleFacts(rule.function, keywords, tuple(arguments), order, names, unnamed, uncovered, is_once)
 
     def general(self, context: NativeContext, *gradients: Any) -> Any:  # Any: tensors, lists, None
         """Run the backward of the Function: a gradient for each input."""

@@ -180,6 +180,8 @@ struct NativeNode final : Node {
     }
     for (int64_t index : rule.unnamed)
       if (grads[index].defined()) return false;
+    for (int64_t input : rule.uncovered)
+      if (is_any_needed(input)) return false;
     return is_any_defined && !is_lazy(grads, values);
   }
 

@@ -27,8 +27,9 @@ struct RuleArgument {
 struct Rule {
   PyObject *function = nullptr, *keywords = nullptr, *names = nullptr;  // held by the facts about the backward
   std::vector<RuleArgument> arguments;
-  std::vector<int64_t> inputs;    // whose gradients it returns, in this order
-  std::vector<int64_t> unnamed;   // outputs whose gradients it does not take
+  std::vector<int64_t> inputs;     // whose gradients it returns, in this order
+  std::vector<int64_t> unnamed;    // outputs whose gradients it does not take
+  std::vector<int64_t> uncovered;  // inputs whose gradients the reference computes
   bool is_once_differentiable = false;
   mutable Arithmetic arithmetic;
 };
@@ -71,10 +72,10 @@ struct Backward {
   }
 
   void read_rule(PyObject* given) {
-    PyObject *rows, *inputs, *unnamed;
+    PyObject *rows, *inputs, *unnamed, *uncovered;
     int is_once_differentiable;
-    if (!PyArg_ParseTuple(given, "OOOOOOp", &rule.function, &rule.keywords, &rows, &inputs, &rule.names, &unnamed,
-                          &is_once_differentiable))
+    if (!PyArg_ParseTuple(given, "OOOOOOOp", &rule.function, &rule.keywords, &rows, &inputs, &rule.names, &unnamed,
+                          &uncovered, &is_once_differentiable))
       throw_python_error();
     if (rule.keywords == Py_None) rule.keywords = nullptr;
     for (PyObject* row : items(rows)) {
@@ -87,6 +88,7 @@ struct Backward {
     }
     rule.inputs = integers(inputs);
     rule.unnamed = integers(unnamed);
+    rule.uncovered = integers(uncovered);
     rule.is_once_differentiable = is_once_differentiable;
   }
 };
