@@ -216,7 +216,7 @@ class Schema:
     @Lazy
     def has_lists(self) -> bool:
         """Return True if an argument or an output is a list of tensors."""
-        return len([value for value in self.values if value.is_tensor_list]) > 0
+        return any(value.is_tensor_list for value in self.values)
 
     @Lazy
     def has_converted(self) -> bool:

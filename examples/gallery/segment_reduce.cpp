@@ -191,8 +191,6 @@ static std::tuple<Tensor, Tensor> segment_max(const Tensor& x, const Tensor& off
   return {out, argmax};
 }
 
-constexpr int64_t COPIED = 4096;  // bytes
-
 // x: (segments, ...). Returns (rows, ...): at each row that of its segment, divided by the segment's rows for the mean.
 Tensor segment_spread(const Tensor& x, const Tensor& offsets, int64_t rows, bool mean) {
   check_contiguous(x, "x");
@@ -206,24 +204,18 @@ Tensor segment_spread(const Tensor& x, const Tensor& offsets, int64_t rows, bool
     using S = Statistic<T>;
     const T* in = read<T>(x);
     T* result = write<T>(out);
-    int64_t most = features == 0 ? 0 : std::max(features, COPIED / int64_t(sizeof(T)) / features * features);
     for_segments(offsets, features, [=](int64_t segment, int64_t first, int64_t last) {
-      if (first == last || features == 0) return;
+      if (first == last) return;
       const T* source = in + segment * features;
-      T *start = result + first * features, *end = result + last * features;
-      S count = mean ? S(last - first) : S(1);
+      T *row = result + first * features, *end = result + last * features;
       if (mean) {
+        S count = S(last - first);
 #pragma omp simd
-        for (int64_t i = 0; i < features; ++i) start[i] = narrow<T>(widen(source[i]) / count);
-      } else {
-        std::memcpy(start, source, sizeof(T) * features);
+        for (int64_t i = 0; i < features; ++i) row[i] = narrow<T>(widen(source[i]) / count);
+        source = row;
+        row += features;
       }
-      // The rows that are there are copied behind themselves, twice as many each time, while they are in the L1 cache.
-      for (T* next = start + features; next < end;) {
-        int64_t number = std::min({int64_t(next - start), int64_t(end - next), most});
-        std::memcpy(next, start, sizeof(T) * number);
-        next += number;
-      }
+      for (; row < end; row += features) std::memcpy(row, source, sizeof(T) * features);
     });
   });
   return out;
