@@ -66,7 +66,7 @@ def _why_not_with_context(plan: Plan) -> str | None:
 def sole_rule_of(plan: Plan) -> GradientRule | None:
     """Return the only rule of the op, if it takes gradients and what is saved: native code calls it by itself.
 
-    The reference computes the gradients that the rule does not return. An op with lists has no other way to those.
+    Where the reference computes other gradients, the quick backward runs if they are needed: ops with lists have none.
     """
     schema = plan.declaration.schema
     if len(plan.rules) != 1 or not plan.named_grads or (schema.has_lists and plan.uncovered):

@@ -43,13 +43,13 @@ def measure(cases: Mapping[str, Work], *, seconds: float, finish: Work = lambda:
     calls = {name: _calls_per_round(work, finish) for name, work in cases.items()}
     rounds: dict[str, list[float]] = {name: [] for name in cases}
     # What ran before leaves its mark on caches and on free memory: no case always comes after the same other one.
-    order, shuffle = list(cases), random.Random(0).shuffle
+    order, generator = list(cases), random.Random(0)
     end = time.perf_counter() + seconds
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         while time.perf_counter() < end or not all(len(times) >= 5 for times in rounds.values()):
-            shuffle(order)
+            generator.shuffle(order)
             for name in order:
                 rounds[name].append(_round(cases[name], calls[name], finish))
     finally:

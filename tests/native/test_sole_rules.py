@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from custom_autograd import custom_op
+from custom_autograd import GradientError, custom_op
 from custom_autograd.native.loading import library
 
 pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
@@ -82,11 +82,11 @@ def test_what_the_rule_returns_is_read_and_its_errors_name_it():
     wrong.register_grad("x")(lambda grad, y: (grad * y)[:1])
     x, y = torch.randn(3, requires_grad=True), torch.randn(3)
     wrong(x, y), wrong(x, y)
-    with pytest.raises(Exception, match="sole::wrong: the gradient of 'x' has the wrong shape"):
+    with pytest.raises(GradientError, match="sole::wrong: the gradient of 'x' has the wrong shape"):
         wrong(x, y).sum().backward()
 
 
-def test_an_op_with_a_list_runs_its_function_where_the_reference_is_needed():
+def test_the_gradients_of_an_op_with_a_list_are_those_of_its_reference():
     @custom_op("sole::listed", reference=True, replace=True)
     def listed(xs: list[Tensor], weight: Tensor) -> Tensor:
         return (xs[0] + xs[1]) * weight
