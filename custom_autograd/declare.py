@@ -29,8 +29,7 @@ from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.schema import Schema
 from custom_autograd.native import loading
 from custom_autograd.options import listed
-from custom_autograd.pytrees.adapters import flat_kernel_function
-from custom_autograd.pytrees.argument_tree import find_argument_tree, flat_options
+from custom_autograd.pytrees.presence import find_tree
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration import registry
 from custom_autograd.registration.capability import add, attach_all
@@ -63,10 +62,13 @@ def declare(
         raise _not_callable(refuse, function)
     devices = None if device_types is None else listed(refuse, "device_types", device_types)
     written = read_function(function, options, refuse)
-    tree = find_argument_tree(written, options, refuse)
+    tree = find_tree(written, options, refuse)
     if tree is None:
         schema = schema_of(function, written, options, refuse)
     else:
+        from custom_autograd.pytrees.adapters import flat_kernel_function  # imported for ops with containers
+        from custom_autograd.pytrees.argument_tree import flat_options
+
         options = flat_options(options, tree)
         schema = schema_of(function, tree.flat, options, refuse)
         function = flat_kernel_function(tree, schema, function, options.op)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from custom_autograd.autograd.drop_in import SAVED_VALUES, DropIn
-from custom_autograd.autograd.jvp import Gradients, Jvp
-from custom_autograd.autograd.plan import Plan
+from custom_autograd.autograd.plan import SAVED_VALUES, Plan
 from custom_autograd.autograd.reference import in_jvp
-from custom_autograd.autograd.tangent_memory import TangentMemory
 from custom_autograd.autograd.vjp import Vjp
 from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.core.metadata import Metadata
 from custom_autograd.torch_private import edges, functions, transforms
 from custom_autograd.values.lists import restore
 from custom_autograd.values.tensors import filled, first_tensor
+
+if TYPE_CHECKING:
+    from custom_autograd.autograd.drop_in import DropIn
+    from custom_autograd.autograd.jvp import Gradients, Jvp
+    from custom_autograd.autograd.tangent_memory import TangentMemory
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
 
@@ -33,17 +35,21 @@ class Derivatives:
     def __init__(self, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
         self.plan = plan
         self.vjp = Vjp(plan, is_checked=is_checked, is_strict=is_strict)
-        self.drop_in = None if plan.drop_in is None else DropIn(plan, plan.drop_in)
+        self.drop_in = _drop_in_of(plan)
         self.saved_tensors, self.saved_values = plan.saved_tensors, plan.saved_values
 
     @cached_property
     def tangents(self) -> Jvp:
         """Return what computes tangents."""
+        from custom_autograd.autograd.jvp import Jvp  # loaded for the first tangent
+
         return Jvp(self.plan)
 
     @cached_property
     def memory(self) -> TangentMemory:
         """Return what keeps tangents apart from each other in memory."""
+        from custom_autograd.autograd.tangent_memory import TangentMemory  # loaded for the first tangent
+
         return TangentMemory(self.plan.declaration)
 
     def keep_for_jvp(self, ctx: Any, values: ByName, results: ByName) -> None:
@@ -147,6 +153,14 @@ class Derivatives:
                 else "or a differentiable reference with register_reference"
             ),
         )
+
+
+def _drop_in_of(plan: Plan) -> DropIn | None:
+    if plan.drop_in is None:
+        return None
+    from custom_autograd.autograd.drop_in import DropIn  # loaded for rules in the style of torch.library
+
+    return DropIn(plan, plan.drop_in)
 
 
 DRAWS_AGAIN = "from what was drawn, returned as a (hidden) output: a reference would draw again from the generator"

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from custom_autograd.autograd.context import SIMPLE, Context, check_saved, pack, unpack
-from custom_autograd.autograd.plan import Plan
+from custom_autograd.autograd.plan import SAVED_VALUES, Plan
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote, show
 from custom_autograd.registration import rule_types
@@ -19,10 +19,6 @@ from custom_autograd.values.tensors import first_tensor, materialize, plain, ten
 from custom_autograd.values.user_code import add_note, note_of, noted
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, by name
-
-
-SAVED_VALUES = "custom_autograd_parcel"
-"""Where torch's ctx keeps the saved values: by a name that no user's setup_context takes."""
 
 
 class DropIn:

@@ -6,9 +6,9 @@ forward runs the kernel itself. Its backward is the quick one (quick_backward.py
 
 from __future__ import annotations
 
-from custom_autograd.autograd.drop_in import SAVED_VALUES
 from custom_autograd.autograd.function import FunctionWriter
 from custom_autograd.autograd.native_nodes import keeps_metadata, uses_own_context
+from custom_autograd.autograd.plan import SAVED_VALUES
 from custom_autograd.autograd.quick_backward import QuickWriter
 from custom_autograd.autograd.quick_gradients import ReadingWriter
 from custom_autograd.calls.kernel_call import write_call_or_another

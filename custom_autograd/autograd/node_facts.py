@@ -8,7 +8,7 @@ from typing import Any
 from torch.autograd.function import Function
 
 from custom_autograd.autograd.function import FunctionWriter
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.nodes import SAVED, class_of_function_nodes, set_members_of_nodes

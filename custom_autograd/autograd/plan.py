@@ -13,6 +13,9 @@ from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, 
 
 Result = Argument | Output
 
+SAVED_VALUES = "custom_autograd_parcel"
+"""Where torch's ctx keeps what a drop-in rule saved: by a name that no user's setup_context takes."""
+
 
 class Plan(NamedTuple):
     """Plan of how an op is differentiated.

@@ -13,7 +13,7 @@ from custom_autograd.autograd.derivatives import BEFORE_RULES
 from custom_autograd.autograd.function import FunctionWriter, grad_of, needs_of
 from custom_autograd.autograd.quick_gradients import ReadingWriter
 from custom_autograd.calls.source import Source
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.rule_types import GradientRule
 
 

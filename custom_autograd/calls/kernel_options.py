@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.calls.memory_layouts import LAYOUTS, wrapper_of
 from custom_autograd.core.errors import RegistrationError
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.signatures import find_signature
-from custom_autograd.pytrees.argument_tree import ArgumentTree
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.registration.conditions import Condition
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import Kernel, flat_kernel
+
+if TYPE_CHECKING:
+    from custom_autograd.pytrees.argument_tree import ArgumentTree
+    from custom_autograd.registration.conditions import Condition
 
 NAME = r"\w[\w.+-]*"
 
@@ -88,6 +90,8 @@ def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
             raise declaration.origin(location_of(when)).error(
                 RegistrationError, problem, expected=quote(valid), do=advice
             )
+    from custom_autograd.registration.conditions import Condition  # loaded for kernels with one
+
     return Condition(when, tuple(names), location_of(when), _binder(declaration), str(declaration.name))
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from custom_autograd.calls.passing import arguments_of
 from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.rules import keywords_of, positional_of
 from custom_autograd.values.results import spans
 from custom_autograd.values.tensors import first_tensor, tensors_in

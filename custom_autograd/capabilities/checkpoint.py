@@ -15,8 +15,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import quote
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add
 from custom_autograd.registration.registry import OpRecord, find_record
 from custom_autograd.registration.rule_types import Registration

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from custom_autograd.core.errors import RegistrationError
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Registration

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.hints import hints_of
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.signatures import find_signature
+from custom_autograd.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

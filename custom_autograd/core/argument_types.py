@@ -14,8 +14,8 @@ from torch import Tensor
 
 from custom_autograd.core import conversions
 from custom_autograd.core.conversions import ArgumentType, Conversion
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.plain_types import is_class
+from custom_autograd.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ import torch
 from custom_autograd.core import defaults
 from custom_autograd.core.conversions import ArgumentType, list_of
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.statics import static_type
 from custom_autograd.core.types import describe_supported, find_argument_type
+from custom_autograd.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

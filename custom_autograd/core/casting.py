@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 
 Cast: TypeAlias = torch.dtype | str
 """A dtype, or one of the words below."""

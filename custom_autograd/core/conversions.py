@@ -9,8 +9,8 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import show
+from custom_autograd.frozen_dataclass import dataclass
 
 Conversion: TypeAlias = Callable[[Any], Any]
 """Turns one value of a call into the dispatcher's, or back (Any: of the argument's type), or raises a ValueError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

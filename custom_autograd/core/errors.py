@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import format_message
+from custom_autograd.frozen_dataclass import dataclass
 
 _GIVEN: Any = BaseException.args  # its descriptor: what a class was called with (Any: typeshed sees a tuple)
 

@@ -62,3 +62,8 @@ def suggest(name: str, valid: Iterable[str]) -> str | None:
     """Return the nearest valid name, as advice, or None if nothing is near."""
     nearest = difflib.get_close_matches(name, list(valid), n=1)
     return f"did you mean '{nearest[0]}'?" if nearest else None
+
+
+def first_line(error: Exception) -> str:
+    """Return the problem that an error names, without the facts below it."""
+    return str(error).partition("\n")[0]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
 """The classes of tensors that hold their own data; any other may be a wrapper."""

@@ -6,8 +6,8 @@ import keyword
 from collections.abc import Iterable
 
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import quote
+from custom_autograd.frozen_dataclass import dataclass
 
 DEFAULT = "default"
 RESERVED_NAMESPACES = frozenset({"aten", "at", "prim", "prims", "torch", "pytorch", "quantized", "c10d"})

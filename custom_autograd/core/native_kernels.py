@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 
 SLOTS = ("_native", "_vectorcall")
 """What native code keeps in an op or a kernel: see take_over in native/source/call.cpp."""

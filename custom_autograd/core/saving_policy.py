@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.metadata import Metadata
+from custom_autograd.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.lazy import Lazy
+from custom_autograd.frozen_dataclass import dataclass
 
 TENSOR_TYPES = frozenset({"Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Tensor[]?"})
 LIST_TYPES = frozenset({"Tensor[]", "Tensor?[]", "Tensor[]?"})

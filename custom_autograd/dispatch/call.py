@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,13 +17,14 @@ from custom_autograd.calls.reading import write_reading
 from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch import direct_source as direct
-from custom_autograd.pytrees import call_source as structured
-from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import guards
 from custom_autograd.torch_private.compiler import is_tracing
 from custom_autograd.values.results import ResultReader
+
+if TYPE_CHECKING:
+    from custom_autograd.pytrees.argument_tree import ArgumentTree
 
 
 def make_call(record: OpRecord) -> Callable[..., Any]:
@@ -81,26 +82,13 @@ def make_traced(record: OpRecord, call: Callable[..., Any]) -> Callable[..., Any
 
 def _outside(record: OpRecord, flat: Callable[..., Any], name: str, first: str) -> Callable[..., Any]:
     """Return the same call for an op whose author sees containers; any other call as it is."""
-    return adapter_of(record.declaration).around(flat, lambda tree, inner: _around(record, tree, inner, name, first))
 
+    def around(tree: ArgumentTree, inner: Callable[..., Any]) -> Callable[..., Any]:
+        from custom_autograd.dispatch import container_call  # imported for ops with containers
 
-def _around(
-    record: OpRecord, tree: ArgumentTree, flat: Callable[..., Any], name: str, first: str
-) -> Callable[..., Any]:
-    source = _outside_source(record, tree, name, first)
-    helpers = structured.values(tree, record.name, record.declaration.location, flat)
-    own = tree.signature.parameters.values()
-    helpers["refuse_more"] = refuse_more(record.name, [(one.kind, one.default is not one.empty) for one in own])
-    namespace = compile_source(source.text, f"{record.name} {name} with containers", source.namespace(helpers))
-    call: Callable[..., Any] = namespace[source.own(name)]
-    call.__qualname__ = record.name
-    return call
+        return container_call.make_call(record, tree, inner, name, first)
 
-
-def _outside_source(record: OpRecord, tree: ArgumentTree, name: str, first: str) -> Source:
-    source = Source(own_names(record.declaration.schema, record.declaration.name.name) | set(tree.signature.parameters))
-    source.lines(*structured.lines(tree, record.name, f"${name}", first))
-    return source
+    return adapter_of(record.declaration).around(flat, around)
 
 
 def publish(record: OpRecord) -> None:
@@ -144,10 +132,14 @@ def call_source(record: OpRecord) -> str:
         f"# {declaration.name}{declaration.schema.text}\n"
     )
     inside = [_source(record, write).text for write in (write_public_call, write_call)]
-    texts = adapter_of(declaration).around(
-        inside, lambda tree, flat: [_outside_source(record, tree, "op", "$self").text, *flat]
-    )
+    texts = adapter_of(declaration).around(inside, lambda tree, flat: [_outside_source(record, tree), *flat])
     return heading + "".join("\n\n" + text for text in texts)
+
+
+def _outside_source(record: OpRecord, tree: ArgumentTree) -> str:
+    from custom_autograd.dispatch import container_call  # imported for ops with containers
+
+    return container_call.source_of(record, tree, "op", "$self").text
 
 
 def _source(record: OpRecord, write: Callable[[Source, Schema, str], None]) -> Source:

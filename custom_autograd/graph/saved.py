@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from custom_autograd.autograd.context import PARKED, SavedValues
-from custom_autograd.autograd.drop_in import SAVED_VALUES
 from custom_autograd.autograd.node_facts import NodeFacts, facts_of
+from custom_autograd.autograd.plan import SAVED_VALUES
 from custom_autograd.graph.rows import Role
 from custom_autograd.torch_private.nodes import SAVED, Node, Unread, class_of_function_nodes, names_of_saved, read_saved
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree

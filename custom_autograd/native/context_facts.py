@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.autograd.context import SIMPLE, Context, SavedValues, check_saved, pack
-from custom_autograd.autograd.drop_in import SAVED_VALUES
+from custom_autograd.autograd.plan import SAVED_VALUES
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 
 

@@ -12,7 +12,6 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -153,6 +152,8 @@ def find_built() -> Path | None:
 
 def _refuse_foreign_python() -> None:
     """Refuse a Python on which native calls could be wrong."""
+    import sysconfig  # half a millisecond of the import of custom_op
+
     found = None
     if sys.implementation.name != "cpython":
         found = f"{sys.implementation.name}: only CPython has the slots that they use"

@@ -10,10 +10,10 @@ from typing import Any
 
 from custom_autograd.core.annotations import Written
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.schema import TENSOR_TYPES
 from custom_autograd.core.types import find_argument_type
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.pytrees.basic_leaf_types import Kind
 from custom_autograd.pytrees.fields import Free, Node, Plain, Record, all_nodes
 from custom_autograd.pytrees.leaf_types import UnknownKindError, kind_of, letters
@@ -119,15 +119,14 @@ def _holds_tensors(annotation: Any) -> bool:
     return found is not None and found.spelling in TENSOR_TYPES
 
 
-def find_argument_tree(written: Written, options: DeclarationOptions, refuse: Refusal) -> ArgumentTree | None:
+def find_argument_tree(
+    types: dict[str, Any], signature: inspect.Signature, options: DeclarationOptions, refuse: Refusal
+) -> ArgumentTree | None:
     """Return the structure of a function's arguments and results, or None if there is none.
 
     Raises:
         DeclarationError: a container holds what cannot travel.
     """
-    signature, types = written.signature, written.annotations
-    if options.schema is not None or signature is None:
-        return None  # said where the schema is inferred
     inputs = tuple(_input(parameter, types, refuse) for parameter in signature.parameters.values())
     results = results_of(types.get("return"), options, refuse)
     if results is None and all(isinstance(node, Plain) for node in inputs):

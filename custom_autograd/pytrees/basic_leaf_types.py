@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.argument_types import classes_held_as
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.pytrees.named_fields import describe
 from custom_autograd.pytrees.treespecs import MisfitError, name_of
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.pytrees import treespecs as treespecs
 from custom_autograd.pytrees.basic_leaf_types import Kind, Parts
 from custom_autograd.pytrees.named_fields import RecordType

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.argument_types import classes_held_as
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.plain_types import is_class, resolve
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.pytrees.basic_leaf_types import (
     LITERALS,
     TORCH_CONSTANTS,

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.hints import hints_of
 from custom_autograd.core.messages import quote
 from custom_autograd.core.plain_types import is_class
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.torch_private.compiler import TRACES_ATTRIBUTES, constant_in_graphs
 
 

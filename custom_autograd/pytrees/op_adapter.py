@@ -6,16 +6,16 @@ For an op without containers both are the same; the adapter of an op with contai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.core.schema import Schema
-from custom_autograd.pytrees.adapters import ByName, by_flat_name, check_call, flat_function, flat_kernel_function
-from custom_autograd.pytrees.argument_tree import ArgumentTree
-from custom_autograd.pytrees.fields import Node, all_nodes
-from custom_autograd.pytrees.positional_rules import TorchStyle, flat_vmap
 from custom_autograd.registration import rules
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.shorter_rules import Parameters, parameters_of
+
+if TYPE_CHECKING:
+    from custom_autograd.pytrees.argument_tree import ArgumentTree
+    from custom_autograd.pytrees.fields import Node
 
 Function = Callable[..., Any]  # Any: a user's function
 Values = Mapping[str, Any]  # Any: values of any type by name
@@ -95,6 +95,10 @@ class OpAdapter:
         """Return what is given by names of arguments or outputs, by the names that the dispatcher has."""
         return values
 
+    def labels(self, name: str, values: Values) -> list[str]:
+        """Return how messages spell an argument that the dispatcher has, or each item of a list, in quotes."""
+        return label_each(name, values[name])
+
     def mirrored(self, found: Values, values: Values) -> dict[str, Any]:
         """Return what was found of the arguments by name, and in containers of the same structure.
 
@@ -105,78 +109,17 @@ class OpAdapter:
         return dict(found)
 
 
-class ContainerAdapter(OpAdapter):
-    """The adapter of an op with containers."""
-
-    has_containers = True
-
-    def __init__(self, declaration: Declaration) -> None:
-        super().__init__(declaration)
-        assert isinstance(declaration.tree, ArgumentTree)
-        self.tree = declaration.tree
-        self.nodes = tuple(all_nodes(self.tree.inputs))
-
-    def around(self, flat: T, wrap: Callable[[ArgumentTree, T], T]) -> T:
-        """Override `OpAdapter`."""
-        return wrap(self.tree, flat)
-
-    def argument_names(self) -> tuple[str, ...]:
-        """Override `OpAdapter`."""
-        return tuple(self.tree.signature.parameters)
-
-    def parameters(self) -> Parameters:
-        """Override `OpAdapter`."""
-        return self.tree.parameters()
-
-    def output_names(self) -> tuple[str, ...]:
-        """Override `OpAdapter`."""
-        results = self.tree.results
-        return super().output_names() if results is None else tuple(node.name for node in results.nodes)
-
-    def differentiable_names(self) -> tuple[str, ...]:
-        """Override `OpAdapter`."""
-        return ByName(self.tree, self.declaration).differentiable_names()
-
-    def kernel(self, function: Function) -> Function:
-        """Override `OpAdapter`; raises RegistrationError if the arguments do not fit."""
-        check_call(self.tree, self.declaration, "kernel", function)
-        return flat_kernel_function(self.tree, self.schema, function, str(self.declaration.name))
-
-    def by_position(self, slot: str, function: Function) -> Function:
-        """Override `OpAdapter`; raises RegistrationError if the arguments do not fit."""
-        check_call(self.tree, self.declaration, slot, function)
-        return flat_function(self.tree, function, str(self.declaration.name), slot)
-
-    def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...]) -> tuple[Function, tuple[str, ...]]:
-        """Override `OpAdapter`; raises RegistrationError if a parameter names nothing."""
-        by_name = ByName(self.tree, self.declaration)
-        return by_name.gradient_rule(slot, function, inputs), by_name.flat_inputs(inputs)
-
-    def jvp_rule(self, function: Function) -> Function:
-        """Override `OpAdapter`; raises RegistrationError if a parameter names nothing."""
-        return ByName(self.tree, self.declaration).jvp_rule(function)
-
-    def drop_in(self, backward: Function, setup_context: Function | None) -> tuple[Function, Function | None]:
-        """Override `OpAdapter`."""
-        flat = TorchStyle(self.tree, self.declaration, backward, setup_context)
-        return flat.backward, flat.setup
-
-    def vmap_rule(self, function: Function) -> Function:
-        """Override `OpAdapter`; raises RegistrationError if the arguments do not fit."""
-        positional, keywords = self.tree.own_names()
-        rules.check_signature(self.declaration, "vmap rule", function, ["info", "in_dims", *positional], keywords)
-        return flat_vmap(self.tree, self.declaration, function)
-
-    def by_name(self, values: Any) -> Any:
-        """Override `OpAdapter`."""
-        return by_flat_name(self.tree, values)
-
-    def mirrored(self, found: Values, values: Values) -> dict[str, Any]:
-        """Override `OpAdapter`."""
-        containers = (node for node in self.nodes if node.name not in values)
-        return {**found, **{node.name: node.mirror(found.get, values.__getitem__) for node in containers}}
+def label_each(path: str, value: Any) -> list[str]:  # Any: a list, or anything else
+    """Return a path in quotes, or that of each item of a list."""
+    if isinstance(value, (list, tuple)):
+        return [f"'{path}[{index}]'" for index in range(len(value))]
+    return [f"'{path}'"]
 
 
 def adapter_of(declaration: Declaration) -> OpAdapter:
     """Return the adapter of an op."""
-    return OpAdapter(declaration) if declaration.tree is None else ContainerAdapter(declaration)
+    if declaration.tree is None:
+        return OpAdapter(declaration)
+    from custom_autograd.pytrees.container_adapter import ContainerAdapter  # loaded for ops with containers
+
+    return ContainerAdapter(declaration)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.messages import quote
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.types import find_return_spelling
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.pytrees.fields import Node, Plain, Record, all_nodes
 from custom_autograd.pytrees.named_fields import RecordType, describe, find_record
 from custom_autograd.pytrees.treespecs import MisfitError

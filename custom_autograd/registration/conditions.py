@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable
-from custom_autograd.core.frozen_dataclass import dataclass
-from custom_autograd.core.messages import show
+from custom_autograd.core.messages import first_line, show
+from custom_autograd.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,3 @@ class Condition:
         name = getattr(self.function, "__name__", type(self.function).__name__)
         words = (inspect.getdoc(self.function) or "").partition("\n")[0].rstrip(".")
         return f"when={name} ({words + ', ' if words else ''}{self.location}) returns False"
-
-
-def first_line(error: Exception) -> str:
-    """Return the problem that an error names, without the facts below it."""
-    return str(error).partition("\n")[0]

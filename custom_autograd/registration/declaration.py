@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import Origin
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.names import Name
 from custom_autograd.core.schema import Schema
+from custom_autograd.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

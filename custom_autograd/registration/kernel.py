@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from custom_autograd.core.frozen_dataclass import dataclass
-from custom_autograd.registration.conditions import Condition
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.op_kernels import kernel_of_op
+
+if TYPE_CHECKING:
+    from custom_autograd.registration.conditions import Condition
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
 

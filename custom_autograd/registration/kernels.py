@@ -16,10 +16,10 @@ import torch
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable, KernelWarning
 from custom_autograd.core.locations import stacklevel_of_caller
+from custom_autograd.core.messages import first_line
 from custom_autograd.core.redefinition import is_other_closure, is_redefinition
 from custom_autograd.registration import forcing, kernel_errors
 from custom_autograd.registration.choice import Choice
-from custom_autograd.registration.conditions import first_line
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import Kernel, declared_kernel
 from custom_autograd.torch_private.registered_kernels import changes

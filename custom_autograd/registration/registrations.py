@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any, TypeAlias, TypeVar, cast
 
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.rule_types import (
     Autocast,
     Backward,

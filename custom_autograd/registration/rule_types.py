@@ -12,8 +12,8 @@ from types import FunctionType
 from typing import Any, ClassVar, TypeAlias
 
 from custom_autograd.core.casting import CastPolicy
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.saving_policy import SavingPolicy
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.rule_names import META, NEEDS
 
 Function: TypeAlias = Callable[..., Any]

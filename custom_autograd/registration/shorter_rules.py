@@ -16,11 +16,11 @@ from typing import Any
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private.trees import flatten_tree
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.rule_types import Function, Registration
 
 DType: TypeAlias = torch.dtype | str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 
 if TYPE_CHECKING:
     from custom_autograd.shapes.constraints import Constraint

@@ -9,11 +9,12 @@ NestedTensor._metadata_cache                  lengths that are known already: as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from torch.nested._internal.nested_tensor import NestedTensor as NestedTensor
+
+from custom_autograd.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

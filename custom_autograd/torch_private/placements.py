@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.torch_private.awaited_modules import when_imported
 from custom_autograd.torch_private.dispatch import OpOverload
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import re
 import typing
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from custom_autograd.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

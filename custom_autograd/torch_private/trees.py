@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from torch.utils import _pytree
 
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.torch_private.compiler import constant_in_graphs
 
 

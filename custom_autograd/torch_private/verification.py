@@ -16,7 +16,6 @@ Tensor._version                tells an in-place write from none
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.torch_private.definitions import is_foreign
 
 Overload: TypeAlias = OpOverload

@@ -9,18 +9,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
-from custom_autograd.capabilities.flops import backward
-from custom_autograd.capabilities.flops.derived import DerivedFlops
 from custom_autograd.core.errors import RegistrationError
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import show
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import Capability, add, registered
@@ -34,6 +32,9 @@ from custom_autograd.torch_private.modes import is_functionalizing
 from custom_autograd.torch_private.transforms import is_transforming
 from custom_autograd.values.named import Named
 from custom_autograd.values.user_code import noted
+
+if TYPE_CHECKING:
+    from custom_autograd.capabilities.flops.derived import DerivedFlops
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -122,14 +123,24 @@ class OpFlops:
         self._schema = record.declaration.schema
         self._bind = Binder(self._schema)
         self._rule = record.registrations.get(Flops)
-        computation = _computation(record)
-        self._derived = None if computation is None else DerivedFlops(record.declaration, computation)
+        self._declaration, self._computation = record.declaration, _computation(record)
+
+    @cached_property
+    def _derived(self) -> DerivedFlops | None:
+        """Return what counts the operations of the reference, or None if there is none."""
+        if self._computation is None:
+            return None
+        from custom_autograd.capabilities.flops.derived import DerivedFlops  # loaded where operations are counted
+
+        return DerivedFlops(self._declaration, self._computation)
 
     @cached_property
     def counts_backward(self) -> bool:
         """Return True if a number replaces what is counted while the backward runs."""
         if self._rule is not None and self._rule.backward is not None:
             return True
+        from custom_autograd.capabilities.flops import backward  # loaded where operations are counted
+
         record = self._record()
         return record is not None and backward.is_invisible(record)
 
@@ -151,6 +162,8 @@ class OpFlops:
 
     def note_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Count the backward of a call when it runs (Any: as the schema says)."""
+        from custom_autograd.capabilities.flops import backward  # loaded where operations are counted
+
         record, values = self._record(), self._bind.arguments(*args, **kwargs)
         if record is None:
             return

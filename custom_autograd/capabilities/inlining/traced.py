@@ -17,8 +17,8 @@ from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError, KernelUnavailable
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.launches import is_interpreted, recorded
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import fakes, modes

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from custom_autograd.capabilities.sharding.advice import advice
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord
@@ -52,6 +51,8 @@ class Sharding(Capability):
     def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
         """Say what registers the placements of an op, if torch does not know them."""
         if f"Operator {record.overload} {NO_STRATEGY}" in str(error):
+            from custom_autograd.capabilities.sharding.advice import advice  # loaded for errors
+
             add_note(error, f"{record.name}, declared at {record.declaration.location}: {advice(record)}")
         return False
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.core.errors import RegistrationError
-from custom_autograd.core.frozen_dataclass import dataclass
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, suggest
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import add
 from custom_autograd.registration.registry import OpRecord

@@ -7,20 +7,24 @@ from typing import Any, TypeVar
 
 import torch
 
-from custom_autograd.capabilities.subclasses import nested_tensors as nested
 from custom_autograd.capabilities.subclasses.refusals import explain
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import show
+from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import Capability, add
+from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import TorchDispatch
+from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
 from custom_autograd.torch_private.nested import NestedTensor
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+BACKENDS = ("NestedTensorCPU", "NestedTensorCUDA")
 
 
 class Subclasses(Capability):
@@ -31,7 +35,8 @@ class Subclasses(Capability):
     def attach(self, record: OpRecord) -> None:
         """Register each rule, once, and the one derived for nested tensors."""
         if NestedTensor not in record.attached:
-            over_values = nested.attach(record, lambda: NestedTensor in record.registrations.torch_dispatch)
+            over_values = _over_values(record)
+            _attach_above_autograd(record, over_values)
             _register(record, NestedTensor, _nested_dispatch(record, over_values))
         for cls in record.registrations.torch_dispatch:
             if cls not in record.attached:
@@ -63,6 +68,34 @@ def _dispatch(record: OpRecord, cls: type) -> Callable[..., Any]:
         return record.registrations.torch_dispatch[cls].function(*args, **kwargs)
 
     return dispatch
+
+
+def _over_values(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
+    """Return what the op does with the arguments of the schema, where nested tensors are among them."""
+    made: list[Callable[..., Any]] = []
+
+    def over_values(*args: Any, **kwargs: Any) -> Any:
+        if not made:
+            from custom_autograd.capabilities.subclasses.nested_tensors import OverValues  # loaded for such tensors
+
+            made.append(OverValues(record))
+        return made[0](*args, **kwargs)
+
+    return over_values
+
+
+def _attach_above_autograd(record: OpRecord, over_values: Callable[..., Any]) -> None:
+    """Register what the op does for nested tensors at their own dispatch keys, where no other call passes by."""
+
+    @outside_compilation
+    def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:  # Any: a set of dispatch keys; as above
+        if NestedTensor in record.registrations.torch_dispatch:
+            return generated_code_of(record).autograd(keyset, *args, **kwargs)
+        return over_values(*args, **kwargs)
+
+    implement(record, "AutogradNestedTensor", autograd, with_keyset=True)
+    for key in BACKENDS:
+        implement(record, key, over_values)
 
 
 def _nested_dispatch(record: OpRecord, over_values: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ the way back (ragged.py). So rules, transforms and compilers see plain tensors o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -16,39 +16,10 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.capabilities.subclasses.ragged import nested_of, to_values
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.schema import Argument
-from custom_autograd.dispatch.generated import generated_code_of
-from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.nested import NestedTensor, Raggedness, raggedness_of
 from custom_autograd.values.tensors import tensors_in
-
-BACKENDS = ("NestedTensorCPU", "NestedTensorCUDA")
-
-
-def attach(record: OpRecord, has_rule: Callable[[], bool]) -> Callable[..., Any]:
-    """Register what the op does for nested tensors at their own dispatch keys, where no other call passes by.
-
-    Args:
-        record: the op.
-        has_rule: whether the op has a rule of its own for jagged tensors, when asked.
-
-    Returns:
-        What it does with the arguments of the schema, where nested tensors are among them (Any: as the schema says).
-    """
-    over_values = OverValues(record)
-
-    @outside_compilation
-    def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if has_rule():
-            return generated_code_of(record).autograd(keyset, *args, **kwargs)
-        return over_values(*args, **kwargs)
-
-    implement(record, "AutogradNestedTensor", autograd, with_keyset=True)
-    for key in BACKENDS:
-        implement(record, key, over_values)
-    return over_values
 
 
 class OverValues:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.calls.bind import Binder
-from custom_autograd.capabilities.vmap.batched_results import BatchedResultReader
-from custom_autograd.capabilities.vmap.loop import is_batched, loop_over_batch
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.pytrees.op_adapter import adapter_of
@@ -88,6 +86,8 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
             if rule is None and record.declaration.schema.is_view:
                 raise _no_view(record)
             if rule is None:
+                from custom_autograd.capabilities.vmap.loop import loop_over_batch  # loaded for ops without a rule
+
                 results, out_dims = loop_over_batch(record, bind, level.info, values, dims)
             else:
                 results, out_dims = _by_rule(record, rule, bind, level, bind.converted(values), dims)
@@ -97,6 +97,15 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
     for capability in record.capabilities:
         around = capability.around_batched(record, around)
     return outside_compilation(around)
+
+
+def is_batched(dims: Any) -> bool:  # Any: a pytree of dimensions
+    """Return True if anything is batched."""
+    if isinstance(dims, Mapping):
+        return any(map(is_batched, dims.values()))
+    if isinstance(dims, (list, tuple)):
+        return any(map(is_batched, dims))
+    return dims is not None
 
 
 def _described(record: OpRecord) -> DescribedOp | None:
@@ -153,6 +162,8 @@ def _by_rule(
     record: OpRecord, rule: Rule, bind: Binder, level: VmapLevel, values: dict[str, Any], dims: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Run the user's rule: (info, in_dims, *args, **kwargs) -> (output, out_dims)."""
+    from custom_autograd.capabilities.vmap.batched_results import BatchedResultReader  # loaded for ops with a rule
+
     schema = record.declaration.schema
     positional, keywords = bind.user_call(values)
     in_dims = bind.user_call(dims)[0]

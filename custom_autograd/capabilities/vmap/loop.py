@@ -10,21 +10,11 @@ from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError, VmapUnavailable
-from custom_autograd.pytrees.fields import Free, Plain
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
 
 ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or list of dimensions) of each
-
-
-def is_batched(dims: Any) -> bool:  # Any: a pytree of dimensions
-    """Return True if anything is batched."""
-    if isinstance(dims, Mapping):
-        return any(map(is_batched, dims.values()))
-    if isinstance(dims, (list, tuple)):
-        return any(map(is_batched, dims))
-    return dims is not None
 
 
 def loop_over_batch(record: OpRecord, bind: Binder, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
@@ -76,23 +66,14 @@ def _check(record: OpRecord, info: Any, values: ByName, dims: ByName) -> None:
 
 def _labelled(record: OpRecord, name: str, values: ByName, dims: ByName) -> list[tuple[str, Any]]:
     """Return how a message spells each tensor of an argument, and the dimension that the tensor is batched over."""
-    value, node = values[name], _node_of(record, name)
-    path = name if node is None else node.path
-    if isinstance(value, Tensor):
-        return [(f"'{path}'", dims[name])]
-    if not isinstance(value, (list, tuple)):
+    value = values[name]
+    if not isinstance(value, (Tensor, list, tuple)):
         return []
-    paths = [f"'{path}[{index}]'" for index in range(len(value))]
-    if isinstance(node, Free):
-        paths = node.paths(values.__getitem__)
-    rows = zip(paths, value, dims[name] or [None] * len(value), strict=True)
+    labels = adapter_of(record.declaration).labels(name, values)
+    if isinstance(value, Tensor):
+        return [(labels[0], dims[name])]
+    rows = zip(labels, value, dims[name] or [None] * len(value), strict=True)
     return [(one, dim) for one, item, dim in rows if isinstance(item, Tensor)]
-
-
-def _node_of(record: OpRecord, name: str) -> Plain | Free | None:
-    """Return the argument, in the author's signature, that a flat argument belongs to."""
-    nodes = adapter_of(record.declaration).nodes
-    return next((node for node in nodes if isinstance(node, (Plain, Free)) and node.name == name), None)
 
 
 def _written_once_per_sample(record: OpRecord, label: str, values: ByName, dims: ByName) -> KernelError:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from custom_autograd.core.frozen_dataclass import dataclass
+from custom_autograd.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
