@@ -157,7 +157,9 @@ from custom_autograd import custom_op
 loaded = set(sys.modules) - before
 rooms = ["verification", "cli", "native.native_calls", "kernels", "variants", "shapes.described"]
 rooms += ["capabilities.sharding.calls", "capabilities.sharding.combining", "capabilities.inlining.traced"]
-rooms += ["capabilities.compile_cache.fingerprint"]
+rooms += ["capabilities.compile_cache.fingerprint", "capabilities.flops.derived", "capabilities.flops.backward"]
+rooms += ["capabilities.subclasses.nested_tensors", "capabilities.vmap.loop", "capabilities.vmap.batched_results"]
+rooms += ["pytrees.argument_tree", "pytrees.adapters", "autograd.drop_in", "autograd.jvp", "registration.conditions"]
 print([name for name in loaded if name.startswith(tuple(f"custom_autograd.{room}" for room in rooms))])
 theirs = ("torch._dynamo", "torch._inductor", "torch.testing", "sympy", "numpy")
 print([name for name in loaded if name.startswith(theirs)])

@@ -51,6 +51,8 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Strategy:
+    """A rule as it was registered."""
+
     rule: Rule
     first_in_key: int
     keywords_in_key: tuple[str, ...]
