@@ -27,7 +27,7 @@ class Plan(NamedTuple):
         jvp: the forward-mode rule, or None.
         reference: the differentiable computation, or None; never set for an op that mutates or takes a generator:
             it would run a second time on what the first has changed.
-        covered: the inputs whose gradients the rules return.
+        uncovered: the differentiable inputs without a rule.
         named_grads: the results whose incoming gradient some rule names.
         saved: name of each saved input or output -> the inputs for whose gradients it is saved.
         saved_for_hidden: of those inputs, by saved name, the ones for which it is saved only if a hidden output that
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     drop_in: DropIn | None
     jvp: Jvp | None
     reference: Callable[..., Any] | None
-    covered: frozenset[str]
+    uncovered: tuple[str, ...]
     named_grads: frozenset[str]
     saved: dict[str, tuple[str, ...]]
     saved_for_hidden: dict[str, tuple[str, ...]]
@@ -64,12 +64,6 @@ class Plan(NamedTuple):
     def clears_saved(self) -> bool:
         """Return True if the rule is the only owner of what was saved, and may free it."""
         return any(isinstance(rule, Backward) and rule.clears_saved for rule in self.rules)
-
-    @property
-    def uncovered(self) -> tuple[str, ...]:
-        """Return the differentiable inputs without a rule."""
-        names = self.declaration.schema.differentiable_names
-        return () if self.drop_in is not None else tuple([name for name in names if name not in self.covered])
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -126,9 +120,10 @@ def _make_plan(
     reference: Callable[..., Any] | None,  # Any: takes and returns what the schema says
 ) -> Plan:
     incoming, valid = declaration.schema.results_by_grad, declaration.schema.differentiable_names
-    covered = frozenset([name for rule in rules for name in (rule.inputs or valid)])
+    covered = valid if drop_in is not None else [name for rule in rules for name in (rule.inputs or valid)]
+    uncovered = tuple([name for name in valid if name not in covered])
     named = frozenset([incoming[name] for rule in rules for name in rule.names if name in incoming])
-    plan = Plan(declaration, rules, drop_in, jvp, reference, covered, named, {}, {})
+    plan = Plan(declaration, rules, drop_in, jvp, reference, uncovered, named, {}, {})
     _decide_what_is_saved(plan)
     return plan
 
