@@ -20,6 +20,8 @@ from custom_autograd.torch_private import thread_values
 VARIABLE = "CUSTOM_AUTOGRAD_KERNELS"
 
 Table = Mapping[int, str]
+NOTHING: tuple[int, Table] = (0, {})
+"""What a thread holds where no kernel is forced: its number, and the table."""
 
 _here: ContextVar[Table | None] = ContextVar(VARIABLE, default=None)
 
@@ -28,7 +30,7 @@ def wanted_here(key: int) -> str | None:
     """Return the forced kernel of this thread or task for the owner of this key, or None."""
     table = _here.get()
     if table is None:
-        owner, table = thread_values.get(VARIABLE, (0, {}))
+        owner, table = thread_values.get(VARIABLE, NOTHING)
         if owner == threading.get_ident():  # of another task in this thread
             return None
     return table.get(key)
@@ -38,13 +40,13 @@ def wanted_here(key: int) -> str | None:
 def insisting(key: int, name: str) -> Iterator[None]:
     """Force a kernel in this thread or task and in the backward passes that start in it; contexts nest."""
     table = {**(_here.get() or {}), key: name}
-    token, before = _here.set(table), thread_values.get(VARIABLE, (0, {}))
+    token, before = _here.set(table), thread_values.get(VARIABLE, NOTHING)
     thread_values.put(VARIABLE, (threading.get_ident(), table))
     try:
         yield
     finally:
         _here.reset(token)
-        thread_values.put(VARIABLE, before)
+        thread_values.put_back(VARIABLE, before, NOTHING)
 
 
 def wanted_by_environment(op: Name) -> str | None:
