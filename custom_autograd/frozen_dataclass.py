@@ -40,6 +40,7 @@ def _init_of(cls: type) -> FunctionType:
     """Return `__init__`: a function whose code is that of all classes with as many fields, under its own names."""
     fields = dataclasses.fields(cls)
     names = [field.name for field in fields]
+    _check_order(fields)
     if any(field.default_factory is not MISSING for field in fields):
         return _with_factories(cls)
     code = _code_for(len(fields))
@@ -51,6 +52,15 @@ def _init_of(cls: type) -> FunctionType:
     defaults = tuple([field.default for field in fields if field.default is not MISSING])
     scope = {"__name__": cls.__module__, "__builtins__": vars(builtins)}  # Dynamo reads both
     return _named(FunctionType(renamed, scope, "__init__", defaults), cls)
+
+
+def _check_order(fields: tuple[dataclasses.Field[Any], ...]) -> None:
+    """Refuse a field without a default after one that has one: Python gives defaults to the last parameters."""
+    has_default = [field.default is not MISSING or field.default_factory is not MISSING for field in fields]
+    for index in range(1, len(fields)):
+        if has_default[index - 1] and not has_default[index]:
+            names = fields[index].name, fields[index - 1].name
+            raise TypeError("field {!r} without a default follows {!r}, which has one".format(*names))
 
 
 @functools.cache

@@ -169,3 +169,13 @@ def test_a_match_statement_takes_fields_by_position():
             found = (x, y)
 
     assert (1, 2) == found
+
+
+def test_a_field_without_a_default_may_not_follow_one_with_a_default():
+    with pytest.raises(TypeError, match="field 'label' without a default follows 'marks', which has one"):
+
+        @dataclass(frozen=True, slots=True)
+        class Wrong(Point):
+            """A point with a label, which a call could not tell from what has a default."""
+
+            label: str

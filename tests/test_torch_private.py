@@ -1407,6 +1407,22 @@ def test_a_module_that_is_imported_later_is_acted_on_then(tmp_path, monkeypatch)
     assert [3, 3] == found
 
 
+def test_a_module_in_the_midst_of_its_import_has_not_arrived(tmp_path, monkeypatch):
+    (tmp_path / "awaited_for_long.py").write_text("import sys\nsys.seen.append(sys.find_arrived(__name__))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(sys, "seen", [], raising=False)
+    monkeypatch.setattr(sys, "find_arrived", awaited_modules.find_arrived, raising=False)
+    found = []
+    awaited_modules.when_imported(
+        "awaited_for_long", lambda module: found.append(awaited_modules.find_arrived("awaited_for_long"))
+    )
+    import awaited_for_long
+
+    assert [None] == sys.seen
+    assert [awaited_for_long, awaited_for_long] == [*found, awaited_modules.find_arrived("awaited_for_long")]
+
+
 def test_an_awaited_module_has_its_own_loader_and_other_modules_of_that_loader_are_left_alone(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "both.zip", "w") as archive:  # one loader for all modules of an archive
         archive.writestr("awaited_in_a_zip.py", "value = 3")

@@ -91,7 +91,26 @@ class Plan(NamedTuple):
 
     @property
     def unnamed_results(self) -> tuple[str, ...]:
-        """Return the hidden outputs whose incoming gradient only the reference could answer for."""
+        """Return the results whose incoming gradient no rule names."""
+        return (*self.unnamed_visible, *self.unnamed_hidden)
+
+    @property
+    def unnamed_visible(self) -> tuple[str, ...]:
+        """Return those that a caller sees, if the gradient of no input answers for them.
+
+        A rule of some inputs need not name a result that these do not reach, and rules may ignore all gradients alike.
+        """
+        schema = self.declaration.schema
+        is_whole = len(self.named_grads) > 0 and not self.uncovered
+        if not is_whole or len(self.named_grads) == len(schema.differentiable_results):
+            return ()
+        hidden = [one.name for one in schema.hidden_outputs]
+        visible = [one.name for one in schema.differentiable_results if one.name not in hidden]
+        return tuple([name for name in visible if name not in self.named_grads])
+
+    @property
+    def unnamed_hidden(self) -> tuple[str, ...]:
+        """Return the hidden ones, whose gradient only the reference could answer for."""
         schema, named = self.declaration.schema, self.named_grads
         if self.drop_in is not None or not self.rules or not schema.hidden_outputs:
             return ()
@@ -162,6 +181,6 @@ def _users_of_hidden(plan: Plan, users: dict[str, list[str]]) -> list[str] | Non
 
     The reference recomputes those from all inputs.
     """
-    unnamed = plan.unnamed_results
+    unnamed = plan.unnamed_hidden
     wanted = [name for hidden in unnamed for name in users.get(hidden, [])]
     return wanted if wanted or (plan.jvp is not None and unnamed) else None

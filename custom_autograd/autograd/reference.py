@@ -56,7 +56,8 @@ def reference_gradients(
 
     def recompute(*replacements: Tensor) -> tuple[Tensor, ...]:
         remaining = iter(replacements)
-        replaced = {name: _replace(values[name], needs.get(name), remaining) for name in values}
+        replaced = dict(values)
+        replaced.update({name: _replace(values[name], need, remaining) for name, need in needs.items()})
         results = call_reference(plan.declaration, reference, replaced)
         return tuple(output for name, its in grads.items() for output in _matching(results.get(name), its))
 

@@ -28,7 +28,7 @@ class Vjp:
         self.plan = plan
         self.is_checked, self.is_strict = is_checked, is_strict
         self.schema = plan.declaration.schema
-        self.unnamed = plan.unnamed_results
+        self.unnamed, self.unnamed_visible = plan.unnamed_results, plan.unnamed_visible
         self.uncovered = plan.uncovered
         self.steps = [Step(self, rule) for rule in plan.rules]
 
@@ -66,6 +66,9 @@ class Vjp:
         uncovered = {name: needs[name] for name in self.uncovered if is_wanted(needs[name])}
         if not uncovered and not silent:
             return
+        dropped = [name for name in silent if name in self.unnamed_visible]
+        if dropped and any(map(is_wanted, needs.values())):
+            raise self._dropped(dropped[0])
         if self.plan.reference is None:
             raise self._missing(tuple(uncovered), tuple(silent))
         if uncovered:
@@ -75,6 +78,19 @@ class Vjp:
             shares = reference_gradients(self.plan, self.plan.reference, covered, silent, values)
             for name, share in shares.items():
                 found[name] = _sum(found.get(name), share)
+
+    def _dropped(self, result: str) -> GradientUnavailable:
+        """Return the error of a gradient that arrives for a result, and that no rule would look at."""
+        grad = self.schema.grad_names[result]
+        return GradientUnavailable(
+            str(self.plan.declaration.name),
+            f"the gradient of '{result}' arrives, and no rule names it",
+            expected=f"{grad!r} among the parameters of a rule",
+            found=quote(name for rule in self.plan.rules for name in rule.names),
+            rule=", ".join(rule.location for rule in self.plan.rules),
+            declared=self.plan.declaration.location,
+            do=f"take {grad!r} in the rule and add its share, or declare the op with non_differentiable=({result!r},)",
+        )
 
     def _missing(self, uncovered: tuple[str, ...], silent: tuple[str, ...]) -> GradientUnavailable:
         if uncovered:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import sys
 from collections.abc import Callable
@@ -47,8 +48,23 @@ class _Loader(Loader):
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Call a function with a module, now or when the program imports it."""
+    """Call a function with a module, now or when the program has imported it."""
+
+    def arrive(module: ModuleType) -> None:
+        _arrived[name] = (
+            module  # before `act`, so that no registration of another thread is missed
+        )
+        act(module)
+
     if name in sys.modules:
-        act(sys.modules[name])
+        arrive(importlib.import_module(name))  # waits for a thread in the midst of its import
     else:
-        sys.meta_path.insert(0, _Finder(name, act))
+        sys.meta_path.insert(0, _Finder(name, arrive))
+
+
+def find_arrived(name: str) -> ModuleType | None:
+    """Return a module that is awaited, once it is whole: `sys.modules` has it while it still runs in another thread."""
+    return _arrived.get(name)
+
+
+_arrived: dict[str, ModuleType] = {}

@@ -28,6 +28,6 @@ def is_recorded() -> bool:
     """Return True if what runs now is recorded in a graph, which later runs in its place."""
     if torch.compiler.is_compiling() or is_tracing():
         return True
-    compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
-    is_in_region = compiled_autograd is not None and compiled_autograd.in_compiled_autograd_region
+    compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")  # another thread may be importing it
+    is_in_region = getattr(compiled_autograd, "in_compiled_autograd_region", False)
     return is_in_region or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None

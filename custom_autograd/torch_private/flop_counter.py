@@ -13,7 +13,6 @@ The module takes a while to import, and most programs do not count: what is regi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -23,7 +22,7 @@ import torch
 from torch import _C, Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from custom_autograd.torch_private.awaited_modules import when_imported
+from custom_autograd.torch_private.awaited_modules import find_arrived, when_imported
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.modes import unrecorded
 
@@ -57,8 +56,9 @@ def register(overload: OpOverload, formula: Formula) -> None:
     packet = overload._overloadpacket
     whole = _FORMULAS.setdefault(packet, PacketFormula(packet))
     whole.by_overload[overload._overloadname] = formula
-    if MODULE in sys.modules:
-        _publish(sys.modules[MODULE])
+    module = find_arrived(MODULE)
+    if module is not None:
+        _publish(module)
 
 
 def withdraw(overload: OpOverload) -> None:
@@ -68,13 +68,13 @@ def withdraw(overload: OpOverload) -> None:
     if whole is None or whole.by_overload.pop(overload._overloadname, None) is None or whole.by_overload:
         return
     del _FORMULAS[packet]
-    registry = getattr(sys.modules.get(MODULE), "flop_registry", {})
+    registry = getattr(find_arrived(MODULE), "flop_registry", {})
     if registry.get(packet) is whole:
         del registry[packet]
 
 
 def _publish(module: ModuleType) -> None:
-    for packet, formula in _FORMULAS.items():
+    for packet, formula in list(_FORMULAS.items()):  # other threads register more
         module.flop_registry.setdefault(packet, formula)
 
 
@@ -84,7 +84,7 @@ when_imported(MODULE, _publish)
 
 def counters() -> list[Any]:  # Any: FlopCounterMode, whose module is not imported here
     """Return the counters that are on in this thread, none before the module was imported."""
-    module = sys.modules.get(MODULE)
+    module = find_arrived(MODULE)
     if module is None:
         return []
     return [mode.counter for mode in _get_current_dispatch_mode_stack() if isinstance(mode, module._FlopCounterMode)]

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.torch_private.awaited_modules import when_imported
+from custom_autograd.torch_private.awaited_modules import find_arrived, when_imported
 from custom_autograd.torch_private.dispatch import OpOverload
 
 MODULE = "torch.distributed.tensor"
@@ -60,12 +60,12 @@ class _Strategy:
 
 def is_loaded() -> bool:
     """Return True if the program can have made a DTensor."""
-    return MODULE in sys.modules
+    return find_arrived(MODULE) is not None
 
 
 def is_placed(value: object) -> bool:
     """Return True if a value is a DTensor."""
-    module = sys.modules.get(MODULE)
+    module = find_arrived(MODULE)
     return module is not None and isinstance(value, module.DTensor)
 
 
@@ -79,14 +79,16 @@ def register(overload: OpOverload, rule: Rule, first_in_key: int, keywords_in_ke
         keywords_in_key: the keyword-only arguments that do.
     """
     _STRATEGIES[overload] = _Strategy(rule, first_in_key, keywords_in_key)
-    if is_loaded():
-        _publish(sys.modules[MODULE], [overload])
+    module = find_arrived(MODULE)
+    if module is not None:
+        _publish(module, [overload])
 
 
 def withdraw(overload: OpOverload) -> None:
     """Take back what was registered, if anything was."""
-    if _STRATEGIES.pop(overload, None) is not None and is_loaded():
-        propagator = sys.modules[MODULE].DTensor._op_dispatcher.sharding_propagator
+    module = find_arrived(MODULE)
+    if _STRATEGIES.pop(overload, None) is not None and module is not None:
+        propagator = module.DTensor._op_dispatcher.sharding_propagator
         if isinstance(propagator.op_strategy_funcs.get(overload), _Function):
             del propagator.op_strategy_funcs[overload]
         _forget()
@@ -94,9 +96,10 @@ def withdraw(overload: OpOverload) -> None:
 
 def has_other_rule(overload: OpOverload) -> bool:
     """Return True if the user has registered a rule with torch."""
-    if not is_loaded():
+    module = find_arrived(MODULE)
+    if module is None:
         return False
-    propagator = sys.modules[MODULE].DTensor._op_dispatcher.sharding_propagator
+    propagator = module.DTensor._op_dispatcher.sharding_propagator
     tables = (propagator.op_strategy_funcs, getattr(propagator, "op_single_dim_strategy_funcs", {}))
     return any(overload in table and not isinstance(table[overload], _Function) for table in tables)
 
