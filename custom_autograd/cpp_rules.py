@@ -101,7 +101,7 @@ def op_of(record: OpRecord, kernel: CppKernel, named: Sequence[str], declare: De
     Args:
         record: of the op whose gradients they are.
         kernel: the function. Its tensors arrive contiguous. It returns one gradient for each input.
-        named: the inputs whose gradients it returns; none for all differentiable ones.
+        named: the inputs whose gradients it returns, in that order; none for all differentiable ones.
         declare: `custom_op`.
         replace: a rule of that kind may exist.
 
@@ -109,7 +109,8 @@ def op_of(record: OpRecord, kernel: CppKernel, named: Sequence[str], declare: De
         RegistrationError: the source does not say what the function takes, or it does not fit the op.
     """
     declaration, schema = record.declaration, record.declaration.schema
-    inputs = [a for a in schema.differentiable_arguments if not named or a.name in named]
+    differentiable = {argument.name: argument for argument in schema.differentiable_arguments}
+    inputs = [differentiable[name] for name in named if name in differentiable] if named else [*differentiable.values()]
     suffix = f"__grad_{'_'.join(named)}" if named else "__backward"
     definition = _definition_of(record, kernel)
     taken = _check(record, kernel, inputs, definition)
@@ -187,6 +188,12 @@ def _check(record: OpRecord, kernel: CppKernel, inputs: Sequence[Argument], defi
         problem = f"the rule must return one gradient for each of {quote(argument.name for argument in inputs)}"
         do = "register it with op.register_grad, which takes the inputs whose gradients it returns"
         raise refuse(RegistrationError, problem, expected=", ".join(expected), found=definition, do=do)
+    grads = [f"grad_{argument.name}" for argument in inputs]
+    returned = [result.name for result in results]
+    if set(returned) & set(grads) and any(one and one != grad for one, grad in zip(returned, grads, strict=True)):
+        problem = "the rule returns gradients by other names, or in another order, than it is registered for"
+        do = "put them in the order of the inputs, or of the names given to register_grad"
+        raise refuse(RegistrationError, problem, expected=quote(grads), found=quote(returned), do=do)
     taken = [argument.name for argument in arguments]
     for missing in (argument for argument in inputs if argument.name not in taken):
         problem = f"the rule returns the gradient of '{missing.name}' and does not take '{missing.name}'"

@@ -34,7 +34,7 @@ class SubsystemRules(Handle):
     def register_vmap(self, func: Callable[..., Any] | None = None, *, replace: bool = False) -> Any:
         """Register a batching rule: `(info, in_dims, *args, **kwargs) -> (output, out_dims)`.
 
-        `in_dims` has one entry per positional argument; those of keyword-only tensors follow.
+        `in_dims` has one entry per positional argument; those of the keyword-only ones follow, if any holds tensors.
 
         Args:
             func: the rule; leave it out to use this as a decorator. `torch.library` gives it this name.

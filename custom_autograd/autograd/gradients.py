@@ -11,6 +11,7 @@ from torch import Tensor
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.metadata import Metadata
+from custom_autograd.core.named_tuples import in_order_of
 from custom_autograd.core.schema import Argument
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.rule_types import GradientRule
@@ -72,6 +73,7 @@ class GradientReader:
                 if name not in self.inputs:
                     self._refuse_name(name)
             return result
+        result = in_order_of(self.inputs, result)
         if isinstance(result, tuple) or (isinstance(result, list) and not self._is_sole_list()):
             if len(result) != len(self.inputs):
                 raise self.origin.error(

@@ -21,6 +21,7 @@ from custom_autograd.autograd.gradients import sum_to_shape
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.core.errors import GradientError, GradientUnavailable, Origin
 from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.named_tuples import in_order_of
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.rule_types import NamedRule, Rule
 from custom_autograd.torch_private.transforms import require_gradient
@@ -189,12 +190,27 @@ class Jvp:
                     )
         return found
 
+    def _check_order(self, rule: NamedRule, names: list[str]) -> None:
+        """Refuse a tuple of tangents where a call returns the same results in another order than their names have."""
+        returned = [output.alias_of or output.name for output in self.plan.declaration.schema.outputs]
+        returned = [name for name in returned if name in names]
+        if returned != [name for name in names if name in returned]:
+            raise self.origin(rule).error(
+                GradientError,
+                "the jvp returns a tuple, and the op returns what it writes to in an order of its own",
+                expected=f"a dict by name: {quote(names)}",
+                found="a tuple",
+                do="return a dict by name",
+            )
+
     def _by_name(self, rule: NamedRule, result: Any, needed: list[str]) -> dict[str, Any]:
         """Return a rule's result by name; integers, which are not in `needed`, may be left out."""
         if isinstance(result, Mapping):
             return self._checked_names(rule, dict(result), needed)
         if isinstance(result, tuple):
             names = needed if len(result) == len(needed) else self.visible
+            result = in_order_of(names, result)
+            self._check_order(rule, names)
             if len(result) != len(names):
                 raise self.origin(rule).error(
                     GradientError,

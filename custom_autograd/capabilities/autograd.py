@@ -127,6 +127,11 @@ def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
             do=f"write @op.register_grad({show(next(iter(valid), 'x'))})",
         )
     for name in inputs:
+        if inputs.count(name) > 1:
+            problem = f"register_grad names {name!r} twice"
+            raise record.declaration.origin().error(
+                RegistrationError, problem, expected="each input once", found=quote(inputs), do="name it once"
+            )
         if name not in valid:
             raise record.declaration.origin().error(
                 RegistrationError,

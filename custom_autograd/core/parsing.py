@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -144,6 +143,18 @@ def _outputs(
     return tuple(outputs)
 
 
+def check_own_names(given: tuple[str, ...], own: tuple[str, ...], refuse: Refusal) -> None:
+    """Refuse names of outputs= that are those of other results than they are given to."""
+    for name, its in zip(given, own, strict=True) if own else ():
+        if name != its and name in own:
+            raise refuse(
+                f"outputs= calls the result '{its}' by the name of another one, '{name}'",
+                expected=quote(own),
+                found=quote(given),
+                do="leave outputs= out, or use names that the results do not have",
+            )
+
+
 def _output_names(
     results: tuple[ParsedValue, ...],
     built: tuple[Argument, ...],
@@ -152,6 +163,7 @@ def _output_names(
     refuse: Refusal,
 ) -> tuple[str, ...]:
     written = tuple(result.name for result in results)
+    fields: tuple[str, ...] = () if named_tuple is None else named_tuple._fields  # type: ignore[attr-defined]
     if options.outputs is not None:
         if len(options.outputs) != len(results):
             raise refuse(
@@ -159,11 +171,12 @@ def _output_names(
                 expected=f"{len(results)} names",
                 found=f"{len(options.outputs)}: {quote(options.outputs)}",
             )
+        check_own_names(options.outputs, written if any(written) else fields, refuse)
         return options.outputs
     if all(written) and written:
         return written
     if named_tuple is not None:
-        return typing.cast(tuple[str, ...], named_tuple._fields)  # type: ignore[attr-defined]  # a NamedTuple has it
+        return fields
     taken = {*(argument.name for argument in built), *written}
     if len(results) == 1:
         return (written[0] or _free("output", taken),)

@@ -12,6 +12,7 @@ from torch import Tensor
 from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.named_tuples import in_order_of
 from custom_autograd.core.schema import Schema
 from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.fields import Node, Plain
@@ -101,8 +102,7 @@ class ByName:
     def jvp_rule(self, function: Function) -> Function:
         """Return a rule that returns tangents by output."""
         names = self._names("jvp", function, with_grads=False, with_tangents=True)
-        nodes = self._outputs()
-        return self._flat_rule("jvp", function, names, nodes)
+        return self._flat_rule("jvp", function, names, self._outputs(is_hidden=False), self._outputs(is_hidden=True))
 
     def flat_inputs(self, inputs: Sequence[str]) -> tuple[str, ...]:
         """Return the flat inputs of some, of which a gradient may be asked."""
@@ -115,9 +115,10 @@ class ByName:
     def _differentiable_inputs(self) -> list[Node]:
         return [node for node in self.tree.inputs if self.differentiable & set(node.flat())]
 
-    def _outputs(self) -> list[Node]:
-        """Return the visible differentiable results: containers where there are any, else what the schema says."""
-        from_schema = [_single(result.name) for result in self.schema.differentiable_results if not _hidden(result)]
+    def _outputs(self, *, is_hidden: bool = False) -> list[Node]:
+        """Return the differentiable results: containers where there are any, else what the schema says."""
+        results = self.schema.differentiable_results
+        from_schema = [_single(result.name) for result in results if _hidden(result) == is_hidden]
         found: dict[str, Node] = {}
         for single in from_schema:
             node = self._owner(single.name) or single
@@ -144,8 +145,13 @@ class ByName:
         values |= rule_names.value_names(self.schema)
         return rules.bind_names(self.declaration, title, function, values, {**special, **flat})
 
-    def _flat_rule(self, title: str, function: Function, names: tuple[str, ...], answered: list[Node]) -> Function:
-        """Return the rule under flat names: what it names is put together, and what it returns is taken apart."""
+    def _flat_rule(
+        self, title: str, function: Function, names: tuple[str, ...], answered: list[Node], hidden: Sequence[Node] = ()
+    ) -> Function:
+        """Return the rule under flat names: what it names is put together, and what it returns is taken apart.
+
+        What is hidden may stand in a dict by name.
+        """
         parameters = inspect.signature(function).parameters
         optional = [name for name in names if name.startswith("grad") and parameters[name].default is None]
         makers = {name: self._maker(name) for name in names}
@@ -160,7 +166,7 @@ class ByName:
             made = {name: None if name in absent else make(given) for name, (_, make) in makers.items()}
             result = function(**made)
             try:
-                return self._collect(answered, result, given)
+                return self._collect(answered, result, given, hidden)
             except MisfitError as error:
                 problem = f"the {title} rule {location_of(function)} returns another container"
                 raise_misfit(GradientError, str(self.declaration.name), problem, error)
@@ -206,16 +212,20 @@ class ByName:
         known |= {node.name: node.mirror(get, given.__getitem__, blank) for node in nodes}
         return type(named)(known)
 
-    def _collect(self, answered: list[Node], result: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _collect(
+        self, answered: list[Node], result: Any, given: Mapping[str, Any], hidden: Sequence[Node]
+    ) -> dict[str, Any]:
         """Return what a rule returned, by flat name."""
-        if isinstance(result, Mapping) and not (set(result) - set(self._known(answered))):
-            pairs = [(self._find(answered, name), value) for name, value in result.items()]
+        everything = [*answered, *hidden]
+        if isinstance(result, Mapping) and not (set(result) - set(self._known(everything))):
+            pairs = [(self._find(everything, name), value) for name, value in result.items()]
         elif self._is_whole(answered, result):
             assert self.tree.results is not None
             pairs = self.tree.results.pairs(result)
         elif len(answered) == 1:
             pairs = [(answered[0], result)]
         elif isinstance(result, (tuple, list)) and len(result) == len(answered):
+            result = in_order_of([node.name for node in answered], result)
             pairs = list(zip(answered, result, strict=True))
         else:
             names = quote(node.name for node in answered)

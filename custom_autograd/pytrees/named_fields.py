@@ -13,6 +13,7 @@ from torch import Tensor
 
 from custom_autograd.core.hints import hints_of
 from custom_autograd.core.messages import quote
+from custom_autograd.core.named_tuples import in_order_of
 from custom_autograd.core.plain_types import is_class
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.torch_private.compiler import TRACES_ATTRIBUTES, constant_in_graphs
@@ -98,7 +99,7 @@ class RecordType:
         if found is None and isinstance(value, Mapping) and set(value) <= set(self.keys):
             return dict(value)
         if found is None and isinstance(value, (tuple, list)) and len(value) == len(self.keys):
-            found = tuple(value)
+            found = tuple(in_order_of(self.keys, value))
         return None if found is None else dict(zip(self.keys, found, strict=True))
 
 

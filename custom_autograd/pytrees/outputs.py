@@ -10,6 +10,7 @@ from typing import Any
 
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.messages import quote
+from custom_autograd.core.parsing import check_own_names
 from custom_autograd.core.plain_types import resolve
 from custom_autograd.core.types import find_return_spelling
 from custom_autograd.frozen_dataclass import dataclass
@@ -133,6 +134,7 @@ def results_of(annotation: Any, options: DeclarationOptions, refuse: Refusal) ->
             expected=f"{len(parts)} names",
             found=f"{len(given)}: {quote(given)}",
         )
+    check_own_names(given, names if record is not None and record.style != "items" else (), refuse)
     nodes = tuple(_output(name, part, refuse) for name, part in zip(given, parts, strict=True))
     return Results(nodes, record if record is not None and record.style != "items" else None, record, options.hidden)
 

@@ -170,7 +170,10 @@ def _items(node: TreeSpec, value: Any, path: str) -> Sequence[Any]:
             return [found[key] for key in record_of(node[1]).keys]
         _misfit(path, record_of(node[1]).label, value)
     if tag == "p" and isinstance(value, node_of(node[1]).cls):
-        return node_of(node[1]).dump(value)[0]
+        found_children, context = node_of(node[1]).dump(value)
+        if context == node[2]:
+            return found_children
+        _misfit(path, f"a {node_of(node[1]).cls.__name__} like the argument, with the context {node[2]!r}", context)
     if isinstance(value, (list, tuple)) and len(value) == count:
         return value
     return _misfit(path, f"a {'tuple' if tag == 'u' else 'list'} of {count}", value)

@@ -118,17 +118,7 @@ def check_call(declaration: Declaration, title: str, function: Callable[..., Any
         RegistrationError: it cannot, or its parameters are the op's in another order.
     """
     schema = declaration.schema
-    signature = check_signature(declaration, title, function, positional_of(schema), keywords_of(schema))
-    expected = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
-    parameters = [] if signature is None else list(signature.parameters)[: len(expected)]
-    if parameters != expected and sorted(parameters) == sorted(expected):
-        raise _origin_of(declaration, function).error(
-            RegistrationError,
-            f"the {title} takes the op's arguments in another order",
-            expected=f"({', '.join(expected)})",
-            found=f"({', '.join(parameters)})",
-            do="put the parameters in the order of the schema",
-        )
+    check_signature(declaration, title, function, positional_of(schema), keywords_of(schema))
 
 
 def positional_of(schema: Schema) -> list[str]:
@@ -155,7 +145,7 @@ def check_signature(
         shows its mistakes when it is called.
 
     Raises:
-        RegistrationError: it is not a function, or it does not.
+        RegistrationError: it is not a function, it does not, or its parameters are those in another order.
     """
     if not callable(function):
         raise _origin_of(declaration, function).error(
@@ -181,7 +171,34 @@ def check_signature(
             found=str(signature),
             do="give it these parameters",
         ) from error
+    check_order(declaration, title, function, signature, positional)
     return signature
+
+
+def check_order(
+    declaration: Declaration,
+    title: str,
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    positional: Iterable[str],
+) -> None:
+    """Refuse a function that is called by position, and that calls an argument what another one is called.
+
+    Raises:
+        RegistrationError: a parameter stands in another place than the argument of its name.
+    """
+    expected = list(positional)
+    parameters = [p for p in signature.parameters.values() if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    by_position = ["*" * (p.kind is p.VAR_POSITIONAL) + p.name for p in parameters]
+    for place, name in enumerate(by_position):
+        if name in expected and expected.index(name) != place:
+            raise _origin_of(declaration, function).error(
+                RegistrationError,
+                f"the {title} takes the op's arguments in another order",
+                expected=f"({', '.join(expected)})",
+                found=f"({', '.join(by_position)})",
+                do="put the parameters in the order of the schema",
+            )
 
 
 def bind_names(

@@ -22,6 +22,7 @@ from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.rules import check_order
 from custom_autograd.torch_private.trees import flatten_tree
 
 Function = Callable[..., Any]  # Any: a user's function
@@ -68,10 +69,14 @@ def take_all(
 
     Returns:
         The rule. It raises KernelError if a call passes another value than the default for what `function` leaves out.
+
+    Raises:
+        RegistrationError: its parameters are the op's arguments in another order.
     """
     left_out = _find_left_out(function, parameters, len(leading))
     if not left_out:
         return function
+    check_order(declaration, title, function, inspect.signature(function), [*leading, *parameters.positional])
     names = [*parameters.positional, *parameters.keywords]
     taken = sum(name not in left_out for name in parameters.positional)
 

@@ -51,9 +51,7 @@ def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
     """Call a function with a module, now or when the program has imported it."""
 
     def arrive(module: ModuleType) -> None:
-        _arrived[name] = (
-            module  # before `act`, so that no registration of another thread is missed
-        )
+        _arrived[name] = module  # before `act`, so that no registration of another thread is missed
         act(module)
 
     if name in sys.modules:

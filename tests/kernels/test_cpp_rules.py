@@ -37,6 +37,10 @@ std::tuple<Tensor, Tensor> both(const Tensor& grad, const Tensor& x, const Tenso
   return {product(grad, y), product(grad, x)};
 }
 
+std::tuple<Tensor, Tensor> y_first(const Tensor& y, const Tensor& grad, const Tensor& x) {
+  return {product(grad, x), product(grad, y)};
+}
+
 Tensor of_x(const Tensor& grad, const Tensor& x, const Tensor& y) { return product(grad, y); }
 Tensor refusing(const Tensor& grad, const Tensor& y) { throw std::runtime_error("the gradient of y is asked for"); }
 
@@ -66,6 +70,7 @@ Tensor undefined(const std::optional<Tensor>& grad_out, const std::optional<Tens
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
   m.def("product(Tensor left, Tensor right) -> Tensor");
   m.def("both(Tensor grad, Tensor x, Tensor y) -> (Tensor, Tensor)");
+  m.def("y_first(Tensor y, Tensor grad, Tensor x) -> (Tensor grad_y, Tensor grad_x)");
   m.def("of_x(Tensor grad, Tensor x, Tensor y) -> Tensor");
   m.def("refusing(Tensor grad, Tensor y) -> Tensor");
   m.def("narrowed(Tensor grad, Tensor x) -> Tensor");
@@ -85,6 +90,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
 STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
   m.impl("product", TORCH_BOX(&product));
   m.impl("both", TORCH_BOX(&both));
+  m.impl("y_first", TORCH_BOX(&y_first));
   m.impl("of_x", TORCH_BOX(&of_x));
   m.impl("refusing", TORCH_BOX(&refusing));
   m.impl("narrowed", TORCH_BOX(&narrowed));
@@ -138,6 +144,16 @@ class TestInEveryMode:
 
         for _ in range(3):  # generated Python, then native code
             found = torch.autograd.grad(product(x, y), (x, y), torch.ones(2, 3, dtype=torch.float64))
+
+            assert (True, True) == (torch.equal(y, found[0]), torch.equal(x, found[1]))
+
+    def test_the_gradients_come_in_the_order_of_the_names_given_to_register_grad(self, source):
+        op = declared("y_first")
+        op.register_grad("y", "x")(cpp_kernel(source, "y_first"))
+        x, y = make(2, 3), make(2, 3)
+
+        for _ in range(3):
+            found = torch.autograd.grad(op(x, y), (x, y), torch.ones(2, 3, dtype=torch.float64))
 
             assert (True, True) == (torch.equal(y, found[0]), torch.equal(x, found[1]))
 
@@ -348,6 +364,18 @@ cpp_rules::refusing_writing: a rule must not write to 'grad'
   rule       rules.cpp, 'writing'
   declared   test_cpp_rules.py
   do         return new tensors""",
+        )
+
+    def test_it_returns_gradients_by_names_in_another_order(self, source):
+        assert_expected_inline(
+            self.refusal(source, "y_first"),
+            """\
+cpp_rules::refusing_y_first: the rule returns gradients by other names, or in another order, than it is registered for
+  expected   'grad_x', 'grad_y'
+  found      'grad_y', 'grad_x'
+  rule       rules.cpp, 'y_first'
+  declared   test_cpp_rules.py
+  do         put them in the order of the inputs, or of the names given to register_grad""",
         )
 
     def test_it_does_not_take_an_input_whose_gradient_it_returns(self, source):

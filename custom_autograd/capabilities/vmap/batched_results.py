@@ -10,6 +10,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import quote, show
+from custom_autograd.core.named_tuples import in_order_of
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.one_tuple import content
 from custom_autograd.registration.registry import OpRecord
@@ -57,6 +58,7 @@ class BatchedResultReader:
 
     def _values(self, result: Any) -> Sequence[Any]:
         outputs = self.schema.outputs
+        result = in_order_of(self.schema.output_names, result)
         if isinstance(result, (list, tuple)) and len(result) == len(outputs):
             return result
         do = self._advise_count(len(result) if isinstance(result, (list, tuple)) else 1)
@@ -81,6 +83,7 @@ class BatchedResultReader:
 
     def _dims(self, out_dims: Any) -> Sequence[Any]:
         outputs = self.schema.outputs
+        out_dims = in_order_of(self.schema.output_names, out_dims)
         if not isinstance(out_dims, (list, tuple)):
             return [out_dims] * len(outputs)  # one number for all: torch.vmap takes it so, too
         if len(out_dims) != len(outputs):

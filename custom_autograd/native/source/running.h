@@ -56,10 +56,12 @@ PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values, boo
       PyObject_CallFunctionObjArgs(op->instead, kind.function.object, raised.error.get(), given.get(), nullptr));
 }
 
-// The tuple of the items of a named one, such as torch.return_types.
-PyObject* plain_tuple(PyObject* result) {
-  bool is_named = PyTuple_Check(result) && !PyTuple_CheckExact(result) && Py_TYPE(result)->tp_iter == PyTuple_Type.tp_iter &&
-      Py_TYPE(result)->tp_as_sequence->sq_length == PyTuple_Type.tp_as_sequence->sq_length;
+// The tuple of the items of a named one: that of the op itself, or torch.return_types. Others are read by their names.
+PyObject* plain_tuple(const Call* op, PyObject* result) {
+  PyTypeObject* type = Py_TYPE(result);
+  bool is_named = PyTuple_Check(result) && !PyTuple_CheckExact(result) && type->tp_iter == PyTuple_Type.tp_iter &&
+      type->tp_as_sequence->sq_length == PyTuple_Type.tp_as_sequence->sq_length &&
+      (reinterpret_cast<PyObject*>(type) == op->named_tuple || strncmp(type->tp_name, "torch.return_types.", 19) == 0);
   return is_named ? checked(PyTuple_GetSlice(result, 0, PyTuple_GET_SIZE(result))) : Py_NewRef(result);
 }
 
@@ -236,6 +238,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
 // What a call returns: hidden outputs are dropped.
 PyObject* returned(const Call* op, Reference& result) {
   if (op->outputs == 1 && op->named_tuple != Py_None) return checked(PyObject_CallOneArg(op->named_tuple, result.get()));
+  if (op->outputs == 1 && op->visible == 0) return PyTuple_New(0);
   if (op->outputs <= 1) return result.release();
   bool has_hidden = op->visible != (uint64_t(1) << op->outputs) - 1;
   if (!has_hidden && op->named_tuple == Py_None) return result.release();
@@ -273,7 +276,7 @@ PyObject* run(const Call* op, const Kind& kind, const Values& values, const Tria
     KernelModes modes(modes_of_thread, !is_recorded && modes_of_thread.get_fw_grad_mode());
     result = run_kernel(op, kind, values, is_arithmetic);
   }
-  if (op->outputs > 1) result = plain_tuple(result.get());
+  if (op->outputs > 1) result = plain_tuple(op, result.get());
   bool is_sound = is_as_it_should_be(op, kind, result.get(), values) && !(trial && trial->shares_memory(result.get()));
   if (!is_sound) result = read(op, kind, result, values);
   if (trial) trial->refuse_writes(kind.function.object);

@@ -1,0 +1,14 @@
+"""NamedTuples that user code returns: what their fields are called says what they hold, not the place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def in_order_of(names: Sequence[str], values: Any) -> Any:  # Any: whatever user code returned
+    """Return the values of a NamedTuple in the order of names, if its fields are these; anything else as it is."""
+    fields = getattr(type(values), "_fields", None) if isinstance(values, tuple) else None
+    if fields is None or tuple(fields) == tuple(names) or set(fields) != set(names):
+        return values
+    return tuple([getattr(values, name) for name in names])
