@@ -31,7 +31,8 @@ from custom_autograd.native import loading
 from custom_autograd.options import listed
 from custom_autograd.pytrees.presence import find_tree
 from custom_autograd.registration import dispatcher_library as library
-from custom_autograd.registration import registry, rules
+from custom_autograd.registration import registry
+from custom_autograd.registration.called_by_position import check_order, positional_of
 from custom_autograd.registration.capability import add, attach_all
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
@@ -83,7 +84,7 @@ def declare(
         name, schema, function, refuse.location, devices, options.tags, is_reference, written.signature, tree
     )
     if options.schema is not None and written.signature is not None:
-        rules.check_order(declaration, "kernel", function, written.signature, rules.positional_of(schema))
+        check_order(declaration, "kernel", function, written.signature, positional_of(schema))
     rule = shape_notation.declared_rule(declaration, shapes)
     with registry.one_declaration_at_a_time():
         record = define(declaration, replace=replace)

@@ -177,11 +177,9 @@ class GradientReader:
         ]
 
     def _checked(self, label: str, gradient: Any, metadata: Metadata | None) -> Tensor | None:
-        if gradient is None or metadata is None:
-            return None
-        if callable(gradient) and not isinstance(gradient, Tensor):
+        if metadata is not None and callable(gradient) and not isinstance(gradient, Tensor):
             gradient = gradient()
-        if gradient is None:
+        if gradient is None or metadata is None:
             return None
         if not isinstance(gradient, Tensor):
             raise self.origin.error(
@@ -226,7 +224,7 @@ class GradientReader:
             raise self.origin.error(
                 GradientError,
                 f"the gradient of {label} has the wrong layout",
-                expected=f"{metadata.layout}",
+                expected=str(metadata.layout),
                 found=str(gradient.layout),
             )
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from custom_autograd.autograd.gradients import sum_to_shape
 from custom_autograd.autograd.plan import Plan
+from custom_autograd.autograd.tangents import TangentReader, flat
 from custom_autograd.core.errors import GradientError, GradientUnavailable, Origin
-from custom_autograd.core.messages import quote, suggest
-from custom_autograd.core.named_tuples import in_order_of
+from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.rule_types import NamedRule, Rule
 from custom_autograd.torch_private.transforms import require_gradient
@@ -44,6 +44,7 @@ class Jvp:
         self.hidden = [name for name in self.results if name not in self.visible]
         self.asked = {f"tangent_{a.name}": a.name for a in plan.declaration.schema.differentiable_arguments}
         self.missing: tuple[str, ...] = ()
+        self._reader = TangentReader(plan, self.results, self.visible)
 
     def __call__(
         self, tangents: ByName, values: ByName, results: ByName, metadata: ByName, gradients: Gradients
@@ -107,7 +108,7 @@ class Jvp:
         needs = {name: _has(tangent) for name, tangent in tangents.items()}
         grads: dict[str, Any] = dict.fromkeys(self.results)
         grads.update({name: _seed(result) for name, result in results.items()})
-        seeds = [seed for name in results for seed in _flat(grads[name])]
+        seeds = [seed for name in results for seed in flat(grads[name])]
         # Integer results need no backward: through a rule that ignores their gradients none would be differentiable.
         products = self._products(gradients(needs, grads), tangents, metadata) if seeds else []
         if not products:
@@ -121,7 +122,7 @@ class Jvp:
         """Return each gradient with the tangent it is to be multiplied by."""
         products = []
         for name, tangent in tangents.items():
-            pairs = zip(_flat(gradients.get(name), keep_none=True), _flat(tangent, keep_none=True), strict=False)
+            pairs = zip(flat(gradients.get(name), keep_none=True), flat(tangent, keep_none=True), strict=False)
             for gradient, one in pairs:
                 if gradient is None or one is None:
                     continue
@@ -149,12 +150,12 @@ class Jvp:
             else:
                 arguments[name] = plain(values[name])
         result = noted(str(self.plan.declaration.name), rule)(**arguments)
-        return self._read(rule, result, metadata)
+        return self._reader.read(rule, result, metadata)
 
     def _check_named(self, rule: NamedRule, tangents: ByName) -> None:
         """Refuse a tangent that the rule does not ask for: left out, it would silently count as zero."""
         for name, tangent in tangents.items():
-            if f"tangent_{name}" not in rule.names and _flat(tangent):
+            if f"tangent_{name}" not in rule.names and flat(tangent):
                 raise self.origin(rule).error(
                     GradientError,
                     f"'{name}' has a tangent, and the jvp does not take it",
@@ -162,92 +163,6 @@ class Jvp:
                     found=quote(rule.names),
                     do=f"name 'tangent_{name}'; where '{name}' has no derivative, declare it non_differentiable",
                 )
-
-    def _read(self, rule: NamedRule, result: Any, metadata: ByName) -> dict[str, Any]:
-        """Return the jvp rule's result by name (Any: whatever the user's code returned)."""
-        found = self._by_name(rule, result, [name for name in self.visible if not _is_integer(metadata[name])])
-        for name, tangent in found.items():
-            for one, known in zip(_flat(tangent, keep_none=True), _flat(metadata[name], keep_none=True), strict=False):
-                if one is None:
-                    continue
-                if not isinstance(one, Tensor):
-                    raise self.origin(rule).error(
-                        GradientError, f"the tangent of '{name}' is not a tensor", found=type(one).__name__
-                    )
-                if not _can_differ(known.dtype):
-                    raise self.origin(rule).error(
-                        GradientError,
-                        f"the jvp returns a tangent for '{name}', whose dtype cannot have one",
-                        found=f"an output of {known.dtype}",
-                        do=f"leave '{name}' out, or return '{name}': None",
-                    )
-                if one.shape != known.shape or one.dtype != known.dtype:
-                    raise self.origin(rule).error(
-                        GradientError,
-                        f"the tangent of '{name}' does not match the output",
-                        expected=f"{tuple(known.shape)}, {known.dtype}",
-                        found=f"{tuple(one.shape)}, {one.dtype}",
-                    )
-        return found
-
-    def _check_order(self, rule: NamedRule, names: list[str]) -> None:
-        """Refuse a tuple of tangents where a call returns the same results in another order than their names have."""
-        returned = [output.alias_of or output.name for output in self.plan.declaration.schema.outputs]
-        returned = [name for name in returned if name in names]
-        if returned != [name for name in names if name in returned]:
-            raise self.origin(rule).error(
-                GradientError,
-                "the jvp returns a tuple, and the op returns what it writes to in an order of its own",
-                expected=f"a dict by name: {quote(names)}",
-                found="a tuple",
-                do="return a dict by name",
-            )
-
-    def _by_name(self, rule: NamedRule, result: Any, needed: list[str]) -> dict[str, Any]:
-        """Return a rule's result by name; integers, which are not in `needed`, may be left out."""
-        if isinstance(result, Mapping):
-            return self._checked_names(rule, dict(result), needed)
-        if isinstance(result, tuple):
-            names = needed if len(result) == len(needed) else self.visible
-            result = in_order_of(names, result)
-            self._check_order(rule, names)
-            if len(result) != len(names):
-                raise self.origin(rule).error(
-                    GradientError,
-                    "the jvp returns the wrong number of tangents",
-                    expected=f"{len(needed)}: {quote(needed)}",
-                    found=str(len(result)),
-                )
-            return dict(zip(names, result, strict=True))
-        names = needed or self.visible
-        if len(names) != 1:
-            raise self.origin(rule).error(
-                GradientError,
-                "the jvp returns one tangent for several outputs",
-                expected=f"a dict or a tuple for {quote(names)}",
-                found=type(result).__name__,
-            )
-        return {names[0]: result}
-
-    def _checked_names(self, rule: NamedRule, found: dict[str, Any], needed: list[str]) -> dict[str, Any]:
-        for name in found:
-            if name not in self.results:
-                raise self.origin(rule).error(
-                    GradientError,
-                    f"the jvp returns a tangent for {name!r}, which is not a differentiable output",
-                    expected=quote(self.results),
-                    do=suggest(str(name), self.results),
-                )
-        for name in needed:
-            if name not in found:
-                raise self.origin(rule).error(
-                    GradientError,
-                    f"the tangent of '{name}' is missing",
-                    expected=f"an entry '{name}'",
-                    found=f"entries {quote(found)}",
-                    do=f"where it is zero, return '{name}': None",
-                )
-        return found
 
     def check_hidden(self, saved: tuple[str, ...]) -> None:
         """Refuse reverse mode over forward mode through a hidden output whose tangent is unknown.
@@ -269,16 +184,6 @@ def _is_hidden(result: Any) -> bool:
     return isinstance(result, Output) and result.is_hidden
 
 
-def _is_integer(metadata: Any) -> bool:
-    """Return True if an output of a call consists of tensors that cannot have tangents."""
-    known = _flat(metadata, keep_none=True)
-    return bool(known) and all(one is not None and not _can_differ(one.dtype) for one in known)
-
-
-def _can_differ(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
-
-
 def _has(tangent: Any) -> Any:
     return [one is not None for one in tangent] if isinstance(tangent, (list, tuple)) else tangent is not None
 
@@ -290,11 +195,6 @@ def _seed(result: Any) -> Any:
     if not isinstance(result, Tensor) or not (result.is_floating_point() or result.is_complex()):
         return None
     return require_gradient(torch.zeros_like(result))
-
-
-def _flat(value: Any, *, keep_none: bool = False) -> list[Any]:
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    return values if keep_none else [one for one in values if one is not None]
 
 
 def _refill(seed: Any, found: Any) -> Any:

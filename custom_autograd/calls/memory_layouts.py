@@ -19,7 +19,7 @@ from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.registration.rules import keywords_of, positional_of
+from custom_autograd.registration.called_by_position import keywords_of, positional_of
 from custom_autograd.values.results import spans
 from custom_autograd.values.tensors import first_tensor, tensors_in
 

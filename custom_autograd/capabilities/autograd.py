@@ -14,6 +14,7 @@ from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.dispatch.composition import find_composition
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rules
+from custom_autograd.registration.called_by_position import check_signature
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Backward as BackwardRule
@@ -162,7 +163,7 @@ def register_drop_in(
         )
     adapter = adapter_of(record.declaration)
     expected = ["ctx", *(f"grad_{name}" for name in adapter.output_names())]
-    rules.check_signature(record.declaration, "backward", backward, expected)
+    check_signature(record.declaration, "backward", backward, expected)
     backward, setup_context = adapter.drop_in(backward, setup_context)
     takes_keywords, by_keyword = (False, False) if setup_context is None else _setup_style(record, setup_context)
     rule = DropIn(location_of(backward), backward, setup_context, takes_keywords, by_keyword)
@@ -180,7 +181,7 @@ def _setup_style(record: OpRecord, setup_context: Callable[..., Any]) -> tuple[b
     takes_keywords = has_keywords and ("keyword_only_inputs" in names or is_catch_all)
     by_keyword = is_catch_all or {"ctx", "inputs", "output"} <= set(names)
     keywords = ["ctx", "inputs", "output"] + (["keyword_only_inputs"] if takes_keywords else [])
-    rules.check_signature(
+    check_signature(
         record.declaration,
         "setup_context",
         setup_context,

@@ -13,7 +13,7 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.names import names_of
 from custom_autograd.dispatch import attaching
 from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.registration import rules
+from custom_autograd.registration.called_by_position import check_call
 from custom_autograd.registration.capability import Capability, attach_all
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import key_of_device
@@ -51,7 +51,7 @@ def register(
         )
     registered = adapter_of(declaration).kernel(function)
     for device_type in (None,) if device_types is None else names_of(device_types):
-        rules.check_call(declaration, f"{device_type or 'default'} kernel", registered)
+        check_call(declaration, f"{device_type or 'default'} kernel", registered)
         kernel = make_kernel(declaration, device_type, registered, location_of(function), options)
         if device_type is None:
             record.kernels.add(kernel, replace=replace)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from custom_autograd.core.locations import location_of
 from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.registration import rules
+from custom_autograd.registration.called_by_position import check_signature
 from custom_autograd.registration.capability import add
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Reference, Samples
@@ -24,6 +24,6 @@ def register(record: OpRecord, function: F, *, replace: bool) -> F:
 
 def register_samples(record: OpRecord, function: F, *, replace: bool) -> F:
     """Register a generator of samples."""
-    rules.check_signature(record.declaration, "generator of samples", function, ["make"])
+    check_signature(record.declaration, "generator of samples", function, ["make"])
     record.add(Samples(location_of(function), function), replace=replace)
     return function

@@ -19,6 +19,7 @@ from custom_autograd.pytrees.fields import Node, Plain
 from custom_autograd.pytrees.named_fields import describe
 from custom_autograd.pytrees.treespecs import MisfitError
 from custom_autograd.registration import rule_names, rules
+from custom_autograd.registration.called_by_position import check_signature
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.op_kernels import kernel_of_op
 
@@ -69,7 +70,7 @@ def check_call(tree: ArgumentTree, declaration: Declaration, title: str, functio
     Raises:
         RegistrationError: it cannot.
     """
-    rules.check_signature(declaration, title, function, *tree.own_names())
+    check_signature(declaration, title, function, *tree.own_names())
 
 
 def by_flat_name(tree: ArgumentTree, values: Any) -> Any:

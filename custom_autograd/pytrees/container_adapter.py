@@ -10,7 +10,7 @@ from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.fields import Free, Plain, all_nodes
 from custom_autograd.pytrees.op_adapter import Function, OpAdapter, Values, label_each
 from custom_autograd.pytrees.positional_rules import TorchStyle, flat_vmap
-from custom_autograd.registration import rules
+from custom_autograd.registration.called_by_position import check_signature
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.shorter_rules import Parameters
 
@@ -76,7 +76,7 @@ class ContainerAdapter(OpAdapter):
     def vmap_rule(self, function: Function) -> Function:
         """Override `OpAdapter`; raises RegistrationError if the arguments do not fit."""
         positional, keywords = self.tree.own_names()
-        rules.check_signature(self.declaration, "vmap rule", function, ["info", "in_dims", *positional], keywords)
+        check_signature(self.declaration, "vmap rule", function, ["info", "in_dims", *positional], keywords)
         return flat_vmap(self.tree, self.declaration, function)
 
     def by_name(self, values: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.core.schema import Schema
-from custom_autograd.registration import rules
+from custom_autograd.registration.called_by_position import check_call
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.shorter_rules import Parameters, parameters_of
 
@@ -72,7 +72,7 @@ class OpAdapter:
             RegistrationError: it does not.
         """
         flat = self.by_position(title, function)
-        rules.check_call(self.declaration, title, flat)
+        check_call(self.declaration, title, flat)
         return flat
 
     def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...]) -> tuple[Function, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Binds a user's function to an op by the names of its parameters, or checks that it is called like the op.
+"""Binds a user's function to an op by the names of its parameters.
 
 A rule gets what it names, and what is saved for it follows from that.
 """
@@ -9,12 +9,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from custom_autograd.core.errors import Origin, RegistrationError
+from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import find_signature, plain_parameters
+from custom_autograd.registration.called_by_position import origin_of
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.rule_names import META, NEEDS, special_names, value_names
 from custom_autograd.registration.rule_types import Backward, Gradient, Jvp
@@ -40,7 +41,7 @@ def bind_backward(
 def _check_saving(declaration: Declaration, function: object, names: tuple[str, ...], saving: object) -> None:
     """Raise if `saving=` is anything but policies by names of tensors that the rule names."""
     valid = [value.name for value in declaration.schema.values if value.holds_tensors and value.name in names]
-    origin = _origin_of(declaration, function)
+    origin = origin_of(declaration, function)
     policies = saving if isinstance(saving, Mapping) else {"": saving}
     wrong = next((policy for policy in policies.values() if not isinstance(policy, SavingPolicy)), None)
     if not isinstance(saving, Mapping) or wrong is not None:
@@ -111,96 +112,6 @@ def bind_jvp(declaration: Declaration, function: Callable[..., Any]) -> Jvp:
     return Jvp(location_of(function), function, names)
 
 
-def check_call(declaration: Declaration, title: str, function: Callable[..., Any]) -> None:
-    """Check that a function can be called with the op's arguments, in their order.
-
-    Raises:
-        RegistrationError: it cannot, or its parameters are the op's in another order.
-    """
-    schema = declaration.schema
-    check_signature(declaration, title, function, positional_of(schema), keywords_of(schema))
-
-
-def positional_of(schema: Schema) -> list[str]:
-    """Return what is passed by position to whatever is called like the op: `*name` for all further arguments."""
-    return ["*" * argument.is_variadic + argument.name for argument in schema.arguments if not argument.is_keyword_only]
-
-
-def keywords_of(schema: Schema) -> list[str]:
-    """Return what is passed by keyword to whatever is called like the op."""
-    return [argument.name for argument in schema.arguments if argument.is_keyword_only]
-
-
-def check_signature(
-    declaration: Declaration,
-    title: str,
-    function: Callable[..., Any],
-    positional: Iterable[str],
-    keywords: Iterable[str] = (),
-) -> inspect.Signature | None:
-    """Check that a function accepts these positional arguments and keywords.
-
-    Returns:
-        Its signature; None for a function with exactly these parameters, and for a builtin without a signature, which
-        shows its mistakes when it is called.
-
-    Raises:
-        RegistrationError: it is not a function, it does not, or its parameters are those in another order.
-    """
-    if not callable(function):
-        raise _origin_of(declaration, function).error(
-            RegistrationError, f"the {title} is not callable", expected="a function", found=repr(function)
-        )
-    positional, keywords = list(positional), list(keywords)
-    if not keywords and plain_parameters(function) == tuple(positional):
-        return None
-    signature = find_signature(function)
-    if signature is None:
-        return None
-    is_variadic = any(name.startswith("*") for name in positional)
-    try:
-        for count in (0, len(signature.parameters) + 1) if is_variadic else (0,):  # of the arguments behind a star
-            given = [name for name in positional for _ in range(count if name.startswith("*") else 1)]
-            signature.bind(*given, **dict.fromkeys(keywords))
-    except TypeError as error:
-        star = ["*"] if keywords and not is_variadic else []
-        raise _origin_of(declaration, function).error(
-            RegistrationError,
-            f"the {title} does not fit the schema: {error}",
-            expected=f"({', '.join([*positional, *star, *keywords])})",
-            found=str(signature),
-            do="give it these parameters",
-        ) from error
-    check_order(declaration, title, function, signature, positional)
-    return signature
-
-
-def check_order(
-    declaration: Declaration,
-    title: str,
-    function: Callable[..., Any],
-    signature: inspect.Signature,
-    positional: Iterable[str],
-) -> None:
-    """Refuse a function that is called by position, and that calls an argument what another one is called.
-
-    Raises:
-        RegistrationError: a parameter stands in another place than the argument of its name.
-    """
-    expected = list(positional)
-    parameters = [p for p in signature.parameters.values() if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
-    by_position = ["*" * (p.kind is p.VAR_POSITIONAL) + p.name for p in parameters]
-    for place, name in enumerate(by_position):
-        if name in expected and expected.index(name) != place:
-            raise _origin_of(declaration, function).error(
-                RegistrationError,
-                f"the {title} takes the op's arguments in another order",
-                expected=f"({', '.join(expected)})",
-                found=f"({', '.join(by_position)})",
-                do="put the parameters in the order of the schema",
-            )
-
-
 def bind_names(
     declaration: Declaration,
     title: str,
@@ -233,13 +144,13 @@ def _bind(
     """Return the parameters that a rule is called with; arguments and errors as in `bind_names`."""
     valid = tuple(dict.fromkeys([*values, *special]))
     if not callable(function):
-        raise _origin_of(declaration, function).error(
+        raise origin_of(declaration, function).error(
             RegistrationError, f"the {title} is not callable", expected="a function", found=repr(function)
         )
     signature, bound = find_signature(function), list[inspect.Parameter]()
     if signature is None:
         do = "wrap it in a function whose parameters are the names it needs"
-        raise _origin_of(declaration, function).error(
+        raise origin_of(declaration, function).error(
             RegistrationError, f"the {title} has no signature to bind by", expected=quote(valid), do=do
         )
     for parameter in signature.parameters.values():
@@ -249,7 +160,7 @@ def _bind(
                 raise _ambiguous(declaration, title, function, values[parameter.name], special[parameter.name])
             bound.append(parameter)
         elif parameter.default is parameter.empty:
-            raise _origin_of(declaration, function).error(
+            raise origin_of(declaration, function).error(
                 RegistrationError,
                 f"the {title} has a parameter '{parameter}' that names nothing",
                 expected=quote(valid),
@@ -268,7 +179,7 @@ def _check_attributes(
     taking = [name for name in (NEEDS, META) if name in names]
     if hidden and taking:
         problem = f"takes '{taking[0]}', whose attribute '{hidden[0]}' is Python's own"
-        raise _origin_of(declaration, function).error(
+        raise origin_of(declaration, function).error(
             RegistrationError, f"the {title} {problem}", do=f"rename '{hidden[0]}' in the op"
         )
 
@@ -277,7 +188,7 @@ def _ambiguous(
     declaration: Declaration, title: str, function: Callable[..., Any], value: str, other: str
 ) -> RegistrationError:
     kind, _, name = value.partition(" ")
-    return _origin_of(declaration, function).error(
+    return origin_of(declaration, function).error(
         RegistrationError,
         f"the {title} has a parameter {name} that names two things",
         expected="a parameter with one meaning",
@@ -299,13 +210,9 @@ def _check_nameable_kind(
     declaration: Declaration, title: str, function: Callable[..., Any], parameter: inspect.Parameter
 ) -> None:
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise _origin_of(declaration, function).error(
+        raise origin_of(declaration, function).error(
             RegistrationError,
             f"the {title} has a positional-only parameter '{parameter.name}'",
             expected="parameters that can be given by name",
             do="remove the '/'",
         )
-
-
-def _origin_of(declaration: Declaration, function: object) -> Origin:
-    return declaration.origin(location_of(function) if callable(function) else None)

@@ -18,7 +18,7 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.calls.passing import arguments_of
 from custom_autograd.calls.source import Source, compile_source, tuple_of
 from custom_autograd.core.schema import Argument, Schema
-from custom_autograd.registration.rules import keywords_of, positional_of
+from custom_autograd.registration.called_by_position import keywords_of, positional_of
 from custom_autograd.shapes.described import DescribedOp
 from custom_autograd.shapes.size_checks import SizeCheck
 

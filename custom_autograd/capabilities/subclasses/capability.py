@@ -12,7 +12,7 @@ from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import show
 from custom_autograd.dispatch.generated import generated_code_of
-from custom_autograd.registration import rules
+from custom_autograd.registration.called_by_position import check_signature
 from custom_autograd.registration.capability import Capability, add
 from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import enclosed
@@ -117,8 +117,6 @@ def register(record: OpRecord, cls: type, function: F, *, replace: bool) -> F:
         raise record.declaration.origin(location_of(function)).error(
             RegistrationError, "register_torch_dispatch takes a class", found=show(cls)
         )
-    rules.check_signature(
-        record.declaration, "torch_dispatch rule", function, ["cls", "func", "types", "args", "kwargs"]
-    )
+    check_signature(record.declaration, "torch_dispatch rule", function, ["cls", "func", "types", "args", "kwargs"])
     add(record, TorchDispatch(location_of(function), function, cls), replace=replace)
     return function

@@ -9,7 +9,8 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.registration import rule_types, rules
+from custom_autograd.registration import rule_types
+from custom_autograd.registration.called_by_position import check_signature, keywords_of, positional_of
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import content, opened
@@ -193,7 +194,7 @@ def register(record: OpRecord, function: F, *, replace: bool) -> F:
     schema, adapter = record.declaration.schema, adapter_of(record.declaration)
     registered = take_all(record.declaration, "vmap rule", function, adapter.parameters(), ["info", "in_dims"])
     registered = adapter.vmap_rule(registered)
-    positional = ["info", "in_dims", *rules.positional_of(schema)]
-    rules.check_signature(record.declaration, "vmap rule", registered, positional, rules.keywords_of(schema))
+    positional = ["info", "in_dims", *positional_of(schema)]
+    check_signature(record.declaration, "vmap rule", registered, positional, keywords_of(schema))
     add(record, rule_types.Vmap(location_of(function), registered), replace=replace)
     return function

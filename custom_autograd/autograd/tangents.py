@@ -1,0 +1,139 @@
+"""What a jvp rule returned -> one tangent per result, or an error that says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.autograd.plan import Plan
+from custom_autograd.core.errors import GradientError, Origin
+from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.named_tuples import in_order_of
+from custom_autograd.registration.rule_types import NamedRule
+
+ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
+
+
+class TangentReader:
+    """Reads the results of one jvp rule."""
+
+    def __init__(self, plan: Plan, results: list[str], visible: list[str]) -> None:
+        self.plan = plan
+        self.results, self.visible = results, visible
+
+    def _origin(self, rule: NamedRule) -> Origin:
+        return self.plan.declaration.origin(rule.where)
+
+    def read(self, rule: NamedRule, result: Any, metadata: ByName) -> dict[str, Any]:
+        """Return the jvp rule's result by name.
+
+        Args:
+            rule: the rule.
+            result: what it returned (Any: whatever the user's code returned).
+            metadata: of the results, by name.
+
+        Raises:
+            GradientError: something is missing or surplus, or is unlike its result.
+        """
+        found = self._by_name(rule, result, [name for name in self.visible if not _is_integer(metadata[name])])
+        for name, tangent in found.items():
+            for one, known in zip(flat(tangent, keep_none=True), flat(metadata[name], keep_none=True), strict=False):
+                if one is None:
+                    continue
+                if not isinstance(one, Tensor):
+                    raise self._origin(rule).error(
+                        GradientError, f"the tangent of '{name}' is not a tensor", found=type(one).__name__
+                    )
+                if not _can_differ(known.dtype):
+                    raise self._origin(rule).error(
+                        GradientError,
+                        f"the jvp returns a tangent for '{name}', whose dtype cannot have one",
+                        found=f"an output of {known.dtype}",
+                        do=f"leave '{name}' out, or return '{name}': None",
+                    )
+                if one.shape != known.shape or one.dtype != known.dtype:
+                    raise self._origin(rule).error(
+                        GradientError,
+                        f"the tangent of '{name}' does not match the output",
+                        expected=f"{tuple(known.shape)}, {known.dtype}",
+                        found=f"{tuple(one.shape)}, {one.dtype}",
+                    )
+        return found
+
+    def _check_order(self, rule: NamedRule, names: list[str]) -> None:
+        """Refuse a tuple of tangents where a call returns the same results in another order than their names have."""
+        returned = [output.alias_of or output.name for output in self.plan.declaration.schema.outputs]
+        returned = [name for name in returned if name in names]
+        if returned != [name for name in names if name in returned]:
+            raise self._origin(rule).error(
+                GradientError,
+                "the jvp returns a tuple, and the op returns what it writes to in an order of its own",
+                expected=f"a dict by name: {quote(names)}",
+                found="a tuple",
+                do="return a dict by name",
+            )
+
+    def _by_name(self, rule: NamedRule, result: Any, needed: list[str]) -> dict[str, Any]:
+        """Return a rule's result by name; integers, which are not in `needed`, may be left out."""
+        if isinstance(result, Mapping):
+            return self._checked_names(rule, dict(result), needed)
+        if isinstance(result, tuple):
+            names = needed if len(result) == len(needed) else self.visible
+            result = in_order_of(names, result)
+            self._check_order(rule, names)
+            if len(result) != len(names):
+                raise self._origin(rule).error(
+                    GradientError,
+                    "the jvp returns the wrong number of tangents",
+                    expected=f"{len(needed)}: {quote(needed)}",
+                    found=str(len(result)),
+                )
+            return dict(zip(names, result, strict=True))
+        names = needed or self.visible
+        if len(names) != 1:
+            raise self._origin(rule).error(
+                GradientError,
+                "the jvp returns one tangent for several outputs",
+                expected=f"a dict or a tuple for {quote(names)}",
+                found=type(result).__name__,
+            )
+        return {names[0]: result}
+
+    def _checked_names(self, rule: NamedRule, found: dict[str, Any], needed: list[str]) -> dict[str, Any]:
+        for name in found:
+            if name not in self.results:
+                raise self._origin(rule).error(
+                    GradientError,
+                    f"the jvp returns a tangent for {name!r}, which is not a differentiable output",
+                    expected=quote(self.results),
+                    do=suggest(str(name), self.results),
+                )
+        for name in needed:
+            if name not in found:
+                raise self._origin(rule).error(
+                    GradientError,
+                    f"the tangent of '{name}' is missing",
+                    expected=f"an entry '{name}'",
+                    found=f"entries {quote(found)}",
+                    do=f"where it is zero, return '{name}': None",
+                )
+        return found
+
+
+def _is_integer(metadata: Any) -> bool:
+    """Return True if an output of a call consists of tensors that cannot have tangents."""
+    known = flat(metadata, keep_none=True)
+    return bool(known) and all(one is not None and not _can_differ(one.dtype) for one in known)
+
+
+def _can_differ(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def flat(value: Any, *, keep_none: bool = False) -> list[Any]:  # Any: a tensor, None, or a list of those
+    """Return the tensors of a result: one, or those of a list."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return values if keep_none else [one for one in values if one is not None]
