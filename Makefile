@@ -50,7 +50,8 @@ SANITIZED = CXX="c++ -fsanitize=address,undefined -fno-sanitize-recover=undefine
 sanitize: $(VENV)/installed
 	$(SANITIZED) $(PYTEST) $(PYTEST_ARGS) tests/native/test_native_calls.py tests/native/test_native_kernels.py \
 		tests/native/test_held_tensors.py tests/native/test_graph_at_the_call.py tests/native/test_below_autograd.py \
-		tests/native/test_native_traps.py tests/native/test_first_calls.py tests/native/test_sole_rules.py tests/registration/test_names_and_places.py \
+		tests/native/test_native_traps.py tests/native/test_first_calls.py tests/native/test_sole_rules.py \
+		tests/registration/test_names_and_places.py tests/registration/test_names_in_any_order.py \
 		tests/dispatch/test_differential_grid.py
 
 # The lines of the package that test-core runs; fails under the floor of pyproject.toml. Cheap on Python 3.12 and newer.

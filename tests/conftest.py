@@ -50,6 +50,13 @@ def generated_python(monkeypatch):
             record.direct_calls.forget()
 
 
+@pytest.fixture(params=["native", "generated"])
+def both_calls(request):
+    """Calls run native code, and in a second run of the test generated Python."""
+    if request.param == "generated":
+        request.getfixturevalue("generated_python")
+
+
 @pytest.fixture
 def imports_of(tmp_path, monkeypatch):
     """A folder to import from: what was imported from it is forgotten afterwards, and nothing else is."""

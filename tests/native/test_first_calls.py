@@ -118,11 +118,8 @@ def test_an_output_in_memory_that_the_kernel_gave_an_input_is_found(kernel):
             op(torch.empty(0), torch.ones(4))
 
 
-@pytest.mark.parametrize("python", [False, True])
-def test_a_tensor_that_shares_some_memory_with_what_is_written_to_may_change(python, request):
-    if python:
-        request.getfixturevalue("generated_python")
-
+@pytest.mark.usefixtures("both_calls")
+def test_a_tensor_that_shares_some_memory_with_what_is_written_to_may_change():
     def kernel(x, y):
         x.add_(1)
         y.add_(1)

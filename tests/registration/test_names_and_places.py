@@ -1,4 +1,4 @@
-"""What is passed or returned by position bears no name of another place; what has names is read by them."""
+"""Refuse functions whose parameters are in the wrong order, and read results with names by their names."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -85,6 +85,13 @@ def test_kernels_of_ops_with_containers_and_of_a_written_schema_are_looked_at_to
         custom_op("places::written", lambda b, a: product(a, b), schema="(Tensor a, Tensor b) -> Tensor")
 
 
+def test_a_drop_in_backward_that_exchanges_the_names_of_gradients_is_refused():
+    op = custom_op("places::drop_in", lambda x: (x * 2, x * 3), schema="(Tensor x) -> (Tensor u, Tensor v)")
+
+    with pytest.raises(RegistrationError, match="the backward takes the op's arguments in another order"):
+        op.register_autograd(lambda ctx, grad_v, grad_u: 2 * grad_u + 3 * grad_v)
+
+
 def test_the_error_of_an_order_shows_both():
     op = custom_op("places::permuted", product, replace=True)
 
@@ -137,10 +144,8 @@ class OfB(NamedTuple):
     a: Tensor
 
 
-@pytest.mark.parametrize("road", ["native", "python"])
-def test_gradients_in_a_namedtuple_go_by_its_fields(road, request):
-    if road == "python":
-        request.getfixturevalue("generated_python")
+@pytest.mark.usefixtures("both_calls")
+def test_gradients_in_a_namedtuple_go_by_its_fields():
     op = custom_op("places::grads", product, replace=True)
     op.register_backward(lambda grad, a, b: OfB(a=2 * grad * a * b, b=grad * a * a))
 
@@ -148,11 +153,9 @@ def test_gradients_in_a_namedtuple_go_by_its_fields(road, request):
         assert (20, 4) == tuple(grad.item() for grad in torch.autograd.grad(op(X, Y), (X, Y)))
 
 
-@pytest.mark.parametrize("road", ["native", "python"])
+@pytest.mark.usefixtures("both_calls")
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_what_a_kernel_returns_in_another_namedtuple_goes_by_its_fields(road, requires_grad, request):
-    if road == "python":
-        request.getfixturevalue("generated_python")
+def test_what_a_kernel_returns_in_another_namedtuple_goes_by_its_fields(requires_grad):
     op = custom_op("places::results", lambda x: Riap(u=x * 2, v=x * 3), schema="(Tensor x) -> (Tensor u, Tensor v)")
     op.register_backward(lambda grad_u, grad_v: 2 * grad_u + 3 * grad_v)
     x = torch.ones(1, requires_grad=requires_grad)
@@ -250,11 +253,8 @@ def test_a_jvp_of_an_op_with_containers_may_return_hidden_tangents_by_name():
     assert 5 == torch.func.jvp(lambda x: op(x, {"u": torch.tensor([5.0])}), (x,), (torch.ones(1),))[1].item()
 
 
-@pytest.mark.parametrize("road", ["native", "python"])
-def test_a_writing_op_whose_only_output_is_hidden_returns_nothing(road, request):
-    if road == "python":
-        request.getfixturevalue("generated_python")
-
+@pytest.mark.usefixtures("both_calls")
+def test_a_writing_op_whose_only_output_is_hidden_returns_nothing():
     def body(x: Tensor) -> Tensor:
         old = x.clone()
         x.mul_(2)

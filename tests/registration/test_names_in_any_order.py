@@ -96,10 +96,8 @@ def two_results(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("has_reference", [False, True], ids=["no reference", "reference"])
-@pytest.mark.parametrize("road", ["native", "python"])
-def test_a_gradient_that_no_rule_names_is_refused(has_reference, road, request):
-    if road == "python":
-        request.getfixturevalue("generated_python")
+@pytest.mark.usefixtures("both_calls")
+def test_a_gradient_that_no_rule_names_is_refused(has_reference):
     op = custom_op("names::two", two_results, outputs=("out", "aux"), reference=has_reference, replace=True)
     op.register_backward(lambda grad_out, x, w: (grad_out * w, grad_out * x))
     x, w = inputs()[:2]
