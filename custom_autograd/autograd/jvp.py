@@ -22,7 +22,6 @@ from custom_autograd.autograd.plan import Plan
 from custom_autograd.autograd.tangents import TangentReader, flat
 from custom_autograd.core.errors import GradientError, GradientUnavailable, Origin
 from custom_autograd.core.messages import quote
-from custom_autograd.core.schema import Output
 from custom_autograd.registration.rule_types import NamedRule, Rule
 from custom_autograd.torch_private.transforms import require_gradient
 from custom_autograd.values.named import Named
@@ -39,12 +38,11 @@ class Jvp:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.results = [result.name for result in plan.declaration.schema.differentiable_results]
-        visible = [r for r in plan.declaration.schema.differentiable_results if not _is_hidden(r)]
-        self.visible = [result.name for result in visible]
-        self.hidden = [name for name in self.results if name not in self.visible]
+        self.visible = list(plan.declaration.schema.visible_results)
+        self.hidden = plan.declaration.schema.hidden_results
         self.asked = {f"tangent_{a.name}": a.name for a in plan.declaration.schema.differentiable_arguments}
         self.missing: tuple[str, ...] = ()
-        self._reader = TangentReader(plan, self.results, self.visible)
+        self._reader = TangentReader(plan)
 
     def __call__(
         self, tangents: ByName, values: ByName, results: ByName, metadata: ByName, gradients: Gradients
@@ -178,10 +176,6 @@ class Jvp:
                 do=f"return it from the jvp rule by name, take {quote(f'grad_{n}' for n in unknown)} in the "
                 "backward, or register a differentiable reference",
             )
-
-
-def _is_hidden(result: Any) -> bool:
-    return isinstance(result, Output) and result.is_hidden
 
 
 def _has(tangent: Any) -> Any:

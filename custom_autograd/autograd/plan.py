@@ -14,7 +14,7 @@ from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, 
 Result = Argument | Output
 
 SAVED_VALUES = "custom_autograd_parcel"
-"""Where torch's ctx keeps what a drop-in rule saved: by a name that no user's setup_context takes."""
+"""Name of the attribute of torch's ctx that holds what a drop-in rule saved; no user's setup_context uses it."""
 
 
 class Plan(NamedTuple):
@@ -100,22 +100,16 @@ class Plan(NamedTuple):
 
         A rule of some inputs need not name a result that these do not reach, and rules may ignore all gradients alike.
         """
-        schema = self.declaration.schema
-        is_whole = len(self.named_grads) > 0 and not self.uncovered
-        if not is_whole or len(self.named_grads) == len(schema.differentiable_results):
+        if not self.named_grads or self.uncovered:
             return ()
-        hidden = [one.name for one in schema.hidden_outputs]
-        visible = [one.name for one in schema.differentiable_results if one.name not in hidden]
-        return tuple([name for name in visible if name not in self.named_grads])
+        return tuple([name for name in self.declaration.schema.visible_results if name not in self.named_grads])
 
     @property
     def unnamed_hidden(self) -> tuple[str, ...]:
         """Return the hidden ones, whose gradient only the reference could answer for."""
-        schema, named = self.declaration.schema, self.named_grads
-        if self.drop_in is not None or not self.rules or not schema.hidden_outputs:
+        if self.drop_in is not None or not self.rules:
             return ()
-        hidden = [one.name for one in schema.fresh_outputs if one.is_hidden and one.is_differentiable]
-        return tuple([name for name in hidden if name not in named])
+        return tuple([name for name in self.declaration.schema.hidden_results if name not in self.named_grads])
 
 
 def plan_of(record: OpRecord) -> Plan:

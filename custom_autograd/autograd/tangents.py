@@ -1,4 +1,4 @@
-"""What a jvp rule returned -> one tangent per result, or an error that says what is wrong with it."""
+"""Read what a jvp rule returned: one tangent per result, or an error that says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other
 class TangentReader:
     """Reads the results of one jvp rule."""
 
-    def __init__(self, plan: Plan, results: list[str], visible: list[str]) -> None:
-        self.plan = plan
-        self.results, self.visible = results, visible
-
-    def _origin(self, rule: NamedRule) -> Origin:
-        return self.plan.declaration.origin(rule.where)
+    def __init__(self, plan: Plan) -> None:
+        self.declaration = plan.declaration
+        self.results = [result.name for result in plan.declaration.schema.differentiable_results]
+        self.visible = list(plan.declaration.schema.visible_results)
 
     def read(self, rule: NamedRule, result: Any, metadata: ByName) -> dict[str, Any]:
         """Return the jvp rule's result by name.
@@ -63,19 +61,6 @@ class TangentReader:
                     )
         return found
 
-    def _check_order(self, rule: NamedRule, names: list[str]) -> None:
-        """Refuse a tuple of tangents where a call returns the same results in another order than their names have."""
-        returned = [output.alias_of or output.name for output in self.plan.declaration.schema.outputs]
-        returned = [name for name in returned if name in names]
-        if returned != [name for name in names if name in returned]:
-            raise self._origin(rule).error(
-                GradientError,
-                "the jvp returns a tuple, and the op returns what it writes to in an order of its own",
-                expected=f"a dict by name: {quote(names)}",
-                found="a tuple",
-                do="return a dict by name",
-            )
-
     def _by_name(self, rule: NamedRule, result: Any, needed: list[str]) -> dict[str, Any]:
         """Return a rule's result by name; integers, which are not in `needed`, may be left out."""
         if isinstance(result, Mapping):
@@ -102,6 +87,19 @@ class TangentReader:
             )
         return {names[0]: result}
 
+    def _check_order(self, rule: NamedRule, names: list[str]) -> None:
+        """Refuse a tuple of tangents where a call returns the same results in another order than their names have."""
+        returned = [output.alias_of or output.name for output in self.declaration.schema.outputs]
+        returned = [name for name in returned if name in names]
+        if returned != [name for name in names if name in returned]:
+            raise self._origin(rule).error(
+                GradientError,
+                "the jvp returns a tuple, and the op returns what it writes to in an order of its own",
+                expected=f"a dict by name: {quote(names)}",
+                found="a tuple",
+                do="return a dict by name",
+            )
+
     def _checked_names(self, rule: NamedRule, found: dict[str, Any], needed: list[str]) -> dict[str, Any]:
         for name in found:
             if name not in self.results:
@@ -122,6 +120,15 @@ class TangentReader:
                 )
         return found
 
+    def _origin(self, rule: NamedRule) -> Origin:
+        return self.declaration.origin(rule.where)
+
+
+def flat(value: Any, *, keep_none: bool = False) -> list[Any]:  # Any: a tensor, None, or a list of those
+    """Return the tensors of a result: one, or those of a list."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return values if keep_none else [one for one in values if one is not None]
+
 
 def _is_integer(metadata: Any) -> bool:
     """Return True if an output of a call consists of tensors that cannot have tangents."""
@@ -131,9 +138,3 @@ def _is_integer(metadata: Any) -> bool:
 
 def _can_differ(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
-
-
-def flat(value: Any, *, keep_none: bool = False) -> list[Any]:  # Any: a tensor, None, or a list of those
-    """Return the tensors of a result: one, or those of a list."""
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    return values if keep_none else [one for one in values if one is not None]

@@ -1,4 +1,4 @@
-"""NamedTuples that user code returns: what their fields are called says what they hold, not the place."""
+"""Read NamedTuples that user code returns by the names of their fields, whatever the order of these is."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _output_names(
     refuse: Refusal,
 ) -> tuple[str, ...]:
     written = tuple(result.name for result in results)
-    fields: tuple[str, ...] = () if named_tuple is None else named_tuple._fields  # type: ignore[attr-defined]
+    fields: tuple[str, ...] = () if named_tuple is None else named_tuple._fields  # type: ignore[attr-defined]  # a NamedTuple has it
     if options.outputs is not None:
         if len(options.outputs) != len(results):
             raise refuse(

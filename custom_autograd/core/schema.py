@@ -189,10 +189,20 @@ class Schema:
         return (*written, *[output for output in self.fresh_outputs if output.is_differentiable])
 
     @Lazy
+    def visible_results(self) -> tuple[str, ...]:
+        """Return the names of those that a caller sees."""
+        results = self.differentiable_results
+        return tuple([one.name for one in results if not (isinstance(one, Output) and one.is_hidden)])
+
+    @Lazy
+    def hidden_results(self) -> tuple[str, ...]:
+        """Return the names of those that only kernels and rules see."""
+        return tuple([one.name for one in self.differentiable_results if one.name not in self.visible_results])
+
+    @Lazy
     def sole_result(self) -> str | None:
         """Return the visible differentiable result, whose gradient may be called `grad`; None unless there is one."""
-        visible = [one.name for one in self.differentiable_results if not (isinstance(one, Output) and one.is_hidden)]
-        return visible[0] if len(visible) == 1 else None
+        return self.visible_results[0] if len(self.visible_results) == 1 else None
 
     @Lazy
     def grad_names(self) -> dict[str, str]:

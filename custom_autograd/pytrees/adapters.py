@@ -103,7 +103,7 @@ class ByName:
     def jvp_rule(self, function: Function) -> Function:
         """Return a rule that returns tangents by output."""
         names = self._names("jvp", function, with_grads=False, with_tangents=True)
-        return self._flat_rule("jvp", function, names, self._outputs(is_hidden=False), self._outputs(is_hidden=True))
+        return self._flat_rule("jvp", function, names, self._outputs(), self._outputs(is_hidden=True))
 
     def flat_inputs(self, inputs: Sequence[str]) -> tuple[str, ...]:
         """Return the flat inputs of some, of which a gradient may be asked."""
@@ -118,8 +118,8 @@ class ByName:
 
     def _outputs(self, *, is_hidden: bool = False) -> list[Node]:
         """Return the differentiable results: containers where there are any, else what the schema says."""
-        results = self.schema.differentiable_results
-        from_schema = [_single(result.name) for result in results if _hidden(result) == is_hidden]
+        names = self.schema.hidden_results if is_hidden else self.schema.visible_results
+        from_schema = map(_single, names)
         found: dict[str, Node] = {}
         for single in from_schema:
             node = self._owner(single.name) or single
@@ -273,7 +273,3 @@ def _get(values: Mapping[str, Any], blank: Any, name: str) -> Any:
 def _single(name: str) -> Node:
     """Return a flat name as it is."""
     return Plain(name, name, None)
-
-
-def _hidden(result: Any) -> bool:
-    return bool(getattr(result, "is_hidden", False))

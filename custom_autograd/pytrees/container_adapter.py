@@ -1,4 +1,4 @@
-"""What the author of an op with containers registers -> what is registered with the dispatcher."""
+"""Adapt the rules of an op with containers, as its author writes them, to the flat op of the dispatcher."""
 
 from __future__ import annotations
 

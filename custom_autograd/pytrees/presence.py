@@ -1,4 +1,4 @@
-"""Whether a function that is declared has containers: what reads them is imported for those that may have some."""
+"""Decide whether a declared function may have containers; the modules that read them are imported only then."""
 
 from __future__ import annotations
 

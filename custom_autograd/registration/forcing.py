@@ -21,7 +21,7 @@ VARIABLE = "CUSTOM_AUTOGRAD_KERNELS"
 
 Table = Mapping[int, str]
 NOTHING: tuple[int, Table] = (0, {})
-"""What a thread holds where no kernel is forced: its number, and the table."""
+"""The value of a thread in which no kernel is forced: no owner, and an empty table."""
 
 _here: ContextVar[Table | None] = ContextVar(VARIABLE, default=None)
 

@@ -103,7 +103,7 @@ def _(grad, x):
 
 @custom_op("faults_needs::recomputed", reference=True)
 def recomputed(x: Tensor, w: Tensor) -> Tensor:
-    """The backward of x runs the reference, whose last product looks like the gradient of w, and nobody reads it."""
+    """The backward of x runs the reference, whose last product looks like the gradient of w, and is not used."""
     return x.sin() * w
 
 

@@ -127,7 +127,7 @@ class OpFlops:
 
     @cached_property
     def _derived(self) -> DerivedFlops | None:
-        """Return what counts the operations of the reference, or None if there is none."""
+        """Return the FLOPs by the reference, or None if there is no reference."""
         if self._computation is None:
             return None
         from custom_autograd.capabilities.flops.derived import DerivedFlops  # loaded where operations are counted

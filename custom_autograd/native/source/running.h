@@ -3,6 +3,8 @@
 #include "edges.h"
 #include "trial.h"
 
+#include <cstring>
+
 namespace {
 
 // The lists of a call, copied: who gave them may change them meanwhile.
@@ -238,9 +240,8 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
 // What a call returns: hidden outputs are dropped.
 PyObject* returned(const Call* op, Reference& result) {
   if (op->outputs == 1 && op->named_tuple != Py_None) return checked(PyObject_CallOneArg(op->named_tuple, result.get()));
-  if (op->outputs == 1 && op->visible == 0) return PyTuple_New(0);
-  if (op->outputs <= 1) return result.release();
   bool has_hidden = op->visible != (uint64_t(1) << op->outputs) - 1;
+  if (op->outputs <= 1) return has_hidden ? checked(PyTuple_New(0)) : result.release();
   if (!has_hidden && op->named_tuple == Py_None) return result.release();
   PyObject* shown[MOST];
   Py_ssize_t count = 0;
