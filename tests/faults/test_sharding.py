@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from verdicts import verdict
 
-from custom_autograd import Sample, custom_op
+from custom_autograd import Sample, check, custom_op
 from custom_autograd.torch_private import local_ranks
 
 pytestmark = pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
@@ -38,6 +38,19 @@ def test_a_rule_that_combines_wrongly_fails():
     line = "x: n [d], weight: [d] -> output: n [d]"
 
     assert "failed" == result_of(declare("combined", line, lambda output: output)).status
+
+
+def test_a_rule_that_only_adds_up_what_it_gathers_passes():
+    """Nothing in its backward meets a tensor of several ranks before the collective does."""
+
+    @custom_op("sharding_faults::added", outputs=("total",), shapes="x: n [d] -> total: n", reference=True)
+    def added(x: Tensor) -> Tensor:
+        return x.sum(-1)
+
+    added.register_sharding("d", lambda total, gather: gather(total).sum(0))
+
+    results = check(added, [Sample(torch.rand(8, 4))], checks=["sharding"], raise_on_failure=False).results
+    assert {"passed"} == {result.status for result in results}
 
 
 def test_an_op_without_a_line_is_skipped():

@@ -173,9 +173,9 @@ class PlacedCalls:
         )
 
     def _replicated(self, tensor: Tensor) -> Tensor:
-        from torch.distributed.tensor import Replicate, distribute_tensor
+        from torch.distributed.tensor import Replicate
 
-        return cast("Tensor", distribute_tensor(tensor, self.mesh, [Replicate()] * self.mesh.ndim))
+        return self._placed(tensor, [Replicate()] * self.mesh.ndim)
 
 
 def is_random(target: Target, sample: Sample) -> bool:
