@@ -98,7 +98,7 @@ class Plan(NamedTuple):
     def unnamed_visible(self) -> tuple[str, ...]:
         """Return those that a caller sees, if the gradient of no input answers for them.
 
-        A rule of some inputs need not name a result that these do not reach, and rules may ignore all gradients alike.
+        A rule of some inputs need not name a result that these do not reach; one without parameters returns None.
         """
         if not self.named_grads or self.uncovered:
             return ()

@@ -6,7 +6,7 @@ A rule gets what it names, and what is saved for it follows from that.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from custom_autograd.core.errors import RegistrationError
@@ -90,12 +90,29 @@ def _bind_gradients(
     declaration: Declaration, title: str, function: Callable[..., Any]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the names that a rule is called with, and those of its parameters with a default of None."""
-    names = plain_parameters(function)
-    if names is not None and _are_plain(declaration.schema, names):
-        return names, frozenset()
-    special = special_names(declaration.schema, with_grads=True, with_tangents=False)
-    bound = _bind(declaration, title, function, value_names(declaration.schema), special)
-    return tuple(one.name for one in bound), frozenset(one.name for one in bound if one.default is None)
+    names, optional = plain_parameters(function), frozenset[str]()
+    if names is None or not _are_plain(declaration.schema, names):
+        special = special_names(declaration.schema, with_grads=True, with_tangents=False)
+        bound = _bind(declaration, title, function, value_names(declaration.schema), special)
+        names = tuple([one.name for one in bound])
+        optional = frozenset([one.name for one in bound if one.default is None])
+    _check_takes_a_grad(declaration, title, function, names)
+    return names, optional
+
+
+def _check_takes_a_grad(
+    declaration: Declaration, title: str, function: Callable[..., Any], names: Collection[str]
+) -> None:
+    """Raise if a rule that takes parameters takes no incoming gradient: what it returns could be right only if zero."""
+    grads = declaration.schema.results_by_grad
+    if names and grads and grads.keys().isdisjoint(names):
+        raise origin_of(declaration, function).error(
+            RegistrationError,
+            f"the {title} takes no incoming gradient, so it cannot be part of the gradients that it returns",
+            expected=f"{quote(grads)} among its parameters",
+            found=quote(names),
+            do="multiply by it; for an input whose gradient is always zero, return None",
+        )
 
 
 def _are_plain(schema: Schema, names: tuple[str, ...]) -> bool:

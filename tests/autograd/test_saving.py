@@ -240,7 +240,7 @@ def test_a_misspelt_name_is_answered_with_advice(read, advice):
         "saving::misspelt", lambda x, w, b=None: x * w, schema="(Tensor x, Tensor w, Tensor? b=None) -> Tensor",
         replace=True,
     )  # fmt: skip
-    op.register_backward(lambda needs, meta: read(needs, meta))
+    op.register_backward(lambda grad, needs, meta: read(needs, meta))
 
     with pytest.raises(AttributeError, match=advice):
         op(rand(), rand()).sum().backward()

@@ -146,7 +146,7 @@ GradientError: words::linear: the gradient of 'x' has the wrong shape
 
 def test_dtype():
     assert_expected_inline(
-        returned(lambda x: (x.float(), None)),
+        returned(lambda grad, x: (x.float(), None)),
         """\
 GradientError: words::linear: the gradient of 'x' has the wrong dtype
   expected   torch.float64, the dtype of 'x'
@@ -159,7 +159,7 @@ GradientError: words::linear: the gradient of 'x' has the wrong dtype
 
 def test_device():
     assert_expected_inline(
-        returned(lambda x: (x.to("meta"), None)),
+        returned(lambda grad, x: (x.to("meta"), None)),
         """\
 GradientError: words::linear: the gradient of 'x' is on the wrong device
   expected   cpu, the device of 'x'
@@ -172,7 +172,7 @@ GradientError: words::linear: the gradient of 'x' is on the wrong device
 
 def test_no_tensor():
     assert_expected_inline(
-        returned(lambda x: (0.0, None)),
+        returned(lambda grad, x: (0.0, None)),
         """\
 GradientError: words::linear: the gradient of 'x' is not a tensor
   expected   a tensor, None, or a callable that returns one
@@ -184,7 +184,7 @@ GradientError: words::linear: the gradient of 'x' is not a tensor
 
 def test_missing():
     assert_expected_inline(
-        returned(lambda x: {"x": x}),
+        returned(lambda grad, x: {"x": x}),
         """\
 GradientError: words::linear: the gradient of 'weight' is missing
   expected   an entry 'weight'
@@ -197,7 +197,7 @@ GradientError: words::linear: the gradient of 'weight' is missing
 
 def test_surplus():
     assert_expected_inline(
-        returned(lambda x: {"x": x, "weight": None, "n": None}),
+        returned(lambda grad, x: {"x": x, "weight": None, "n": None}),
         """\
 GradientError: words::linear: the backward returns a gradient for 'n', which carries none
   expected   gradients for 'x', 'weight'
@@ -243,7 +243,7 @@ GradientError: words::indexed: the backward returns a gradient for 'index', whic
 
 def test_misnamed():
     assert_expected_inline(
-        returned(lambda x: {"x": x, "wieght": None}),
+        returned(lambda grad, x: {"x": x, "wieght": None}),
         """\
 GradientError: words::linear: the backward returns a gradient for 'wieght', which is not an input
   expected   gradients for 'x', 'weight'
@@ -256,7 +256,7 @@ GradientError: words::linear: the backward returns a gradient for 'wieght', whic
 
 def test_wrong_number():
     assert_expected_inline(
-        returned(lambda x: (x, None, None)),
+        returned(lambda grad, x: (x, None, None)),
         """\
 GradientError: words::linear: the backward returns the wrong number of gradients
   expected   2: 'x', 'weight'
@@ -269,7 +269,7 @@ GradientError: words::linear: the backward returns the wrong number of gradients
 
 def test_one_for_several():
     assert_expected_inline(
-        returned(lambda x: x),
+        returned(lambda grad, x: x),
         """\
 GradientError: words::linear: the backward returns one value for several inputs
   expected   a dict or a tuple for 'x', 'weight'
@@ -333,7 +333,7 @@ GradientError: words::total: the gradient of 'xs[1]' is not a tensor
 
 def test_misspelt_needs():
     op = custom_op("words::linear", linear, schema=SCHEMA, replace=True)
-    op.register_backward(lambda needs: needs.wieght)
+    op.register_backward(lambda grad, needs: needs.wieght)
     assert_expected_inline(
         message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward(), AttributeError),
         """AttributeError: there is nothing named 'wieght' here: did you mean 'weight'?""",
@@ -342,7 +342,7 @@ def test_misspelt_needs():
 
 def test_unknown_meta():
     op = custom_op("words::linear", linear, schema=SCHEMA, replace=True)
-    op.register_backward(lambda meta: meta.bias)
+    op.register_backward(lambda grad, meta: meta.bias)
     assert_expected_inline(
         message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward(), AttributeError),
         """AttributeError: there is nothing named 'bias' here: there are 'x', 'weight', 'output'""",

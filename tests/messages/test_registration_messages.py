@@ -243,7 +243,7 @@ RegistrationError: words::halves: the backward is not callable
 
 def test_second_backward():
     assert_expected_inline(
-        message(lambda: filled.register_backward(lambda x: x)),
+        message(lambda: filled.register_backward(lambda grad, x: grad * x)),
         """\
 RegistrationError: words::filled: the backward rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE
@@ -254,7 +254,7 @@ RegistrationError: words::filled: the backward rule is already registered
 
 def test_grad_beside_a_backward():
     assert_expected_inline(
-        message(lambda: filled.register_grad("x")(lambda x: x)),
+        message(lambda: filled.register_grad("x")(lambda grad, x: grad * x)),
         """\
 RegistrationError: words::filled: the backward rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE

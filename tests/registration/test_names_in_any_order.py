@@ -7,7 +7,7 @@ import torch
 from expecttest import assert_expected_inline
 from torch import Tensor
 
-from custom_autograd import GradientUnavailable, custom_op
+from custom_autograd import GradientUnavailable, RegistrationError, custom_op
 
 ORDERS = list(itertools.permutations(("grad", "a", "b")))
 
@@ -159,9 +159,21 @@ def test_a_rule_of_some_inputs_need_not_name_a_result_that_they_do_not_reach():
     torch.testing.assert_close(ours, theirs)
 
 
-def test_rules_may_ignore_all_gradients_alike():
+@pytest.mark.parametrize("rule", [lambda x, w: (2 * x, w), lambda needs, meta: None, lambda out: out])
+def test_a_rule_without_an_incoming_gradient_is_refused(rule):
+    """It would return the same gradients whatever arrives."""
+    op = custom_op("names::without", two_results, outputs=("out", "aux"), replace=True)
+
+    with pytest.raises(RegistrationError, match="names::without: the backward takes no incoming gradient"):
+        op.register_backward(rule)
+    with pytest.raises(RegistrationError, match="the grad x, w takes no incoming gradient"):
+        op.register_grad("x", "w")(rule)
+
+
+@pytest.mark.parametrize("rule", [lambda: (None, None), lambda grad_out, grad_aux: (None, None)])
+def test_a_rule_whose_gradients_are_always_zero_returns_none(rule):
     op = custom_op("names::zero", two_results, outputs=("out", "aux"), replace=True)
-    op.register_backward(lambda x, w: (torch.zeros_like(x), torch.zeros_like(w)))
+    op.register_backward(rule)
     x, w = inputs()[:2]
 
-    assert [0, 0] == [grad.item() for grad in torch.autograd.grad(sum(op(x, w)), (x, w))]
+    assert (None, None) == torch.autograd.grad(sum(op(x, w)), (x, w), allow_unused=True)

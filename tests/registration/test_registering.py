@@ -299,6 +299,14 @@ def named_second(x):
     return None
 
 
+def rule_first(grad_output_0, x):
+    return None
+
+
+def rule_second(grad_output_1, x):
+    return None
+
+
 def drop_in(ctx, grad_0, grad_1):
     return grad_0, grad_1, None
 
@@ -331,22 +339,22 @@ TWICE = {
     "kernel": (lambda op, f, **r: op.register_kernel("cpu", f, **r), first, second),
     "fake": (lambda op, f, **r: op.register_fake(f, **r), first, second),
     "reference": (lambda op, f, **r: op.register_reference(f, **r), first, second),
-    "backward": (lambda op, f, **r: op.register_backward(f, **r), named_first, named_second),
+    "backward": (lambda op, f, **r: op.register_backward(f, **r), rule_first, rule_second),
     "backward, then drop-in": (
         lambda op, f, **r: op.register_autograd(f, **r) if f is drop_in else op.register_backward(f, **r),
-        named_first,
+        rule_first,
         drop_in,
     ),
     "drop-in, then grad": (
         lambda op, f, **r: op.register_autograd(f, **r) if f is drop_in else op.register_grad("x", **r)(f),
         drop_in,
-        named_second,
+        rule_second,
     ),
-    "grad": (lambda op, f, **r: op.register_grad("x", **r)(f), named_first, named_second),
+    "grad": (lambda op, f, **r: op.register_grad("x", **r)(f), rule_first, rule_second),
     "grad of two, then of one": (
-        lambda op, f, **r: op.register_grad("x", "w", **r)(f) if f is named_first else op.register_grad("w", **r)(f),
-        named_first,
-        named_second,
+        lambda op, f, **r: op.register_grad("x", "w", **r)(f) if f is rule_first else op.register_grad("w", **r)(f),
+        rule_first,
+        rule_second,
     ),
     "jvp": (lambda op, f, **r: op.register_jvp(f, **r), named_first, named_second),
     "vmap": (lambda op, f, **r: op.register_vmap(f, **r), vmap_first, vmap_second),

@@ -155,7 +155,7 @@ def _factor(ratio: complex, expected: Tensor, relative: float) -> Cause:
     if expected.is_complex() and abs(ratio.imag) > 1e-3:
         return make_claim(f"a factor {ratio:.6g}", "factor", ratio, relative)
     if abs(ratio + 1) < 1e-4:
-        return make_claim("the sign is flipped", "factor", -1.0, relative)
+        return make_claim("the sign is flipped", "factor", ratio.real, relative)
     real = ratio.real
     size = round(1 / real) if abs(real) > 1e-6 else 0
     if size > 1 and abs(real * size - 1) < 1e-4 and (size > 2 or size in expected.shape):

@@ -175,7 +175,7 @@ class PlacedCalls:
     def _replicated(self, tensor: Tensor) -> Tensor:
         from torch.distributed.tensor import Replicate
 
-        return self._placed(tensor, [Replicate()] * self.mesh.ndim)
+        return self._placed(tensor, (Replicate(),) * self.mesh.ndim)
 
 
 def is_random(target: Target, sample: Sample) -> bool:
