@@ -96,22 +96,26 @@ def _bind_gradients(
         bound = _bind(declaration, title, function, value_names(declaration.schema), special)
         names = tuple([one.name for one in bound])
         optional = frozenset([one.name for one in bound if one.default is None])
-    _check_takes_a_grad(declaration, title, function, names)
+    _check_takes_one(declaration, title, function, names, declaration.schema.results_by_grad, "gradient")
     return names, optional
 
 
-def _check_takes_a_grad(
-    declaration: Declaration, title: str, function: Callable[..., Any], names: Collection[str]
+def _check_takes_one(
+    declaration: Declaration,
+    title: str,
+    function: Callable[..., Any],
+    names: Collection[str],
+    incoming: Collection[str],
+    kind: str,
 ) -> None:
-    """Raise if a rule that takes parameters takes no incoming gradient: what it returns could be right only if zero."""
-    grads = declaration.schema.results_by_grad
-    if names and grads and grads.keys().isdisjoint(names):
+    """Raise if a rule that takes parameters takes nothing that arrives: what it returns could be right only if zero."""
+    if names and incoming and set(incoming).isdisjoint(names):
         raise origin_of(declaration, function).error(
             RegistrationError,
-            f"the {title} takes no incoming gradient, so it cannot be part of the gradients that it returns",
-            expected=f"{quote(grads)} among its parameters",
+            f"the {title} takes no incoming {kind}, so what it returns would be the same whatever arrives",
+            expected=f"one of {quote(incoming)} among its parameters",
             found=quote(names),
-            do="multiply by it; for an input whose gradient is always zero, return None",
+            do="multiply by it; return None for what is always zero",
         )
 
 
@@ -126,6 +130,8 @@ def bind_jvp(declaration: Declaration, function: Callable[..., Any]) -> Jvp:
     """Bind a forward-mode rule by the names of its parameters."""
     special = special_names(declaration.schema, with_grads=False, with_tangents=True)
     names = bind_names(declaration, Jvp.kind, function, value_names(declaration.schema), special)
+    tangents = [name for name in special if name not in (NEEDS, META)]
+    _check_takes_one(declaration, Jvp.kind, function, names, tangents, "tangent")
     return Jvp(location_of(function), function, names)
 
 

@@ -325,7 +325,7 @@ RegistrationError: words::rms_norm: the jvp has a parameter 'tangent_y' that nam
 
 def test_second_jvp():
     assert_expected_inline(
-        message(lambda: filled.register_jvp(lambda x: x)),
+        message(lambda: filled.register_jvp(lambda tangent_x: tangent_x)),
         """\
 RegistrationError: words::filled: the jvp rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE

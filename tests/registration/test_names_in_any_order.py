@@ -160,14 +160,16 @@ def test_a_rule_of_some_inputs_need_not_name_a_result_that_they_do_not_reach():
 
 
 @pytest.mark.parametrize("rule", [lambda x, w: (2 * x, w), lambda needs, meta: None, lambda out: out])
-def test_a_rule_without_an_incoming_gradient_is_refused(rule):
-    """It would return the same gradients whatever arrives."""
+def test_a_rule_that_takes_nothing_incoming_is_refused(rule):
+    """It would return the same whatever arrives."""
     op = custom_op("names::without", two_results, outputs=("out", "aux"), replace=True)
 
     with pytest.raises(RegistrationError, match="names::without: the backward takes no incoming gradient"):
         op.register_backward(rule)
     with pytest.raises(RegistrationError, match="the grad x, w takes no incoming gradient"):
         op.register_grad("x", "w")(rule)
+    with pytest.raises(RegistrationError, match="names::without: the jvp takes no incoming tangent"):
+        op.register_jvp(rule)
 
 
 @pytest.mark.parametrize("rule", [lambda: (None, None), lambda grad_out, grad_aux: (None, None)])

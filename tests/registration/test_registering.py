@@ -291,11 +291,11 @@ def second(x, w, n=2, *, s=1.5):
     return x, w
 
 
-def named_first(x):
+def jvp_first(tangent_x):
     return None
 
 
-def named_second(x):
+def jvp_second(tangent_w, x):
     return None
 
 
@@ -356,7 +356,7 @@ TWICE = {
         rule_first,
         rule_second,
     ),
-    "jvp": (lambda op, f, **r: op.register_jvp(f, **r), named_first, named_second),
+    "jvp": (lambda op, f, **r: op.register_jvp(f, **r), jvp_first, jvp_second),
     "vmap": (lambda op, f, **r: op.register_vmap(f, **r), vmap_first, vmap_second),
     "torch_dispatch": (lambda op, f, **r: op.register_torch_dispatch(Tensor, f, **r), dispatch_first, dispatch_second),
     "samples": (lambda op, f, **r: op.register_samples(f, **r), samples_first, samples_second),
