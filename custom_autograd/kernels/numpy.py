@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
-from custom_autograd.kernels.arrays import leaves, to_arrays, to_tensors
+from custom_autograd.kernels.arrays import leaves, make_read_only, to_arrays, to_tensors
 from custom_autograd.registration.op_kernels import OpKernel
 
 
@@ -52,12 +51,13 @@ class NumpyKernel(OpKernel):
             KernelError: a tensor cannot become an array, or an array a tensor.
         """
         arrays = to_arrays(self.function, args, kwargs)
-        return to_tensors(self.function, [self._run(arrays, kwargs)], arrays)
+        return to_tensors(self.function, [self._run(arrays, args, kwargs)], arrays)
 
-    def _run(self, arrays: list[Any], names: Collection[str]) -> Any:  # Any: what the function returns
-        """Call the function with arrays, the last of which are keyword arguments of these names."""
-        count = len(arrays) - len(names)
-        return self.function(*arrays[:count], **dict(zip(names, arrays[count:], strict=True)))
+    def _run(self, arrays: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # Any: what it returns
+        """Call the function with arrays, which are made of these arguments."""
+        if not kwargs:
+            return self.function(*arrays)
+        return self.function(*arrays[: len(args)], **dict(zip(kwargs, arrays[len(args) :], strict=True)))
 
     def of_op(self, op: str, arguments: Sequence[str], written: Collection[str]) -> NumpyKernel:
         """Return the kernel as an op calls it: with read-only arrays for the arguments that it does not write to."""
@@ -78,23 +78,28 @@ class NumpyKernelOfOp(NumpyKernel):
     ) -> None:
         super().__init__(function)
         self._op = op
-        self._arguments = arguments
+        self._arguments = tuple(arguments)
         self._written = written
 
-    def _run(self, arrays: list[Any], names: Collection[str]) -> Any:  # Any: as above
-        count = len(arrays) - len(names)
-        repeated = itertools.chain(self._arguments, itertools.repeat(self._arguments[-1])) if count else ()
-        own = [*itertools.islice(repeated, count), *names]
-        given = {name: list(leaves(value)) for name, value in zip(own, arrays, strict=True)}
-        fixed = {name: its for name, its in given.items() if its and name not in self._written}
-        for array in itertools.chain.from_iterable(fixed.values()):
-            array.flags.writeable = False
+    def _run(self, arrays: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # Any: as above
+        make_read_only([value for _, value in self._fixed(arrays, kwargs)] if self._written else arrays)
         try:
-            return super()._run(arrays, names)
+            return super()._run(arrays, args, kwargs)
         except ValueError as error:  # NumPy's: "assignment destination is read-only", "output array is read-only", ...
-            if "read-only" not in str(error) or not fixed:
+            if "read-only" not in str(error):
                 raise
-            raise self._refused(fixed, error) from error
+            given = to_arrays(self.function, args, kwargs)  # the kernel may have emptied the lists that it was given
+            names = [name for name, value in self._fixed(given, kwargs) if any(True for _ in leaves(value))]
+            if not names:
+                raise
+            raise self._refused(dict.fromkeys(names), error) from error
+
+    def _fixed(self, arrays: list[Any], keywords: Collection[str]) -> list[tuple[str, Any]]:
+        """Return the arguments that the op does not write to."""
+        count = len(arrays) - len(keywords)
+        beyond = self._arguments[-1:] * (count - len(self._arguments))
+        names = [*self._arguments[:count], *beyond, *keywords]
+        return [(name, value) for name, value in zip(names, arrays, strict=True) if name not in self._written]
 
     def _refused(self, names: Iterable[str], error: ValueError) -> KernelError:
         named = " or ".join(f"'{name}'" for name in names)
