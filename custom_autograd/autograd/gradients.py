@@ -73,7 +73,7 @@ class GradientReader:
                 if name not in self.inputs:
                     self._refuse_name(name)
             return result
-        result = in_order_of(self.inputs, result)
+        result = in_order_of(self.inputs, result, prefixes=("grad_",))
         if isinstance(result, tuple) or (isinstance(result, list) and not self._is_sole_list()):
             if len(result) != len(self.inputs):
                 raise self.origin.error(

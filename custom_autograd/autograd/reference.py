@@ -14,6 +14,7 @@ from custom_autograd.autograd.plan import Plan
 from custom_autograd.calls.bind import spread
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote
+from custom_autograd.core.named_tuples import in_order_of, sole_value
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private import transforms
@@ -108,8 +109,11 @@ def call_reference(declaration: Declaration, reference: Callable[..., Any], valu
     schema: Schema = declaration.schema
     positional = [values[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
     keywords = {argument.name: values[argument.name] for argument in schema.arguments if argument.is_keyword_only}
-    result = reference(*spread(schema, positional), **keywords)
-    results = tuple(result) if isinstance(result, tuple) else (result,)
+    result = in_order_of(schema.output_names, reference(*spread(schema, positional), **keywords))
+    if len(schema.outputs) == 1:
+        result = sole_value(schema, result)
+    is_list = len(schema.outputs) == 1 and schema.outputs[0].is_tensor_list
+    results = tuple(result) if isinstance(result, tuple) and not is_list else (result,)
     if len(results) != len(schema.outputs):
         raise GradientError(
             str(declaration.name),

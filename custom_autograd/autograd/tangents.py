@@ -67,7 +67,7 @@ class TangentReader:
             return self._checked_names(rule, dict(result), needed)
         if isinstance(result, tuple):
             names = needed if len(result) == len(needed) else self.visible
-            result = in_order_of(names, result)
+            result = in_order_of(names, result, prefixes=("tangent_",))
             self._check_order(rule, names)
             if len(result) != len(names):
                 raise self._origin(rule).error(

@@ -5,10 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from custom_autograd.core.schema import Schema
 
-def in_order_of(names: Sequence[str], values: Any) -> Any:  # Any: whatever user code returned
-    """Return the values of a NamedTuple in the order of names, if its fields are these; anything else as it is."""
-    fields = getattr(type(values), "_fields", None) if isinstance(values, tuple) else None
-    if fields is None or tuple(fields) == tuple(names) or set(fields) != set(names):
+
+def in_order_of(names: Sequence[str], values: Any, *, prefixes: Sequence[str] = ()) -> Any:
+    """Return the values of a NamedTuple in the order of names, if its fields are these; anything else as it is.
+
+    Args:
+        names: in the order that is wanted.
+        values: what user code returned (Any: whatever that is); torch.return_types have fields, too.
+        prefixes: what the fields may have before the names, such as `grad_`.
+    """
+    if not isinstance(values, tuple) or type(values) is tuple:
         return values
-    return tuple([getattr(values, name) for name in names])
+    fields = getattr(type(values), "_fields", None) or getattr(type(values), "__match_args__", ())
+    for prefix in ("", *prefixes):
+        wanted = [prefix + name for name in names]
+        if fields and tuple(fields) != tuple(wanted) and set(fields) == set(wanted):
+            return tuple([getattr(values, name) for name in wanted])
+    return values
+
+
+def sole_value(schema: Schema, value: Any) -> Any:
+    """Return what is in a tuple of one that user code returned for the one output of an op; anything else as it is.
+
+    Args:
+        schema: of the op. Its one output may be a list whose tensors are in a tuple: what is around a list is a tuple
+            of one by the schema, or a NamedTuple with the name of the output.
+        value: what user code returned (Any: whatever that is).
+    """
+    if not isinstance(value, tuple) or len(value) != 1:
+        return value
+    (output,) = schema.outputs
+    is_named = getattr(type(value), "_fields", None) == (output.name,)
+    return value[0] if is_named or schema.is_one_tuple or not output.is_tensor_list else value

@@ -226,7 +226,7 @@ class ByName:
         elif len(answered) == 1:
             pairs = [(answered[0], result)]
         elif isinstance(result, (tuple, list)) and len(result) == len(answered):
-            result = in_order_of([node.name for node in answered], result)
+            result = in_order_of([node.name for node in answered], result, prefixes=("grad_", "tangent_"))
             pairs = list(zip(answered, result, strict=True))
         else:
             names = quote(node.name for node in answered)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import quote, show
-from custom_autograd.core.named_tuples import in_order_of
+from custom_autograd.core.named_tuples import in_order_of, sole_value
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.one_tuple import content
 from custom_autograd.registration.registry import OpRecord
@@ -46,12 +47,13 @@ class BatchedResultReader:
                 found=type(found).__name__ if not isinstance(found, tuple) else f"a tuple of {len(found)}",
                 do=RETURN,
             )
-        result, out_dims = map(content, found) if self.schema.is_one_tuple else found
+        result, out_dims = found
         outputs = self.schema.outputs
         if not outputs:
             return (), ()
         if len(outputs) == 1:
-            return self._one(outputs[0], result, out_dims)
+            sole = content if self.schema.is_one_tuple else partial(sole_value, self.schema)
+            return self._one(outputs[0], sole(result), sole(out_dims))
         rows = zip(outputs, self._values(result), self._dims(out_dims), strict=True)
         values, dims = zip(*[self._one(*row) for row in rows], strict=True)
         return values, dims

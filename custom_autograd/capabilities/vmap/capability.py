@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
+from custom_autograd.core.named_tuples import in_order_of, sole_value
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.called_by_position import check_signature, keywords_of, positional_of
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.dispatcher_library import implement
-from custom_autograd.registration.one_tuple import content, opened
+from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.registration.shorter_rules import take_all
@@ -153,9 +154,10 @@ def _no_view(record: OpRecord) -> KernelError:
 def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder, arguments: dict[str, Any]) -> Any:
     """Run the reference on the batched arguments: PyTorch's operations batch themselves."""
     positional, keywords = bind.user_call(arguments)
-    result = reference(*positional, **keywords)
-    if record.declaration.schema.is_one_tuple:
-        return content(result)
+    schema = record.declaration.schema
+    result = in_order_of(schema.output_names, reference(*positional, **keywords))
+    if len(schema.outputs) == 1:
+        return sole_value(schema, result)
     return tuple(result) if isinstance(result, tuple) else result
 
 

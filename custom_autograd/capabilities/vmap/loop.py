@@ -35,8 +35,9 @@ def loop_over_batch(record: OpRecord, bind: Binder, info: Any, values: ByName, d
             randomness="error", or a non-tensor output differs between samples.
     """
     _check(record, info, values, dims)
-    is_empty = info.batch_size == 0
-    calls = [_one_call(record, bind, info, values, dims, index) for index in range(max(info.batch_size, is_empty))]
+    count = int(info.batch_size)  # of a symbolic batch: the graph holds for as many samples
+    is_empty = count == 0
+    calls = [_one_call(record, bind, info, values, dims, index) for index in range(max(count, 1))]
     columns = list(zip(*calls, strict=True))
     results = [
         _stack(record, output.name, column, is_empty=is_empty)

@@ -58,12 +58,12 @@ PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values, boo
       PyObject_CallFunctionObjArgs(op->instead, kind.function.object, raised.error.get(), given.get(), nullptr));
 }
 
-// The tuple of the items of a named one: that of the op itself, or torch.return_types. Others are read by their names.
+// The tuple of the items of a named one that is the op's own. Others are read by their names.
 PyObject* plain_tuple(const Call* op, PyObject* result) {
   PyTypeObject* type = Py_TYPE(result);
   bool is_named = PyTuple_Check(result) && !PyTuple_CheckExact(result) && type->tp_iter == PyTuple_Type.tp_iter &&
       type->tp_as_sequence->sq_length == PyTuple_Type.tp_as_sequence->sq_length &&
-      (reinterpret_cast<PyObject*>(type) == op->named_tuple || strncmp(type->tp_name, "torch.return_types.", 19) == 0);
+      reinterpret_cast<PyObject*>(type) == op->named_tuple;
   return is_named ? checked(PyTuple_GetSlice(result, 0, PyTuple_GET_SIZE(result))) : Py_NewRef(result);
 }
 
@@ -239,9 +239,10 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
 
 // What a call returns: hidden outputs are dropped.
 PyObject* returned(const Call* op, Reference& result) {
-  if (op->outputs == 1 && op->named_tuple != Py_None) return checked(PyObject_CallOneArg(op->named_tuple, result.get()));
   bool has_hidden = op->visible != (uint64_t(1) << op->outputs) - 1;
-  if (op->outputs <= 1) return has_hidden ? checked(PyTuple_New(0)) : result.release();
+  if (op->outputs <= 1 && has_hidden) return checked(PyTuple_New(0));
+  if (op->outputs == 1 && op->named_tuple != Py_None) return checked(PyObject_CallOneArg(op->named_tuple, result.get()));
+  if (op->outputs <= 1) return result.release();
   if (!has_hidden && op->named_tuple == Py_None) return result.release();
   PyObject* shown[MOST];
   Py_ssize_t count = 0;

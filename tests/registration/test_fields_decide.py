@@ -1,0 +1,143 @@
+"""What user code returns in a NamedTuple goes by the names of its fields, wherever it is read."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import custom_op
+
+pytestmark = pytest.mark.usefixtures("both_calls")
+
+
+class BA(NamedTuple):
+    b: Tensor
+    a: Tensor
+
+
+class One(NamedTuple):
+    out: Tensor
+
+
+class OneList(NamedTuple):
+    out: list[Tensor]
+
+
+def ones(*shape):
+    return torch.ones(*shape, dtype=torch.float64)
+
+
+def two_results(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * 2, x * 3
+
+
+def one_sine():
+    def sine(x: Tensor) -> One:
+        return One(x.sin())
+
+    return custom_op("fields::one", sine, reference=True, replace=True)
+
+
+def test_a_reference_may_return_its_results_in_another_order():
+    op = custom_op("fields::reference", two_results, outputs=("a", "b"), replace=True)
+    op.register_reference(lambda x: BA(b=x * 3, a=x * 2))
+    x = ones(2).requires_grad_()
+
+    assert [2, 2] == torch.autograd.grad(op(x)[0].sum(), x)[0].tolist()
+    assert [2, 2] == torch.func.grad(lambda x: op(x)[0].sum())(ones(2)).tolist()
+    assert ([2, 2], [3, 3]) == tuple(one.tolist() for one in torch.func.jvp(op, (ones(2),), (ones(2),))[1])
+    assert ([2, 2], [3, 3]) == tuple(one.tolist() for one in torch.vmap(op)(ones(2)))
+
+
+def test_second_derivatives_through_a_hidden_output_of_such_a_reference():
+    class HiddenFirst(NamedTuple):
+        h: Tensor
+        out: Tensor
+
+    op = custom_op(
+        "fields::hidden", lambda x: (x.exp() * x, x.exp()), schema="(Tensor x) -> (Tensor out, Tensor h)",
+        hidden=("h",), replace=True,
+    )  # fmt: skip
+    op.register_reference(lambda x: HiddenFirst(out=x.exp() * x, h=x.exp()))
+    op.register_backward(lambda grad, h, x: grad * (h * x + h))
+    x = ones(1).requires_grad_()
+    (first,) = torch.autograd.grad(op(x), x, create_graph=True)
+
+    torch.testing.assert_close(torch.autograd.grad(first.sum(), x)[0], 3 * x.detach().exp())
+
+
+def test_gradients_may_be_called_as_incoming_ones_are():
+    class Gradients(NamedTuple):
+        grad_w: Tensor
+        grad_x: Tensor
+
+    op = custom_op("fields::product", lambda x, w: x * w, schema="(Tensor x, Tensor w) -> Tensor", replace=True)
+    op.register_backward(lambda grad, x, w: Gradients(grad_w=grad * x, grad_x=grad * w))
+    x, w = (2 * ones(1)).requires_grad_(), (3 * ones(1)).requires_grad_()
+
+    assert [3, 2] == [grad.item() for grad in torch.autograd.grad(op(x, w), (x, w))]
+
+
+def test_tangents_may_be_called_as_incoming_ones_are():
+    class Tangents(NamedTuple):
+        tangent_b: Tensor
+        tangent_a: Tensor
+
+    op = custom_op("fields::tangents", two_results, outputs=("a", "b"), replace=True)
+    op.register_jvp(lambda tangent_x: Tangents(tangent_a=tangent_x * 2, tangent_b=tangent_x * 3))
+
+    assert ([2], [3]) == tuple(one.tolist() for one in torch.func.jvp(op, (ones(1),), (ones(1),))[1])
+
+
+def test_results_of_torch_go_by_their_fields():
+    op = custom_op(
+        "fields::sorted", torch.sort, schema="(Tensor x) -> (Tensor indices, Tensor values)", replace=True,
+        non_differentiable=("indices",),
+    )  # fmt: skip
+
+    for _ in range(3):
+        indices, values = op(torch.tensor([3.0, 1.0, 2.0]))
+        assert ([1, 2, 0], [1, 2, 3]) == (indices.tolist(), values.tolist())
+
+
+def test_a_hidden_output_in_a_namedtuple_stays_hidden():
+    def write(m: Tensor) -> One:
+        before = m * 1
+        m.mul_(2)
+        return One(before)
+
+    op = custom_op("fields::write", write, mutates_args=("m",), hidden=("out",), replace=True)
+
+    assert [(), (), (), ()] == [op(ones(2)) for _ in range(4)]
+
+
+def test_one_field_is_batched_by_the_reference():
+    op = one_sine()
+    x = torch.linspace(0, 1, 6, dtype=torch.float64).view(2, 3)
+
+    torch.testing.assert_close(torch.vmap(lambda x: op(x).out)(x), x.sin())
+    tangent = torch.vmap(lambda x: torch.func.jvp(lambda x: op(x).out, (x,), (x,))[1])(x)
+    torch.testing.assert_close(tangent, x.cos() * x)
+    torch.testing.assert_close(torch.func.grad(lambda x: op(x).out.sum())(x), x.cos())
+
+
+def test_a_vmap_rule_may_return_what_the_kernel_returns():
+    op = one_sine()
+    op.register_vmap(lambda info, in_dims, x: (One(x.sin()), One(in_dims[0])))
+    x = ones(2, 3)
+
+    torch.testing.assert_close(torch.vmap(op)(x).out, x.sin())
+
+
+def test_one_field_may_be_a_list():
+    def both(x: Tensor) -> OneList:
+        return OneList([x * 2, x * 3])
+
+    op = custom_op("fields::list", both, reference=True, replace=True)
+    x = ones(2).requires_grad_()
+
+    for _ in range(3):
+        assert [[2, 2], [3, 3]] == [one.tolist() for one in op(x).out]
+    assert [3, 3] == torch.autograd.grad(op(x).out[1].sum(), x)[0].tolist()
+    assert [[[2, 2]], [[3, 3]]] == [one.tolist() for one in torch.vmap(lambda x: op(x).out)(ones(1, 2))]
