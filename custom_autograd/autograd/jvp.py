@@ -23,6 +23,7 @@ from custom_autograd.autograd.tangents import TangentReader, flat
 from custom_autograd.core.errors import GradientError, GradientUnavailable, Origin
 from custom_autograd.core.messages import quote
 from custom_autograd.registration.rule_types import NamedRule, Rule
+from custom_autograd.torch_private.saved_hooks import without_hooks
 from custom_autograd.torch_private.transforms import require_gradient
 from custom_autograd.values.named import Named
 from custom_autograd.values.tensors import plain
@@ -107,12 +108,14 @@ class Jvp:
         grads: dict[str, Any] = dict.fromkeys(self.results)
         grads.update({name: _seed(result) for name, result in results.items()})
         seeds = [seed for name in results for seed in flat(grads[name])]
-        # Integer results need no backward: through a rule that ignores their gradients none would be differentiable.
-        products = self._products(gradients(needs, grads), tangents, metadata) if seeds else []
-        if not products:
-            return dict.fromkeys(results)
-        outputs, weights = zip(*products, strict=True)
-        found = torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True)
+        # Forward mode saves nothing: what this does for a moment is not for the caller's hooks.
+        with without_hooks():
+            # Integer results need no backward: through a rule that ignores their gradients none is differentiable.
+            products = self._products(gradients(needs, grads), tangents, metadata) if seeds else []
+            if not products:
+                return dict.fromkeys(results)
+            outputs, weights = zip(*products, strict=True)
+            found = torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True)
         remaining = iter(found)
         return {name: _refill(grads[name], remaining) for name in results}
 

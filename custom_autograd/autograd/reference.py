@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,6 +18,7 @@ from custom_autograd.core.named_tuples import in_order_of, sole_value
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private import transforms
+from custom_autograd.torch_private.saved_hooks import without_hooks
 from custom_autograd.values.tensors import tensors_in
 
 IS_IN_JVP: ContextVar[bool] = ContextVar("IS_IN_JVP", default=False)
@@ -75,7 +76,7 @@ def _gradients(
 ) -> Sequence[Tensor | None]:
     """Return the gradients by autograd, on aliases: the same tensor given twice counts as two inputs."""
     is_recording = torch.is_grad_enabled()
-    with transforms.gradients_recorded():
+    with transforms.gradients_recorded(), nullcontext() if is_recording else without_hooks():
         aliases = [tensor.view_as(tensor) for tensor in primals]
         aliases = [alias if alias.requires_grad else transforms.require_gradient(alias) for alias in aliases]
         computed = zip(recompute(*aliases), incoming, strict=True)

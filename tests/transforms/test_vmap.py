@@ -7,7 +7,7 @@ import torch
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
 from torch.testing import assert_close
 
-from custom_autograd import KernelError
+from custom_autograd import KernelError, custom_op
 from ops import TABLE
 
 ROWS = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
@@ -95,3 +95,14 @@ def test_writing_one_tensor_once_per_sample_raises():
 
     with pytest.raises(KernelError, match="'x' is not batched"):
         vmap(scale_, (None, 0))(torch.ones(3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64))
+
+
+def test_a_loop_over_a_batch_is_compiled_for_every_size(fresh_compiler):
+    """The second size makes the compiler trace with a symbol for it."""
+    op = custom_op("vmap::looped", lambda x: x.sin(), schema="(Tensor x) -> Tensor", replace=True)
+    op.register_fake(torch.empty_like)
+    compiled = torch.compile(torch.vmap(op), backend="aot_eager")
+
+    for size in (3, 5, 7, 1):
+        x = torch.rand(size, 2)
+        torch.testing.assert_close(compiled(x), x.sin())

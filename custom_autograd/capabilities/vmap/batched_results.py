@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -52,11 +51,16 @@ class BatchedResultReader:
         if not outputs:
             return (), ()
         if len(outputs) == 1:
-            sole = content if self.schema.is_one_tuple else partial(sole_value, self.schema)
-            return self._one(outputs[0], sole(result), sole(out_dims))
+            return self._one(outputs[0], self._sole(result), self._sole(out_dims))
         rows = zip(outputs, self._values(result), self._dims(out_dims), strict=True)
         values, dims = zip(*[self._one(*row) for row in rows], strict=True)
         return values, dims
+
+    def _sole(self, value: Any) -> Any:
+        """Return what is in the tuple or the NamedTuple that the op returns, too."""
+        if self.schema.is_one_tuple:
+            return content(value)
+        return value if type(value) is tuple else sole_value(self.schema, value)
 
     def _values(self, result: Any) -> Sequence[Any]:
         outputs = self.schema.outputs
