@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from custom_autograd.capabilities.shapes import capability as shape_notation
 from custom_autograd.core.annotations import read_function
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.forking import wait_for_imports
 from custom_autograd.core.inference import schema_of
 from custom_autograd.core.locations import (
     is_declared_by_torch,
@@ -223,3 +225,7 @@ def _nowhere(name: str, modules: tuple[str, ...], problems: list[str]) -> Declar
         found = "; ".join(problems) or f"module {quote(modules)} without it"
         do = "import the module that declares it before unpickling"
     return DeclarationError(name, "the op is not declared in this process", found=found, do=do)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=wait_for_imports)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import platform
+import sys
 
 PURPOSE = "say whether calls run natively here, and why not; build what they need"
 SETTINGS = {
@@ -19,16 +20,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what is in force; 0, or 1 if the library cannot be built here."""
+    """Print what is in force; 0, 1 if the library cannot be built here, or 2 if the variable has no such value."""
     import torch
 
-    from custom_autograd.core.errors import KernelUnavailable
+    from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
     from custom_autograd.native import library
 
     print(f"torch {torch.__version__}, {platform.python_implementation()} {platform.python_version()}")
     print(f"compiler: {os.environ.get('CXX') or 'c++'}")
-    mode = library.parse_mode()
-    print(f"{library.VARIABLE}: {SETTINGS[mode]}")
+    try:
+        print(f"{library.VARIABLE}: {SETTINGS[library.parse_mode()]}")
+    except CustomAutogradError as error:
+        print(f"custom-autograd: {error}", file=sys.stderr)
+        return 2
     try:
         if arguments.build:
             library.Library().load()

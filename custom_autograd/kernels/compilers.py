@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.kernels.commands import run
 
 
 class Compiler(ABC):
@@ -178,23 +178,6 @@ def architectures(source: Path) -> list[str]:
     return flags
 
 
-def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command with stdout and stderr as one text; raise OSError if it does not start or does not end."""
-    try:
-        return subprocess.run(
-            command,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=LONGEST_BUILD,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(f"{command[0]} did not end within {LONGEST_BUILD} s") from error
-
-
 TORCH = Path(torch.__file__).parent
 HEADERS = Path(__file__).parent / "include"
 SEARCHED = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")  # where compilers look besides their flags
@@ -204,4 +187,3 @@ CPP_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fvisibi
 CUDA_FLAGS = (
     "-std=c++20", "-O3", "-shared", "-Xcompiler=-fPIC,-fvisibility=hidden", "--expt-relaxed-constexpr", "-DUSE_CUDA",
 )  # fmt: skip
-LONGEST_BUILD = 600  # seconds

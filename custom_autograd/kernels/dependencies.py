@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.kernels.compilers import TORCH, Compiler, run
+from custom_autograd.kernels.commands import run
+from custom_autograd.kernels.compilers import TORCH, Compiler
 
 
 @dataclass(frozen=True)

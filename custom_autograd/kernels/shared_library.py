@@ -31,7 +31,8 @@ from pathlib import Path
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.kernels.compilers import HEADERS, LONGEST_BUILD, TORCH, Compiler, CppCompiler, run
+from custom_autograd.kernels.commands import LONGEST_BUILD, run
+from custom_autograd.kernels.compilers import HEADERS, TORCH, Compiler, CppCompiler
 from custom_autograd.kernels.dependencies import Record, digest_of, identity, listed_files, read_record, version_of
 from custom_autograd.kernels.intact import install, install_library, is_intact
 from custom_autograd.kernels.lazy import thread_lock

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from custom_autograd.kernels.compilers import TORCH, run
+from custom_autograd.kernels.commands import run
+from custom_autograd.kernels.compilers import TORCH
 
 
 def last_words(library: Path) -> str | None:

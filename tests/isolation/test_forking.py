@@ -157,3 +157,45 @@ def test_a_library_with_threads_of_its_own_forbids_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", sys)
 
     assert not is_sound()
+
+
+def test_a_fork_waits_for_what_other_threads_import():
+    """The child has the lock of a module, and not the thread that would release it."""
+    program = """
+import faulthandler, os, sys, threading, time
+import torch
+from torch import Tensor
+from custom_autograd import custom_op
+
+NAME = "custom_autograd.pytrees.container_adapter"
+importing = threading.Event()
+
+class Slow:
+    def find_spec(self, name, path, target=None):
+        if name != NAME:
+            return None
+        spec = next(spec for finder in sys.meta_path if finder is not self and (spec := finder.find_spec(name, path)))
+        execute = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (importing.set(), time.sleep(0.5), execute(module))
+        return spec
+
+@custom_op("forking::doubled", reference=True)
+def doubled(x: dict[str, Tensor]) -> Tensor:
+    return x["a"] * 2
+
+assert NAME not in sys.modules
+sys.meta_path.insert(0, Slow())
+thread = threading.Thread(target=lambda: doubled({"a": torch.ones(3)}))
+thread.start()
+importing.wait()
+pid = os.fork()
+if pid == 0:
+    faulthandler.dump_traceback_later(60, exit=True)
+    print(doubled({"a": torch.ones(3)}).tolist(), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+thread.join()
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert ("[2.0, 2.0, 2.0]\n", "") == (finished.stdout, finished.stderr)

@@ -166,3 +166,38 @@ def test_finding_the_library_asks_for_few_files(monkeypatch):
     find_built()
 
     assert 0 < len(asked) < 100
+
+
+def test_the_command_refuses_another_setting():
+    code, said = command(CUSTOM_AUTOGRAD_NATIVE="yes")
+    assert code == 2
+    assert "Traceback" not in said
+    assert "custom-autograd: CUSTOM_AUTOGRAD_NATIVE: the variable has no such value" in said
+
+
+@pytest.mark.skipif(os.name != "posix", reason="compilers run on Linux and macOS only")
+def test_a_compiler_ends_with_the_process_that_started_it(tmp_path):
+    """It starts others, which end too: it is a shell that waits for `sleep`."""
+    compiler, started = tmp_path / "compiler", tmp_path / "started"
+    compiler.write_text(f"#!/bin/sh\nsleep 300 &\necho $$ $! > {started}.new\nmv {started}.new {started}\nwait\n")
+    compiler.chmod(0o755)
+    code = f"""
+        from pathlib import Path
+        call()
+        while not Path({str(started)!r}).exists():
+            pass
+    """
+    variables = {"CXX": str(compiler), "CUSTOM_AUTOGRAD_CACHE": str(tmp_path / "cache"), "CUSTOM_AUTOGRAD_NATIVE": "1"}
+
+    assert "" == run(code, tmp_path, **variables)  # with the output closed, as its last owner has ended
+    pids = started.read_text().split()
+    for _ in range(1000):  # they take a moment to end
+        if not any(map(is_running, pids)):
+            break
+    assert not any(map(is_running, pids))
+
+
+def is_running(pid):
+    """Whether a process does something: one that has ended may wait for its parent to take note."""
+    found = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False).stdout
+    return found.strip() not in ("", "Z", "Zs")

@@ -1,0 +1,79 @@
+"""Run a compiler's command, with the processes that it starts: they end when this process does."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+
+LONGEST_BUILD = 600  # seconds
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command with stdout and stderr as one text; raise OSError if it does not start or does not end."""
+    started = _commands.start(command)
+    try:
+        text, _ = started.communicate(timeout=LONGEST_BUILD)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"{command[0]} did not end within {LONGEST_BUILD} s") from error
+    finally:
+        if started.returncode is None:  # also after Ctrl-C
+            _end(started)
+        code = started.wait()
+        _commands.running.discard(started)
+    return subprocess.CompletedProcess(command, code, text)
+
+
+class _Commands:
+    """The commands that this process runs, each the leader of a process group."""
+
+    running: set[subprocess.Popen[str]]
+    _lock: threading.Lock
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        with self._lock:  # what has started is known, before the end looks
+            if self._is_over:
+                raise OSError(f"{command[0]} is not started: this process ends")
+            started = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # a compiler starts others: its group has all of them
+            )
+            self.running.add(started)
+        return started
+
+    def end_all(self) -> None:
+        """End what threads in the background still build: nobody would use it."""
+        with self._lock:
+            self._is_over = True
+        for started in list(self.running):
+            _end(started)
+
+    def forget(self) -> None:
+        """Begin with none: in a forked child, the commands of the parent are left to it."""
+        self.running = set()
+        self._is_over = False
+        self._lock = threading.Lock()
+
+
+def _end(started: subprocess.Popen[str]) -> None:
+    """Ask a compiler and what it has started to end: so they remove their own temporary files."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(started.pid, signal.SIGTERM)
+
+
+_commands = _Commands()
+atexit.register(_commands.end_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_commands.forget)
