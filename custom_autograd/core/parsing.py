@@ -15,6 +15,7 @@ from custom_autograd.core.messages import is_text, quote, show, suggest
 from custom_autograd.core.names import is_name
 from custom_autograd.core.plain_types import is_class
 from custom_autograd.core.schema import TENSOR_TYPES, Argument, Output, Schema
+from custom_autograd.core.signatures import find_misfit
 from custom_autograd.core.statics import static_type
 from custom_autograd.core.types import find_check, read_default
 from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
@@ -205,12 +206,13 @@ def _check_against_function(
     check_static(schema.argument_names, options, refuse)
     if signature is None:
         return
+    positional = [a.name for a in schema.arguments if not a.is_keyword_only]
+    keywords = [a.name for a in schema.arguments if a.is_keyword_only]
     try:
-        positional = [None for a in schema.arguments if not a.is_keyword_only]
-        signature.bind(*positional, **{a.name: None for a in schema.arguments if a.is_keyword_only})
+        signature.bind(*positional, **dict.fromkeys(keywords))
     except TypeError as error:
         raise refuse(
-            f"the function cannot be called with the schema's arguments: {error}",
+            f"the function does not fit the schema: {find_misfit(signature, positional, keywords) or error}",
             expected=f"parameters {quote(schema.argument_names)}",
             found=str(signature),
         ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -41,7 +41,41 @@ def plain_parameters(function: Callable[..., Any]) -> tuple[str, ...] | None:
     return None if has_others else code.co_varnames[: code.co_argcount]
 
 
+def find_misfit(signature: inspect.Signature, expected: Sequence[str], keywords: Sequence[str]) -> str | None:
+    """Return why a function does not accept a call, as its author sees it: in its parameters, not in the call.
+
+    Args:
+        signature: of the function.
+        expected: the names of the positional arguments; `*name` for any number of them.
+        keywords: the names of the others.
+
+    Returns:
+        None if it accepts the call.
+    """
+    parameters = signature.parameters.values()
+    kinds = {parameter.kind for parameter in parameters}
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    starred = [name for name in expected if name.startswith("*")]
+    filled = positional[: len(expected) - len(starred)]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        if starred:
+            return f"it has no parameter like '{starred[0]}'"
+        if len(expected) > len(positional):
+            return f"it takes {len(positional)} of {len(expected)} positional arguments"
+    for name in keywords:
+        if name in (positional if starred else filled):
+            return f"its parameter '{name}' is not keyword-only, and a positional argument takes its place"
+        by_name = signature.parameters.get(name)
+        if (by_name is None or by_name.kind in BY_POSITION) and inspect.Parameter.VAR_KEYWORD not in kinds:
+            return f"it does not take the keyword argument '{name}'"
+    required = [p.name for p in parameters if p.default is p.empty and p.kind not in STARRED]
+    missing = [name for name in required if name not in (*filled, *keywords)]
+    return f"nothing is passed for its parameter '{missing[0]}'" if missing else None
+
+
 VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _bound_by_keyword(function: Callable[..., Any]) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from custom_autograd.core.errors import Origin, RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.signatures import find_signature, plain_parameters
+from custom_autograd.core.signatures import find_misfit, find_signature, plain_parameters
 from custom_autograd.registration.declaration import Declaration
 
 
@@ -64,7 +64,7 @@ def check_signature(
         star = ["*"] if keywords and not is_variadic else []
         raise origin_of(declaration, function).error(
             RegistrationError,
-            f"the {title} does not fit the schema: {error}",
+            f"the {title} does not fit the schema: {find_misfit(signature, positional, keywords) or error}",
             expected=f"({', '.join([*positional, *star, *keywords])})",
             found=str(signature),
             do="give it these parameters",

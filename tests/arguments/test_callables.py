@@ -165,7 +165,7 @@ def test_object_with_the_wrong_parameters():
     assert_expected_inline(
         message(lambda: WITH_RULES.register_kernel("cuda", Scale(1.0).backward.__func__)),
         """\
-RegistrationError: callables::ruled: the cuda kernel does not fit the schema: missing a required argument: 'grad'
+RegistrationError: callables::ruled: the cuda kernel does not fit the schema: nothing is passed for its parameter 'grad'
   expected   (x)
   found      (self, grad)
   rule       FILE.py:LINE

@@ -228,7 +228,7 @@ def test_a_kernel_without_the_star_is_refused():
     assert_expected_inline(
         message(lambda: weighted.register_kernel("cpu", lambda xs, weights: xs)),
         """\
-RegistrationError: signatures::weighted: the cpu kernel does not fit the schema: missing a required argument: 'xs'
+RegistrationError: signatures::weighted: the cpu kernel does not fit the schema: it has no parameter like '*xs'
   expected   (*xs, weights)
   found      (xs, weights)
   rule       FILE.py:LINE

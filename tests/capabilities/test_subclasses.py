@@ -451,7 +451,7 @@ def test_a_rule_takes_five_arguments():
     assert_expected_inline(
         message(lambda: fresh("few").register_torch_dispatch(Shy, lambda cls, func: 0)),
         """\
-RegistrationError: kinds::few: the torch_dispatch rule does not fit the schema: too many positional arguments
+RegistrationError: kinds::few: the torch_dispatch rule does not fit the schema: it takes 2 of 5 positional arguments
   expected   (cls, func, types, args, kwargs)
   found      (cls, func)
   rule       FILE.py:LINE

@@ -480,7 +480,7 @@ def test_schema_that_the_function_does_not_fit():
     assert_expected_inline(
         declare(good, schema="(Tensor x, int n, int m) -> Tensor"),
         """\
-DeclarationError: words::op: the function cannot be called with the schema's arguments: too many positional arguments
+DeclarationError: words::op: the function does not fit the schema: it takes 2 of 3 positional arguments
   expected   parameters 'x', 'n', 'm'
   found      (x: torch.Tensor, n: int = 2) -> torch.Tensor
   declared   FILE.py:LINE""",

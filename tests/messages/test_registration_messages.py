@@ -50,7 +50,7 @@ def test_kernel_with_other_parameters():
     assert_expected_inline(
         message(lambda: rms_norm.register_kernel("cpu", lambda x, w: x)),
         """\
-RegistrationError: words::rms_norm: the cpu kernel does not fit the schema: got an unexpected keyword argument 'eps'
+RegistrationError: words::rms_norm: the cpu kernel does not fit the schema: it does not take the keyword argument 'eps'
   expected   (x, weight, *, eps)
   found      (x, w)
   rule       FILE.py:LINE
@@ -122,7 +122,7 @@ def test_fake_with_other_parameters():
     assert_expected_inline(
         message(lambda: rms_norm.register_fake(lambda x: x)),
         """\
-RegistrationError: words::rms_norm: the fake does not fit the schema: too many positional arguments
+RegistrationError: words::rms_norm: the fake does not fit the schema: it takes 1 of 2 positional arguments
   expected   (x, weight, *, eps)
   found      (x)
   rule       FILE.py:LINE
@@ -157,7 +157,7 @@ def test_reference_with_other_parameters():
     assert_expected_inline(
         message(lambda: rms_norm.register_reference(lambda *, x, weight, eps: x)),
         """\
-RegistrationError: words::rms_norm: the reference does not fit the schema: too many positional arguments
+RegistrationError: words::rms_norm: the reference does not fit the schema: it takes 0 of 2 positional arguments
   expected   (x, weight, *, eps)
   found      (*, x, weight, eps)
   rule       FILE.py:LINE
@@ -338,7 +338,7 @@ def test_vmap_with_other_parameters():
     assert_expected_inline(
         message(lambda: rms_norm.register_vmap(lambda x: x)),
         """\
-RegistrationError: words::rms_norm: the vmap rule does not fit the schema: too many positional arguments
+RegistrationError: words::rms_norm: the vmap rule does not fit the schema: it takes 1 of 4 positional arguments
   expected   (info, in_dims, x, weight, *, eps)
   found      (x)
   rule       FILE.py:LINE
@@ -362,7 +362,7 @@ def test_drop_in_with_other_parameters():
     assert_expected_inline(
         message(lambda: halves.register_autograd(lambda ctx, grad: grad)),
         """\
-RegistrationError: words::halves: the backward does not fit the schema: too many positional arguments
+RegistrationError: words::halves: the backward does not fit the schema: it takes 2 of 3 positional arguments
   expected   (ctx, grad_output_0, grad_output_1)
   found      (ctx, grad)
   rule       FILE.py:LINE
@@ -397,7 +397,7 @@ def test_setup_context_with_other_parameters():
     assert_expected_inline(
         message(lambda: halves.register_autograd(lambda ctx, a, b: a, setup_context=lambda ctx: None)),
         """\
-RegistrationError: words::halves: the setup_context does not fit the schema: too many positional arguments
+RegistrationError: words::halves: the setup_context does not fit the schema: it takes 1 of 3 positional arguments
   expected   (ctx, inputs, output)
   found      (ctx)
   rule       FILE.py:LINE
@@ -454,7 +454,7 @@ def test_torch_dispatch_with_other_parameters():
     assert_expected_inline(
         message(lambda: halves.register_torch_dispatch(Tensor, lambda func: None)),
         """\
-RegistrationError: words::halves: the torch_dispatch rule does not fit the schema: too many positional arguments
+RegistrationError: words::halves: the torch_dispatch rule does not fit the schema: it takes 1 of 5 positional arguments
   expected   (cls, func, types, args, kwargs)
   found      (func)
   rule       FILE.py:LINE
@@ -467,7 +467,7 @@ def test_samples_with_other_parameters():
     assert_expected_inline(
         message(lambda: halves.register_samples(lambda: None)),
         """\
-RegistrationError: words::halves: the generator of samples does not fit the schema: too many positional arguments
+RegistrationError: words::halves: the generator of samples does not fit the schema: it takes 0 of 1 positional arguments
   expected   (make)
   found      ()
   rule       FILE.py:LINE

@@ -95,7 +95,7 @@ REFUSED = {
     "schema of other arguments": (
         identity,
         {"schema": "(Tensor x, Tensor y) -> Tensor"},
-        "the function cannot be called with the schema's arguments",
+        "the function does not fit the schema: it takes 1 of 2 positional arguments",
     ),
     "schema and mutates_args": (
         identity,

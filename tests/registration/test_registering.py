@@ -15,6 +15,10 @@ def body(x: Tensor, w: Tensor, n: int = 2, *, s: float = 1.5) -> tuple[Tensor, T
     return x * n, w * s
 
 
+def stack(x: Tensor, *xs: Tensor, scale: float = 1.0) -> Tensor:
+    return torch.stack([x, *xs]).sum(0) * scale
+
+
 def make_op(name, function=body, **options):
     return custom_op(f"registering::{name}", function, replace=True, **options)
 
@@ -145,6 +149,37 @@ def test_a_vmap_rule_takes_info_dimensions_and_the_arguments(op, function):
         op.register_vmap(function)
 
     assert "(info, in_dims, x, w, n, *, s)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda: 0, "it takes 0 of 3 positional arguments"),
+        (lambda x, w: x, "it takes 2 of 3 positional arguments"),
+        (lambda x, w, n: x, "it does not take the keyword argument 's'"),
+        (lambda x, w, n, *s: x, "it does not take the keyword argument 's'"),
+        (lambda x, w, s: x, "its parameter 's' is not keyword-only, and a positional argument takes its place"),
+        (lambda x, w, n, more, *, s: x, "nothing is passed for its parameter 'more'"),
+        (lambda x, w, n, *, s, more: x, "nothing is passed for its parameter 'more'"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_the_parameters_of_the_function(op, function, problem):
+    with pytest.raises(RegistrationError, match=re.escape(f"the cpu kernel does not fit the schema: {problem}\n")):
+        op.register_kernel("cpu", function)
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda x, xs, *, scale: x, "it has no parameter like '*xs'"),
+        (lambda x, y, *xs, scale: x, "nothing is passed for its parameter 'y'"),
+        (lambda x, scale=1, *xs: x, "its parameter 'scale' is not keyword-only, and a positional argument takes its"),
+    ],
+)
+def test_what_does_not_fit_an_op_with_any_number_of_arguments(function, problem):
+    several = custom_op("registering::several", stack, replace=True)
+    with pytest.raises(RegistrationError, match=re.escape(f"the cpu kernel does not fit the schema: {problem}")):
+        several.register_kernel("cpu", function)
 
 
 def test_samples_take_one_argument(op):
