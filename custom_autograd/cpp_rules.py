@@ -22,7 +22,7 @@ from torch import Tensor
 from custom_autograd.capabilities import autograd
 from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import GradientError, RegistrationError
-from custom_autograd.core.messages import quote
+from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.native_kernels import SLOTS
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Argument
@@ -136,6 +136,11 @@ class CppRule:
         self.__signature__ = inspect.signature(op)
         self._is_offered = False
 
+    @property
+    def written_in(self) -> str:
+        """Return the source and the function, for messages."""
+        return self.kernel.written_in
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
         """Return the gradients."""
         found = self.op(*args, **kwargs)
@@ -147,18 +152,19 @@ class CppRule:
 
 def _definition_of(record: OpRecord, kernel: CppKernel) -> str:
     """Return the schema of the function."""
-    from custom_autograd.kernels.cpp_definitions import find_definition  # loaded with the C++ kernels
+    from custom_autograd.kernels.cpp_definitions import definitions_in  # loaded with the C++ kernels
 
     refuse = record.declaration.origin(kernel.written_in).error
     try:
-        found = find_definition(kernel.source, kernel.function)
+        shown = definitions_in(kernel.source)
     except OSError as error:
         problem = "the source of the rule cannot be read"
         raise refuse(RegistrationError, problem, found=str(error), do="give cpp_kernel the file's path") from error
+    found = shown.get(kernel.function)
     if found is None:
         problem = f"the source does not show what '{kernel.function}' takes, by which the rule is bound"
         expected = f'm.def("{kernel.function}(Tensor grad, ...) -> ...") with its schema in string literals'
-        do = "write it so, or register a Python function that calls the kernel"
+        do = suggest(kernel.function, shown) or "write it so, or register a Python function that calls the kernel"
         raise refuse(RegistrationError, problem, expected=expected, do=do)
     return found
 

@@ -99,9 +99,10 @@ class Jvp:
             )
         once = next((rule for rule in self.plan.rules if rule.is_once_differentiable), None)
         if once is not None:
+            kind = "in C++" if once.is_in_cpp else "that is once-differentiable"
             raise self.origin(once).error(
                 GradientUnavailable,
-                "the op cannot derive forward mode from a backward that is once-differentiable",
+                f"the op cannot derive forward mode from a backward {kind}",
                 do="register_jvp, or write the backward in differentiable operations",
             )
         needs = {name: _has(tangent) for name, tangent in tangents.items()}

@@ -11,7 +11,7 @@ from custom_autograd.autograd.gradients import GradientReader
 from custom_autograd.autograd.once_differentiable import forbid_second_derivative
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.autograd.reference import reference_gradients
-from custom_autograd.core.errors import GradientUnavailable
+from custom_autograd.core.errors import GradientUnavailable, Origin
 from custom_autograd.core.messages import quote
 from custom_autograd.registration.rule_types import GradientRule
 from custom_autograd.values.named import Named
@@ -119,11 +119,7 @@ class Step:
         self.function = self.noting(rule.function)
         self.read = self.noting(self.reader.read)
         self.results = vjp.schema.results_by_grad
-        self.refusal = declaration.origin(rule.where).error(
-            GradientUnavailable,
-            "the backward is declared once-differentiable, and a second derivative is asked for",
-            do="write the rule in differentiable operations, and leave once_differentiable out",
-        )
+        self.refusal = _refusal(declaration.origin(rule.where), rule)
 
     def __call__(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
         """Return the gradients of the rule's inputs; arguments as in `Vjp`."""
@@ -165,6 +161,21 @@ class Step:
             else:
                 arguments[name] = plain(values[name])
         return arguments
+
+
+def _refusal(origin: Origin, rule: GradientRule) -> GradientUnavailable:
+    """Return the error of a second derivative of a rule that is differentiable only once."""
+    if rule.is_in_cpp:
+        return origin.error(
+            GradientUnavailable,
+            "a backward in C++ can be differentiated only once, and a second derivative is asked for",
+            do="make the C++ function a kernel of an op with a backward or reference, and call it in a rule in Python",
+        )
+    return origin.error(
+        GradientUnavailable,
+        "the backward is declared once-differentiable, and a second derivative is asked for",
+        do="write the rule in differentiable operations, and leave once_differentiable out",
+    )
 
 
 def _sum(first: Any, second: Any) -> Any:  # Any: tensors, None, or lists of those

@@ -59,8 +59,9 @@ class ForwardMode(Capability):
         found = registered(record.registrations.jvp)
         if found is not None:
             return found
-        if any(rule.is_once_differentiable for rule in plan.rules):
-            return "missing: the backward is once-differentiable"
+        once = next((rule for rule in plan.rules if rule.is_once_differentiable), None)
+        if once is not None:
+            return f"missing: the backward is {'in C++' if once.is_in_cpp else 'once-differentiable'}"
         if plan.rules or plan.drop_in:
             return "derived from the backward"
         return "derived from the reference" if plan.reference or find_composition(record) else "missing: register_jvp"

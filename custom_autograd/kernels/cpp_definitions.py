@@ -25,6 +25,11 @@ def find_definition(source: Path, function: str) -> str | None:
     Raises:
         OSError: the file cannot be read.
     """
+    return definitions_in(source).get(function)
+
+
+def definitions_in(source: Path) -> dict[str, str]:
+    """Return the schemas that the text of a source shows, by function; arguments and errors as above."""
     literals: list[str] = []
 
     def numbered(token: re.Match[str]) -> str:
@@ -35,9 +40,10 @@ def find_definition(source: Path, function: str) -> str | None:
         return f'"{len(literals) - 1}"'
 
     text = LITERAL_OR_COMMENT.sub(numbered, source.read_text(encoding="utf-8", errors="replace"))
+    found: dict[str, str] = {}
     for registration in REGISTRATION.finditer(text):
         definition = "".join(literals[int(number)] for number in re.findall(r"\d+", registration[1]))
         name, bracket, rest = definition.strip().partition("(")
-        if bracket and name.strip() == function:
-            return " ".join(f"({rest}".split())
-    return None
+        if bracket:
+            found.setdefault(name.strip(), " ".join(f"({rest}".split()))
+    return found

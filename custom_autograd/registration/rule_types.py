@@ -122,6 +122,11 @@ class GradientRule(NamedRule):
     materializes: bool
     optional: frozenset[str]
 
+    @property
+    def is_in_cpp(self) -> bool:
+        """Return True if C++ computes it, so that it cannot be differentiated: see `cpp_rules.py`."""
+        return hasattr(self.function, "written_in")
+
     def fills(self, name: str) -> bool:
         """Return True if an undefined incoming gradient reaches the parameter of that name as zeros."""
         return self.materializes and name not in self.optional

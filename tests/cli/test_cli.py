@@ -96,6 +96,7 @@ def test_check_writes_every_document(file, capsys):
         (["check", "no.where"], "no.where: there is no module, file or folder of that name"),
         (["check", "nowhere.py"], "nowhere.py: there is no such file"),
         (["check", "cli_ops:RIHGT"], "cli_ops has no attribute 'RIHGT'; did you mean 'RIGHT'?"),
+        (["check", "cli_ops:torhc"], "cli_ops has no attribute 'torhc'\n"),
         (["check", "cli_ops.py"], "nothing was checked, because no samples are registered (register_samples)"),
         (["check", "cli_ops:RIGHT", "--checks", "gradient"], "there is no check called 'gradient'"),
         (["check", "cli_ops:RIGHT", "--checks", ""], "no check is named"),

@@ -137,6 +137,10 @@ def product(source):
     return op
 
 
+def text_of(error):
+    return "\n".join(line for line in str(error).splitlines() if not line.startswith("  declared"))
+
+
 @needs_compiler
 class TestInEveryMode:
     def test_backward(self, product):
@@ -207,8 +211,29 @@ class TestInEveryMode:
         x, y = make(3), make(3)
         (first,) = torch.autograd.grad(product(x, y).sum(), x, create_graph=True)
 
-        with pytest.raises(GradientUnavailable, match=r"rules\.cpp, 'both', backward"):
+        with pytest.raises(GradientUnavailable) as second:
             torch.autograd.grad(first.sum(), y)
+
+        assert_expected_inline(
+            text_of(second.value),
+            """\
+cpp_rules::product: a backward in C++ can be differentiated only once, and a second derivative is asked for
+  rule       rules.cpp, 'both', backward
+  do         make the C++ function a kernel of an op with a backward or reference, and call it in a rule in Python""",
+        )
+
+    def test_a_tangent_raises(self, product):
+        with pytest.raises(GradientUnavailable) as forward:
+            torch.func.jvp(product, (make(3).detach(), make(3).detach()), (make(3), make(3)))
+
+        assert_expected_inline(
+            text_of(forward.value),
+            """\
+cpp_rules::product: the op cannot derive forward mode from a backward in C++
+  rule       rules.cpp, 'both', backward
+  do         register_jvp, or write the backward in differentiable operations""",
+        )
+        assert "missing: the backward is in C++" == product.capabilities()["jvp"]
 
     def test_check_passes(self, product):
         product.register_reference(multiply)
@@ -329,6 +354,17 @@ cpp_rules::refusing_hidden: the source does not show what 'hidden' takes, by whi
   rule       rules.cpp, 'hidden'
   declared   test_cpp_rules.py
   do         write it so, or register a Python function that calls the kernel""",
+        )
+
+    def test_another_function_is_meant(self, source):
+        assert_expected_inline(
+            self.refusal(source, "bohth"),
+            """\
+cpp_rules::refusing_bohth: the source does not show what 'bohth' takes, by which the rule is bound
+  expected   m.def("bohth(Tensor grad, ...) -> ...") with its schema in string literals
+  rule       rules.cpp, 'bohth'
+  declared   test_cpp_rules.py
+  do         did you mean 'both'?""",
         )
 
     def test_the_source_is_not_there(self):

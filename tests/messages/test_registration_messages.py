@@ -80,7 +80,8 @@ RegistrationError: words::rms_norm: torch knows no device type 'gpu'
   expected   'cpu', 'cuda', 'mps', 'xpu', ...
   found      'gpu'
   rule       FILE.py:LINE
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         did you mean 'cuda'?""",
     )
 
 

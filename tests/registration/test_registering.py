@@ -215,6 +215,12 @@ def test_a_kernel_for_a_device_that_does_not_exist_is_refused(op):
     assert ["default"] == list(op.kernels)
 
 
+@pytest.mark.parametrize(("device_type", "meant"), [("cup", "cpu"), ("gpu", "cuda"), ("cdua", "cuda")])
+def test_the_nearest_device_type_is_suggested(op, device_type, meant):
+    with pytest.raises(RegistrationError, match=rf"did you mean '{meant}'\?"):
+        op.register_kernel(device_type, fits)
+
+
 def test_a_device_kernel_of_an_op_without_tensors_is_refused():
     op = make_op("no_tensors", lambda n: torch.ones(n), schema="(int n) -> Tensor")
     with pytest.raises(RegistrationError, match="cannot choose between devices"):

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import getattr_static
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,7 @@ from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import suggest
 from custom_autograd.registration import registry
 from custom_autograd.torch_private import definitions, verification
+from custom_autograd.verification.harness.targets import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +155,23 @@ def _attribute(module: ModuleType, name: str, source: str) -> object:
     value: object = module
     for part in name.split("."):
         if not hasattr(value, part):
-            advice = suggest(part, [other for other in dir(value) if not other.startswith("_")])
+            advice = suggest(part, _checkable_names(value))
             raise CheckError(f"{source} has no attribute '{name}'" + (f"; {advice}" if advice else ""))
         value = getattr(value, part)
     return value
+
+
+def _checkable_names(holder: object) -> list[str]:
+    """Return the attributes that can be checked; what a module imports, such as `Tensor`, is not meant."""
+    values = {name: getattr_static(holder, name, None) for name in dir(holder) if not name.startswith("_")}
+    home = holder.__name__ if isinstance(holder, ModuleType) else None
+    return [
+        name
+        for name, value in values.items()
+        if is_op(value)
+        or isinstance(value, Target)
+        or (callable(value) and home in (None, getattr(value, "__module__", None)))
+    ]
 
 
 def _raised(source: str, error: BaseException) -> str:
