@@ -27,7 +27,7 @@ from custom_autograd.torch_private.saved_hooks import without_hooks
 from custom_autograd.torch_private.transforms import require_gradient
 from custom_autograd.values.named import Named
 from custom_autograd.values.tensors import plain
-from custom_autograd.values.user_code import noted
+from custom_autograd.values.user_code import add_note, noted
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
 Gradients = Callable[[ByName, ByName], Mapping[str, Any]]  # (needs, grads) -> gradients by input name
@@ -151,8 +151,18 @@ class Jvp:
                 arguments[name] = plain(tangents[self.asked[name]])
             else:
                 arguments[name] = plain(values[name])
-        result = noted(str(self.plan.declaration.name), rule)(**arguments)
+        try:
+            result = noted(str(self.plan.declaration.name), rule)(**arguments)
+        except Exception as error:
+            self._note_absent(error, arguments)
+            raise
         return self._reader.read(rule, result, metadata)
+
+    def _note_absent(self, error: Exception, arguments: ByName) -> None:
+        """Note on an exception that left a jvp rule which tangents the rule was given as None."""
+        for name, value in arguments.items():
+            if name in self.asked and any(one is None for one in flat(value, keep_none=True)):
+                add_note(error, f"'{name}' {'is' if value is None else 'holds'} None, which means a tangent of zero")
 
     def _check_named(self, rule: NamedRule, tangents: ByName) -> None:
         """Refuse a tangent that the rule does not ask for: left out, it would silently count as zero."""

@@ -20,6 +20,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.saved_hooks import without_hooks
 from custom_autograd.values.tensors import tensors_in
+from custom_autograd.values.user_code import add_note, note_of_reference
 
 IS_IN_JVP: ContextVar[bool] = ContextVar("IS_IN_JVP", default=False)
 """Set while a jvp runs: there functorch cannot open a level, and need not, since the level in progress is alive."""
@@ -110,7 +111,11 @@ def call_reference(declaration: Declaration, reference: Callable[..., Any], valu
     schema: Schema = declaration.schema
     positional = [values[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
     keywords = {argument.name: values[argument.name] for argument in schema.arguments if argument.is_keyword_only}
-    result = in_order_of(schema.output_names, reference(*spread(schema, positional), **keywords))
+    try:
+        result = in_order_of(schema.output_names, reference(*spread(schema, positional), **keywords))
+    except Exception as error:
+        add_note(error, note_of_reference(str(declaration.name), reference))
+        raise
     if len(schema.outputs) == 1:
         result = sole_value(schema, result)
     is_list = len(schema.outputs) == 1 and schema.outputs[0].is_tensor_list

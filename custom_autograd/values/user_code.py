@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.errors import GradientError
+from custom_autograd.core.locations import location_of
 from custom_autograd.registration.rule_types import Rule
 
 
@@ -56,6 +57,12 @@ WITHOUT_MEMORY = (
 def note_of(op: str, rule: Rule) -> str:
     """Return what is noted on an exception that leaves a rule."""
     return f"raised in the {rule.title} rule of {op}, {rule.location}"
+
+
+def note_of_reference(op: str, reference: Callable[..., Any]) -> str:
+    """Return what is noted on an exception that leaves a reference from which something is derived."""
+    where = f"raised in the reference of {op}, {location_of(reference)}"
+    return f"{where}: gradients and batching are derived from it, so it must use differentiable PyTorch operations only"
 
 
 class NoteError(RuntimeError):

@@ -254,6 +254,55 @@ def test_an_exception_in_a_rule_keeps_its_identity_and_says_where_it_was_raised(
     assert "fails" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
 
 
+@custom_op("gradient_errors::weighted_sum")
+def weighted_sum(xs: list[Tensor], w: Tensor) -> Tensor:
+    return xs[0] * w + xs[1]
+
+
+@weighted_sum.register_jvp
+def weighted_sum_jvp(xs, w, tangent_xs, tangent_w):
+    return tangent_xs[0] * w + tangent_xs[1] + xs[0] * tangent_w
+
+
+@pytest.mark.parametrize(
+    ("point", "missing"),
+    [
+        (lambda x: weighted_sum([x, x], torch.ones(2)), "'tangent_w' is None, which means a tangent of zero"),
+        (lambda x: weighted_sum([x, torch.ones(2)], x), "'tangent_xs' holds None, which means a tangent of zero"),
+    ],
+    ids=["tensor", "list"],
+)
+def test_an_exception_in_a_jvp_rule_says_which_tangents_are_none(point, missing):
+    with pytest.raises(TypeError, match="NoneType") as caught:
+        torch.func.jvp(point, (torch.ones(2),), (torch.ones(2),))
+
+    assert any(missing in note for note in notes_of(caught.value))
+
+
+@custom_op("gradient_errors::in_numpy", reference=True)
+def in_numpy(x: Tensor) -> Tensor:
+    return torch.from_numpy(x.numpy() * 2)
+
+
+@pytest.mark.parametrize(
+    "use_it",
+    [
+        lambda: in_numpy(rand(2)).sum().backward(),
+        lambda: torch.func.grad(lambda x: in_numpy(x).sum())(torch.ones(2)),
+        lambda: torch.func.jvp(in_numpy, (torch.ones(2),), (torch.ones(2),)),
+        lambda: torch.func.vmap(in_numpy)(torch.ones(2, 2)),
+    ],
+    ids=["backward", "grad", "jvp", "vmap"],
+)
+def test_an_exception_in_a_reference_says_that_it_must_use_pytorch(use_it):
+    with pytest.raises(RuntimeError) as caught:
+        use_it()
+
+    note = next(note for note in notes_of(caught.value) if "raised in the reference" in note)
+    assert "the reference of gradient_errors::in_numpy, test_gradient_errors.py:" in note
+    assert note.endswith("are derived from it, so it must use differentiable PyTorch operations only")
+
+
 def test_an_exception_in_a_kernel_keeps_its_identity():
     op = custom_op("gradient_errors::failing_kernel", lambda x: fails(), schema="(Tensor x) -> Tensor")
     with pytest.raises(MineError) as caught:

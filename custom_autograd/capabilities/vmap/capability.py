@@ -22,7 +22,7 @@ from custom_autograd.shapes.lookup import check_sizes, described_op
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
 from custom_autograd.torch_private.transforms import VmapLevel
-from custom_autograd.values.user_code import noted
+from custom_autograd.values.user_code import add_note, note_of_reference, noted
 from custom_autograd.values.validation import level_of
 
 if TYPE_CHECKING:
@@ -155,7 +155,12 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
     """Run the reference on the batched arguments: PyTorch's operations batch themselves."""
     positional, keywords = bind.user_call(arguments)
     schema = record.declaration.schema
-    result = in_order_of(schema.output_names, reference(*positional, **keywords))
+    try:
+        result = in_order_of(schema.output_names, reference(*positional, **keywords))
+    except Exception as error:
+        if reference is record.reference():
+            add_note(error, note_of_reference(record.name, reference))
+        raise
     if len(schema.outputs) == 1:
         return sole_value(schema, result)
     return tuple(result) if isinstance(result, tuple) else result
