@@ -186,6 +186,18 @@ def cache_folder() -> Path:
     return expanded(base or "~/.cache", source) / "custom_autograd" / "kernels"
 
 
+def require_writable(folder: Path) -> None:
+    """Check that a folder can be written to, or made.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    code = errno.EACCES if existing.is_dir() else errno.ENOTDIR
+    if code == errno.ENOTDIR or not os.access(existing, os.W_OK | os.X_OK):
+        raise OSError(code, os.strerror(code), str(existing))
+
+
 def expanded(folder: str, source: str) -> Path:
     """Return a folder with the home folder in place of ~ or ~user."""
     try:

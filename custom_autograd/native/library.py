@@ -139,15 +139,20 @@ def find_built() -> Path | None:
         KernelUnavailable: it cannot be, or would not be right here; the message says why.
     """
     _refuse_foreign_python()
-    from custom_autograd.kernels.shared_library import Build, cache_folder  # loads the compilers
+    from custom_autograd.kernels.shared_library import ANOTHER_CACHE, Build, cache_folder, require_writable  # compilers
     from custom_autograd.native.extension_compiler import ExtensionCompiler
 
-    build = Build(SOURCE, (), ExtensionCompiler(), cache_folder())
-    name = build.recorded()
-    if name is None:
+    try:
+        build = Build(SOURCE, (), ExtensionCompiler(), cache_folder())
+        name = build.recorded()
+        if name is not None:
+            return build.folder / f"{name}.so"
         ExtensionCompiler().find(SOURCE)  # raises if nothing could build it
-        return None
-    return build.folder / f"{name}.so"
+        require_writable(build.folder)
+    except OSError as error:
+        problem = "the native library cannot be written to the cache"
+        raise KernelUnavailable("custom_autograd", problem, found=str(error), do=ANOTHER_CACHE) from error
+    return None
 
 
 def _refuse_foreign_python() -> None:

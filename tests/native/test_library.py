@@ -1,6 +1,8 @@
 """When the native library is built and loaded, what happens where it cannot be, and what is said of it."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -8,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
 
+from custom_autograd.kernels.shared_library import require_writable
 from custom_autograd.native.extension_compiler import ExtensionCompiler
 from custom_autograd.native.library import SOURCE, find_built
 from custom_autograd.native.loading import library
@@ -136,6 +140,30 @@ def test_the_command_says_why_not(without_compiler):
         code, said = command(*words, **without_compiler)
         assert code == 1
         assert "not available: call.cpp: no C++ compiler" in said
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_the_command_says_that_the_cache_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    code, said = command(CUSTOM_AUTOGRAD_CACHE=str(tmp_path / "file"))
+
+    assert code == 1
+    assert_expected_inline(
+        said[said.index("not available") :].replace(str(tmp_path), ""),
+        """\
+not available: custom_autograd: the native library cannot be written to the cache
+  found      [Errno 20] Not a directory: '/file'
+  do         point CUSTOM_AUTOGRAD_CACHE at a folder that can be written
+""",
+    )
+
+
+def test_a_folder_that_is_not_there_yet_can_be_written(tmp_path, monkeypatch):
+    require_writable(tmp_path / "new" / "kernels")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+
+    with pytest.raises(PermissionError, match=re.escape(str(tmp_path))):
+        require_writable(tmp_path / "new" / "kernels")
 
 
 @pytest.mark.parametrize(
