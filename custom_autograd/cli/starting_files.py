@@ -1,7 +1,7 @@
 """The text of the files that `custom-autograd new` writes: an op that is complete, to be changed into another one.
 
-$qualified, $name, $stem and $module stand for "ns::name", the name, the name of the file without its suffix, and the
-name by which a test imports it.
+$qualified, $name, $stem, $module and $error stand for "ns::name", the name, the name of the file without its suffix,
+the name by which a test imports it, and the exception for arguments that do not fit.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,8 @@ def files_for(qualified: str, name: str, module: str, kernel: str) -> Mapping[st
     files = {f"{stem}.py": "".join(parts), f"test_{stem}.py": TEST}
     if kernel == "cpp":
         files[f"{stem}.cpp"] = CPP
-    names = {"qualified": qualified, "name": name, "stem": stem, "module": module}
+    error = "RuntimeError" if kernel == "cpp" else "ValueError"  # that of STD_TORCH_CHECK
+    names = {"qualified": qualified, "name": name, "stem": stem, "module": module, "error": error}
     return {Template(file).substitute(names): Template(text).substitute(names) for file, text in files.items()}
 
 
@@ -68,7 +69,7 @@ OP = '''
 def require_shapes(x: Tensor, weight: Tensor) -> None:
     """The same sentence wherever a call is wrong: in the kernel, and in the fake when it is compiled."""
     if x.dim() == 0 or weight.dim() != 1 or weight.shape[0] != x.shape[-1]:
-        raise ValueError(f"'weight' has shape {tuple(weight.shape)}, expected the last size of 'x': {tuple(x.shape)}")
+        raise $error(f"'weight' must have one element per feature: {tuple(weight.shape)}, {tuple(x.shape)}")
 
 
 # The reference, in differentiable PyTorch operations. It serves every device that has no kernel of its own.
@@ -91,18 +92,12 @@ def _(x: Tensor, weight: Tensor) -> Tensor:
         return weight * x.contiguous().square()
     return torch.from_numpy(np.ascontiguousarray(weight.numpy() * np.square(x.numpy())))
 ''',
-    "cpp": '''
+    "cpp": """
 
-# Built at its first call; where there is no compiler, the reference runs in its place, with a warning.
-${name}_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "$name", fallback=$name.__wrapped__)
-
-
-@$name.register_kernel("cpu")
-def _(x: Tensor, weight: Tensor) -> Tensor:
-    """C++: rows in parallel."""
-    require_shapes(x, weight)
-    return ${name}_cpp(x.contiguous(), weight.contiguous())
-''',
+# C++: rows in parallel. No Python function around it: a native call runs it directly. It is built at its first call;
+# where there is no compiler, the reference runs in its place, with a warning.
+$name.register_kernel("cpu", layouts="contiguous")(cpp_kernel(Path(__file__).with_suffix(".cpp"), "$name"))
+""",
     "triton": '''
 
 @triton_kernel
@@ -155,7 +150,7 @@ def _(make):
     yield Sample(make(2, 3, 19), make(19)).named("odd sizes")
     yield Sample(make(5), make(5)).named("one row")
     yield Sample(make(0, 8), make(8)).named("no rows")
-    yield Sample(make(4, 8), make(7)).named("wrong weight").raises(ValueError, match="'weight' has shape")
+    yield Sample(make(4, 8), make(7)).named("wrong weight").raises($error, match="'weight' must have one element")
 
 
 if __name__ == "__main__":
@@ -183,10 +178,11 @@ using namespace custom_autograd;
 Tensor $name(const Tensor& x, const Tensor& weight) {
   check_contiguous(x, "x");
   check_contiguous(weight, "weight");
-  STD_TORCH_CHECK(x.dim() > 0 && weight.numel() == x.size(-1), "'weight' must have one element per feature of 'x'");
+  bool fits = x.dim() > 0 && weight.dim() == 1 && weight.size(0) == x.size(-1);
+  STD_TORCH_CHECK(fits, "'weight' must have one element per feature");
   STD_TORCH_CHECK(weight.scalar_type() == x.scalar_type(), "'weight' must have the dtype of 'x'");
   int64_t features = x.size(-1);
-  Tensor out = torch::stable::empty_like(x);
+  Tensor out = allocate_like(x);
   for_element_type(x, "x", [&](auto element) {
     using T = decltype(element);
     const T *in = read<T>(x), *w = read<T>(weight);

@@ -59,6 +59,14 @@ def test_files_are_named_after_the_op_and_lie_beside_each_other(imports_of):
     assert '@custom_op("mine::swish", reference=True)' in (imports_of / "swish.py").read_text()
 
 
+def test_a_cpp_kernel_is_registered_without_a_function_around_it(imports_of):
+    main(["new", "mine::swish", "--kernel", "cpp"])
+
+    source = (imports_of / "swish.py").read_text()
+    assert 'swish.register_kernel("cpu", layouts="contiguous")(cpp_kernel(' in source
+    assert "allocate_like(x)" in (imports_of / "swish.cpp").read_text()
+
+
 def test_namespace_that_is_not_given_is_shown(imports_of, capsys):
     main(["new", "swish"])
     main(["new", "mine::gate"])
