@@ -141,3 +141,16 @@ def test_one_field_may_be_a_list():
         assert [[2, 2], [3, 3]] == [one.tolist() for one in op(x).out]
     assert [3, 3] == torch.autograd.grad(op(x).out[1].sum(), x)[0].tolist()
     assert [[[2, 2]], [[3, 3]]] == [one.tolist() for one in torch.vmap(lambda x: op(x).out)(ones(1, 2))]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [("min max", (0, 2)), ("max min", (2, 0)), ("least greatest", (0, 2)), ("max other", (0, 2))],
+)
+def test_results_of_torch_go_by_place_if_they_have_other_fields(outputs, expected):
+    names = outputs.split()
+    schema = f"(Tensor x) -> ({', '.join(f'Tensor {name}' for name in names)})"
+    op = custom_op("fields::aminmax", torch.aminmax, schema=schema, replace=True)
+
+    for _ in range(4):
+        assert expected == tuple(one.item() for one in op(torch.arange(3)))

@@ -109,7 +109,8 @@ PyObject* created(PyTypeObject* type, PyObject*, PyObject*) {
   return object;
 }
 
-// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched, refuse_write))
+// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched, refuse_write,
+// names of outputs))
 // signature: ((name, rule, is_optional, is_keyword_only, is_differentiable, type or choices, defaults), ...), outputs,
 // visible, written, differentiable
 int initialise(PyObject* object, PyObject* args, PyObject*) {
@@ -124,7 +125,7 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "O!iKKKO!", &PyTuple_Type, &rows, &outputs, &visible, &written, &differentiable,
                         &PyTuple_Type, &objects))
     return -1;
-  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 9) {
+  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 10) {
     PyErr_SetString(PyExc_ValueError, "too many arguments or outputs");
     return -1;
   }
@@ -159,9 +160,13 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   op->held = PyTuple_Pack(2, rows, objects);
   if (!op->held) return -1;
   PyObject** members[] = {&op->learn, &op->read, &op->instead, &op->unavailable, &op->compiling, &op->named_tuple, &op->keywords,
-                          &op->dispatched, &op->refuse_write};
-  for (int i = 0; i < 9; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
+                          &op->dispatched, &op->refuse_write, &op->names};
+  for (int i = 0; i < 10; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
   if (op->keywords == Py_None) op->keywords = nullptr;
+  if (!PyTuple_CheckExact(op->names) || PyTuple_GET_SIZE(op->names) != outputs) {
+    PyErr_SetString(PyExc_ValueError, "there is not one name for each output");
+    return -1;
+  }
   if (!PyCFunction_Check(op->compiling) || !(PyCFunction_GET_FLAGS(op->compiling) & METH_NOARGS)) {
     PyErr_SetString(PyExc_TypeError, "the question for a compiler is not a C function without arguments");
     return -1;

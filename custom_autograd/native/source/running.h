@@ -4,6 +4,7 @@
 #include "trial.h"
 
 #include <cstring>
+#include <structmember.h>  // what describes a field, up to Python 3.11
 
 namespace {
 
@@ -58,12 +59,22 @@ PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values, boo
       PyObject_CallFunctionObjArgs(op->instead, kind.function.object, raised.error.get(), given.get(), nullptr));
 }
 
-// The tuple of the items of a named one that is the op's own. Others are read by their names.
+// Whether a class of torch.return_types has no field with the name of an output, but in its place.
+bool is_read_by_place(const Call* op, PyTypeObject* type) {
+  if (strncmp(type->tp_name, "torch.return_types.", 19) != 0) return false;
+  for (int at = 0; type->tp_members && type->tp_members[at].name; ++at)
+    for (int i = 0; i < op->outputs; ++i)
+      if (i != at && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(op->names, i), type->tp_members[at].name) == 0)
+        return false;
+  return true;
+}
+
+// The tuple of the items of a named one: that of the op itself, or torch.return_types. Others are read by their names.
 PyObject* plain_tuple(const Call* op, PyObject* result) {
   PyTypeObject* type = Py_TYPE(result);
   bool is_named = PyTuple_Check(result) && !PyTuple_CheckExact(result) && type->tp_iter == PyTuple_Type.tp_iter &&
       type->tp_as_sequence->sq_length == PyTuple_Type.tp_as_sequence->sq_length &&
-      reinterpret_cast<PyObject*>(type) == op->named_tuple;
+      (reinterpret_cast<PyObject*>(type) == op->named_tuple || is_read_by_place(op, type));
   return is_named ? checked(PyTuple_GetSlice(result, 0, PyTuple_GET_SIZE(result))) : Py_NewRef(result);
 }
 
