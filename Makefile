@@ -52,6 +52,7 @@ sanitize: $(VENV)/installed
 		tests/native/test_held_tensors.py tests/native/test_graph_at_the_call.py tests/native/test_below_autograd.py \
 		tests/native/test_native_traps.py tests/native/test_first_calls.py tests/native/test_sole_rules.py \
 		tests/registration/test_names_and_places.py tests/registration/test_names_in_any_order.py \
+		tests/registration/test_fields_decide.py \
 		tests/dispatch/test_differential_grid.py
 
 # The lines of the package that test-core runs; fails under the floor of pyproject.toml. Cheap on Python 3.12 and newer.
