@@ -90,4 +90,4 @@ def _check_device(record: OpRecord, device_type: str, function: Callable[..., An
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "meta", "xla")
 ALIASES = {"gpu": "cuda"}  # nearer to 'cpu' by its letters
-"""What is suggested for a device type that torch does not know."""
+"""The device types to suggest in place of one that torch does not know."""

@@ -54,7 +54,7 @@ class _Commands:
         return started
 
     def end_all(self) -> None:
-        """End what threads in the background still build: nobody would use it."""
+        """End the commands of background threads: their results would not be used."""
         with self._lock:
             self._is_over = True
         for started in list(self.running):

@@ -226,6 +226,6 @@ def test_a_compiler_ends_with_the_process_that_started_it(tmp_path):
 
 
 def is_running(pid):
-    """Whether a process does something: one that has ended may wait for its parent to take note."""
+    """Return True unless a process has ended: one that has may still be in the table."""
     found = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False).stdout
     return found.strip() not in ("", "Z", "Zs")

@@ -1,4 +1,4 @@
-"""What user code returns in a NamedTuple goes by the names of its fields, wherever it is read."""
+"""A NamedTuple that user code returns is read by the names of its fields everywhere."""
 
 from typing import NamedTuple
 
