@@ -14,7 +14,7 @@ from custom_autograd.autograd.plan import Plan
 from custom_autograd.calls.bind import spread
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote
-from custom_autograd.core.named_tuples import in_order_of, sole_value
+from custom_autograd.core.named_tuples import results_in_order
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private import transforms
@@ -112,12 +112,10 @@ def call_reference(declaration: Declaration, reference: Callable[..., Any], valu
     positional = [values[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
     keywords = {argument.name: values[argument.name] for argument in schema.arguments if argument.is_keyword_only}
     try:
-        result = in_order_of(schema.output_names, reference(*spread(schema, positional), **keywords))
+        result = results_in_order(schema, reference(*spread(schema, positional), **keywords))
     except Exception as error:
         add_note(error, note_of_reference(str(declaration.name), reference))
         raise
-    if len(schema.outputs) == 1:
-        result = sole_value(schema, result)
     is_list = len(schema.outputs) == 1 and schema.outputs[0].is_tensor_list
     results = tuple(result) if isinstance(result, tuple) and not is_list else (result,)
     if len(results) != len(schema.outputs):

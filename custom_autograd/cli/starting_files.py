@@ -95,7 +95,7 @@ def _(x: Tensor, weight: Tensor) -> Tensor:
     "cpp": """
 
 # C++: rows in parallel. No Python function around it: a native call runs it directly. It is built at its first call;
-# where there is no compiler, the reference runs instead, with a warning.
+# without a compiler, the reference runs instead, with a warning.
 $name.register_kernel("cpu", layouts="contiguous")(cpp_kernel(Path(__file__).with_suffix(".cpp"), "$name"))
 """,
     "triton": '''

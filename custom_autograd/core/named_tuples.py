@@ -39,3 +39,12 @@ def sole_value(schema: Schema, value: Any) -> Any:
     (output,) = schema.outputs
     is_named = getattr(type(value), "_fields", None) == (output.name,)
     return value[0] if is_named or schema.is_one_tuple or not output.is_tensor_list else value
+
+
+def results_in_order(schema: Schema, result: Any) -> Any:
+    """Return the results of a kernel or a reference (Any: whatever it returned) in the order of the op's outputs.
+
+    That of an op with one output is the output, out of its tuple; what is not a tuple stays as it is.
+    """
+    result = in_order_of(schema.output_names, result)
+    return sole_value(schema, result) if len(schema.outputs) == 1 else result

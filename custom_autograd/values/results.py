@@ -14,7 +14,7 @@ from torch import Tensor
 from custom_autograd.core.argument_types import find_row
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import quote
-from custom_autograd.core.named_tuples import in_order_of, sole_value
+from custom_autograd.core.named_tuples import results_in_order
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private.functions import are_views_noted, is_view
@@ -80,9 +80,7 @@ class ResultReader:
 
     def _values(self, result: Any, source: Any) -> list[Any]:
         count = len(self.outputs)
-        result = in_order_of(self.declaration.schema.output_names, result)
-        if count == 1:
-            result = sole_value(self.declaration.schema, result)
+        result = results_in_order(self.declaration.schema, result)
         if count == 1 and not (isinstance(result, tuple) and not self.outputs[0].is_tensor_list):
             return [result]
         if result is None and (count == 0 or all(output.alias_of for output in self.outputs)):

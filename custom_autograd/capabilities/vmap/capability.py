@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.named_tuples import in_order_of, sole_value
+from custom_autograd.core.named_tuples import results_in_order
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.called_by_position import check_signature, keywords_of, positional_of
@@ -156,14 +156,12 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
     positional, keywords = bind.user_call(arguments)
     schema = record.declaration.schema
     try:
-        result = in_order_of(schema.output_names, reference(*positional, **keywords))
+        result = results_in_order(schema, reference(*positional, **keywords))
     except Exception as error:
         if reference is record.reference():
             add_note(error, note_of_reference(record.name, reference))
         raise
-    if len(schema.outputs) == 1:
-        return sole_value(schema, result)
-    return tuple(result) if isinstance(result, tuple) else result
+    return tuple(result) if isinstance(result, tuple) and len(schema.outputs) > 1 else result
 
 
 def _by_rule(
