@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import peers
@@ -22,8 +20,6 @@ Call = Callable[..., Any]
 MODES = ("no grad", "forward", "forward + backward")
 NUMBERS = itertools.count()
 CALLS_PER_GRAPH = 200
-PREFIXES = ("", "torch.library ", "C++ ")
-ALONE = "kernel alone "  # the Python function, without an op around it
 
 
 def modes_of(name: str, call: Callable[..., Any], make: Callable[[bool], tuple[Any, ...]], modes: Any = MODES) -> Cases:
@@ -71,7 +67,7 @@ def call_group(missing: dict[str, str], device: str = "cpu") -> Cases:
             missing[rule_in_python] = missing[rule_in_cpp] = missing["C++"]
         else:
             found["C++"], missing["C++"] = peers.cpp()
-            found[rule_in_python], found[rule_in_cpp], reason = peers.in_cpp(Path(tempfile.mkdtemp()))
+            found[rule_in_python], found[rule_in_cpp], reason = peers.in_cpp()
             missing[rule_in_python] = missing[rule_in_cpp] = reason
     for name in [name for name, reason in missing.items() if not reason]:
         del missing[name]
@@ -170,124 +166,6 @@ def lists_group() -> Cases:
         cases |= modes_of(f"list of {count}", ours, make, ("no grad", "forward"))
         cases |= modes_of(f"torch.library list of {count}", theirs, make, ("no grad", "forward"))
     return cases
-
-
-# Each kernel is one operation of PyTorch, as x * y is: what is measured is the call, and not how long Python or C++
-# takes to call the operations of a kernel.
-def hidden() -> tuple[Any, Any]:
-    """A hidden output that the backward reads, and an input of integers; torch.library returns the output."""
-
-    def kernel(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.frexp(x)
-
-    def save_exponent(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(output[1])
-        ctx.mark_non_differentiable(output[1])
-
-    schema = "(Tensor x, Tensor index) -> (Tensor out, Tensor exponent)"
-    ours = custom_op("bench::hidden", kernel, schema=schema, hidden=("exponent",), replace=True)
-    ours.register_backward(lambda grad_out, exponent: {"x": torch.ldexp(grad_out, -exponent)})
-    theirs = torch.library.custom_op("bench::hidden_library", kernel, mutates_args=(), schema=schema)
-    theirs.register_autograd(
-        lambda ctx, grad, _: (torch.ldexp(grad, -ctx.saved_tensors[0]), None), setup_context=save_exponent
-    )
-    return ours, theirs
-
-
-def two_outputs() -> tuple[Any, Any]:
-    """The least and the greatest number, of which the gradient of the first arrives."""
-
-    def kernel(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.aminmax(x)
-
-    schema = "(Tensor x, Tensor y) -> (Tensor least, Tensor greatest)"
-    ours = custom_op("bench::two_outputs", kernel, schema=schema, replace=True)
-    ours.register_backward(lambda grad_least, x, y, grad_greatest=None: (grad_least * y, grad_least * x))
-    theirs = torch.library.custom_op("bench::two_outputs_library", kernel, mutates_args=(), schema=schema)
-    theirs.register_autograd(lambda ctx, grad, _: peers.backward(ctx, grad), setup_context=peers.save)
-    return ours, theirs
-
-
-def writing() -> tuple[Any, Any]:
-    """An op that adds to its input."""
-
-    def kernel(x: Tensor, y: Tensor) -> None:
-        x.add_(y)
-
-    schema = "(Tensor(a!) x, Tensor y) -> ()"
-    ours = custom_op("bench::writing", kernel, schema=schema, mutates_args=("x",), replace=True)
-    return ours, torch.library.custom_op("bench::writing_library", kernel, mutates_args=("x",), schema=schema)
-
-
-def optional_and_list() -> tuple[Any, Any]:
-    """A list of two tensors, and an optional tensor that is given."""
-
-    def kernel(xs: list[Tensor], bias: Tensor | None = None) -> Tensor:
-        return xs[0] * xs[1] if bias is None else torch.addcmul(bias, xs[0], xs[1])
-
-    def save_all(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[0])
-
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        x, y = ctx.saved_tensors
-        return [grad * y, grad * x], grad * 1
-
-    schema = "(Tensor[] xs, Tensor? bias=None) -> Tensor"
-    ours = custom_op("bench::optional_and_list", kernel, schema=schema, replace=True)
-    ours.register_backward(lambda grad, xs: {"xs": [grad * xs[1], grad * xs[0]], "bias": grad * 1})
-    theirs = torch.library.custom_op("bench::optional_and_list_library", kernel, mutates_args=(), schema=schema)
-    theirs.register_autograd(backward, setup_context=save_all)
-    return ours, theirs
-
-
-def kinds_group(missing: dict[str, str]) -> Cases:
-    """Ops of other kinds, and one op that is called with two kinds of tensors in turns."""
-    cases: Cases = {}
-
-    def with_index(grad: bool) -> tuple[Any, ...]:
-        return torch.rand(8, requires_grad=grad), torch.arange(8)
-
-    def with_list(grad: bool) -> tuple[Any, ...]:
-        x, y, bias = (torch.rand(8, requires_grad=grad) for _ in range(3))
-        return [x, y], bias
-
-    in_cpp, reason = peers.cpp_kinds()
-    multiply, _ = peers.cpp()
-    if in_cpp is None:
-        missing["C++ of other kinds"] = reason
-    kinds: dict[str, tuple[Any, Any, Any]] = {
-        "hidden and integer": (hidden(), "hidden", with_index),
-        "two outputs": (two_outputs(), "two_outputs", pair()),
-        "optional and list": (optional_and_list(), "optional_and_list", with_list),
-        "writing": (writing(), "writing", pair()),
-    }
-    for name, (declared, name_in_cpp, make) in kinds.items():
-        modes = ("no grad",) if name == "writing" else MODES  # what is written to requires no gradient here
-        for prefix, op in zip(PREFIXES, (*declared, in_cpp and getattr(in_cpp, name_in_cpp)), strict=True):
-            cases |= {} if op is None else modes_of(f"{prefix}{name}", op, make, modes)
-        cases |= modes_of(f"{ALONE}{name}", declared[0].__wrapped__, make, ("no grad",))
-    for prefix, op in zip(PREFIXES, (peers.by_name(), peers.torch_library(), multiply), strict=True):
-        cases |= {} if op is None else in_turns(f"{prefix}two kinds in turns", op)
-    return cases
-
-
-def in_turns(name: str, op: Call) -> Cases:
-    """The cases of an op that is called with vectors and matrices in turns: the time of one call is half of each."""
-
-    def make(grad: bool) -> tuple[Any, ...]:
-        return tuple(torch.rand(shape, requires_grad=grad) for shape in ((8,), (8,), (2, 4), (2, 4)))
-
-    def both(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-        return op(a, b), op(c, d)
-
-    grads = torch.ones(8), torch.ones(2, 4)
-    plain, recorded = make(False), make(True)
-    works = (
-        lambda: both(*plain),
-        lambda: both(*recorded),
-        lambda: torch.autograd.backward(both(*recorded), grads),
-    )
-    return {f"{name} | {mode}": work for mode, work in zip(MODES, works, strict=True)}
 
 
 def validation_group() -> Cases:

@@ -135,14 +135,14 @@ def levels(recorded: list[dict[str, Any]]) -> str:
 
 
 def kinds(recorded: list[dict[str, Any]]) -> str:
-    """Return the times of ops of other kinds, beside torch.library's and those of ops in C++."""
+    """Return the times of ops of other kinds, with kernels in Python and in C++, and those of peers."""
     newest, rows = recorded[0], []
     for key, name in KINDS.items():
-        times = [_times(newest, f"{prefix}{key}") for prefix in ("", "C++ ", "torch.library ")]
+        times = [_times(newest, case) for case in (key, f"{key}, C++ kernel", f"C++ {key}", f"torch.library {key}")]
         alone = _times(newest, f"kernel alone {key}")[0]
         rows.append([name, *(" / ".join(row) for row in zip(*times, strict=True)), alone])
-    heads = [f"PyTorch {torch_of(newest)}, µs per call, ours / C++ / torch.library", *MODES, "its kernel alone"]
-    return table(heads, rows)
+    cases = "ours / ours with a C++ kernel / C++ op / torch.library"
+    return table([f"PyTorch {torch_of(newest)}, µs per call, {cases}", *MODES, "its kernel alone"], rows)
 
 
 def ratios(recorded: list[dict[str, Any]]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,9 +132,10 @@ STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
 """
 
 
-def in_cpp(folder: Path) -> tuple[Call | None, Call | None, str]:
+@functools.cache
+def in_cpp() -> tuple[Call | None, Call | None, str]:
     """Ours, with a C++ kernel: with a rule bound by name, and with one in C++; or why the kernel could not be built."""
-    source = folder / "multiply.cpp"
+    source = Path(tempfile.mkdtemp()) / "multiply.cpp"
     source.write_text(STABLE_CPP)
     function = cpp_kernel(source, "multiply")
     try:
