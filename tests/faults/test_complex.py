@@ -30,6 +30,12 @@ class WithoutConj(Squared):
         return 2 * grad * ctx.saved_tensors[0]
 
 
+class RealBackward(Squared):
+    @staticmethod
+    def backward(ctx, grad):
+        raise TypeError("'grad' is complex")
+
+
 def real_only(x):
     if x.is_complex():
         raise TypeError("'x' is complex")
@@ -55,6 +61,17 @@ def test_missing_conj_is_advice_on_a_real_sample():
     assert result.message.startswith(
         "no sample is complex, so this is advice: complex gradient of 'x' along a direction"
     )
+
+
+def test_backward_that_refuses_complex_numbers_is_advice_on_a_real_sample():
+    result = result_of(RealBackward.apply)
+
+    assert "skipped" == result.status
+    assert result.message == (
+        "no sample is complex, so this is advice: the backward raises TypeError: 'grad' is complex; "
+        "let the kernel refuse complex numbers too"
+    )
+    assert "error" == result_of(RealBackward.apply, torch.complex64, None).status
 
 
 def test_op_that_refuses_complex_numbers_is_skipped():

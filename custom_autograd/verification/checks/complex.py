@@ -14,6 +14,7 @@ from custom_autograd.verification.harness.base import (
     Finding,
     NothingToCheckError,
     failed,
+    find_refusal,
     first_line,
     skipped,
 )
@@ -48,7 +49,14 @@ class Complex(Check):
         if not any(output.requires_grad for output in outputs):
             raise NothingToCheckError("no output carries a gradient")
         cotangents = cotangents_like(outputs)
-        grads = vector_jacobian(function, inputs, cotangents)
+        try:
+            grads = vector_jacobian(function, inputs, cotangents)
+        except Exception as error:
+            if is_declared or find_refusal(error) is not None:
+                raise
+            found = f"the backward raises {first_line(error)}; let the kernel refuse complex numbers too"
+            yield skipped(f"{ADVICE}: {found}")
+            return
         precision = precision_of(function, inputs)
         for position, name in enumerate(function.names):
             finding = _check(
