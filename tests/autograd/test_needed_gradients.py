@@ -120,7 +120,7 @@ def op(request):
 
 
 @pytest.fixture(params=["native", "python", "dispatcher"], autouse=True)
-def road(request, monkeypatch):
+def way_of_calling(request, monkeypatch):
     """Through which code the op is called."""
     COMPUTED.clear()
     monkeypatch.setattr(NativeCalls, "are_learnt", request.param == "native")

@@ -123,7 +123,7 @@ def cells():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("mode", "op"), list(cells()))
-def test_every_cell_is_the_same_on_both_roads(mode, op):
+def test_every_cell_is_the_same_called_directly_and_through_the_dispatcher(mode, op):
     differences = []
     for kind in list(KINDS)[::3] if mode in SLOW else KINDS:
         for _ in range(2):
