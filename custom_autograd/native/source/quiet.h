@@ -33,9 +33,10 @@ inline torch::autograd::AutogradMeta* meta_of(const at::Tensor& tensor) {
   return static_cast<torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
 }
 
+// A view without a tangent of its own has that of its base, which may be younger: PyTorch looks for that one.
 inline bool has_tangent(const at::Tensor& tensor) {
   auto* meta = meta_of(tensor);
-  return meta && meta->fw_grad_;
+  return meta && (meta->fw_grad_ || (meta->is_view_ && has_dual_level()));
 }
 
 inline bool is_simple(PyObject* value) {
@@ -44,10 +45,10 @@ inline bool is_simple(PyObject* value) {
 
 inline bool is_simple_number(PyObject* value) { return PyFloat_CheckExact(value) || PyLong_CheckExact(value); }
 
-// What Tensor::requires_grad returns, without a virtual call.
+// What Tensor::requires_grad returns, without a virtual call but for a view, which asks its base.
 inline bool requires_grad(const at::Tensor& tensor) {
   auto* meta = meta_of(tensor);
-  return meta && meta->AutogradMeta::requires_grad();
+  return meta && (meta->is_view_ ? meta->requires_grad() : meta->AutogradMeta::requires_grad());
 }
 
 inline bool is_view(const at::Tensor& tensor) { return meta_of(tensor) && tensor.is_view(); }
