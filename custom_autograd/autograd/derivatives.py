@@ -16,7 +16,7 @@ from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.core.metadata import Metadata
 from custom_autograd.torch_private import edges, functions, transforms
 from custom_autograd.values.lists import restore
-from custom_autograd.values.tensors import filled, first_tensor
+from custom_autograd.values.tensors import filled, first_tensor, tensors_in
 
 if TYPE_CHECKING:
     from custom_autograd.autograd.drop_in import DropIn
@@ -100,15 +100,20 @@ class Derivatives:
         """Return the tangents by result, from the tangents by input."""
         values, results = ctx.forward
         del ctx.forward
+        sources = tensors_in([*values.values(), *tangents.values(), *getattr(ctx, "forward_saved", ())])
+        is_recorded = torch.is_grad_enabled() and any(map(transforms.is_recorded, sources))
         with transforms.gradients_recorded(), in_jvp():
             values = {name: _primal(value) for name, value in values.items()}
             values.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
             fixed = self._take_fixed(ctx)
             results = {name: _primal(_without(value, fixed)) for name, value in results.items()}
-            found = self.tangents(tangents, values, results, ctx.known, self._differentiable(ctx, values))
+            gradients = self._differentiable(ctx, values)
+            found = self.tangents(tangents, values, results, ctx.known, gradients, is_recorded=is_recorded)
             if any(ctx.needs_input_grad):
                 self.tangents.check_hidden(tuple(self.saved_tensors))
             found = {name: filled(found.get(name), results[name]) for name in self.tangents.results}
+            if not is_recorded:
+                found = {name: _without_history(tangent) for name, tangent in found.items()}
             return self.memory.separate(found, tangents)
 
     def _take_fixed(self, ctx: Any) -> tuple[Tensor, ...]:
@@ -181,3 +186,9 @@ def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:
 
 def _primal(value: Any) -> Any:
     return [_primal(item) for item in value] if isinstance(value, (list, tuple)) else transforms.primal_of(value)
+
+
+def _without_history(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_without_history(item) for item in value]
+    return transforms.without_history(value) if isinstance(value, Tensor) else value

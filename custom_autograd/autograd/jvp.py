@@ -46,7 +46,14 @@ class Jvp:
         self._reader = TangentReader(plan)
 
     def __call__(
-        self, tangents: ByName, values: ByName, results: ByName, metadata: ByName, gradients: Gradients
+        self,
+        tangents: ByName,
+        values: ByName,
+        results: ByName,
+        metadata: ByName,
+        gradients: Gradients,
+        *,
+        is_recorded: bool,
     ) -> dict[str, Any]:
         """Return the tangent of each differentiable result.
 
@@ -56,6 +63,7 @@ class Jvp:
             results: the results of the op, by name.
             metadata: by name, of tensor inputs and results.
             gradients: the op's backward, as a function of needs and incoming gradients.
+            is_recorded: whether tangents may be differentiated later.
 
         Returns:
             By result: a tensor, None if it has no tangent, or a list of those.
@@ -66,12 +74,14 @@ class Jvp:
         if self.plan.jvp is None:
             derivable = [name for name in self.results if self._is_derivable(name)]
             self.missing = tuple(name for name in self.results if name not in derivable)
-            return self.derive(tangents, {name: results[name] for name in derivable}, metadata, gradients)
+            derived = {name: results[name] for name in derivable}
+            return self.derive(tangents, derived, metadata, gradients, is_recorded=is_recorded)
         found = self._from_rule(self.plan.jvp, tangents, values, metadata)
         absent = [name for name in self.hidden if name not in found]
         derivable = [name for name in absent if self._is_derivable(name)]
         if derivable:
-            found.update(self.derive(tangents, {name: results[name] for name in derivable}, metadata, gradients))
+            derived = {name: results[name] for name in derivable}
+            found.update(self.derive(tangents, derived, metadata, gradients, is_recorded=is_recorded))
         self.missing = tuple(name for name in absent if name not in derivable)
         return found
 
@@ -85,7 +95,9 @@ class Jvp:
             return self.plan.has_reverse
         return name in self.plan.named_grads or self.plan.reference is not None
 
-    def derive(self, tangents: ByName, results: ByName, metadata: ByName, gradients: Gradients) -> dict[str, Any]:
+    def derive(
+        self, tangents: ByName, results: ByName, metadata: ByName, gradients: Gradients, *, is_recorded: bool
+    ) -> dict[str, Any]:
         """Return the tangents of some results, as the vjp of the vjp.
 
         Raises:
@@ -109,16 +121,26 @@ class Jvp:
         grads: dict[str, Any] = dict.fromkeys(self.results)
         grads.update({name: _seed(result) for name, result in results.items()})
         seeds = [seed for name in results for seed in flat(grads[name])]
-        # Forward mode saves nothing: what this does for a moment is not for the caller's hooks.
-        with without_hooks():
-            # Integer results need no backward: through a rule that ignores their gradients none is differentiable.
-            products = self._products(gradients(needs, grads), tangents, metadata) if seeds else []
-            if not products:
-                return dict.fromkeys(results)
-            outputs, weights = zip(*products, strict=True)
-            found = torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True)
+        # Forward mode saves nothing: what this does for a moment is not for the caller's hooks. What the graph of the
+        # tangents holds is.
+        with without_hooks() as kept:
+            found = self._differentiate(seeds, gradients(needs, grads), tangents, metadata) if seeds else None
+            if is_recorded:
+                kept.pack()
+        if found is None:
+            return dict.fromkeys(results)
         remaining = iter(found)
         return {name: _refill(grads[name], remaining) for name in results}
+
+    def _differentiate(
+        self, seeds: list[Tensor], gradients: ByName, tangents: ByName, metadata: ByName
+    ) -> tuple[Tensor | None, ...] | None:
+        """Return the derivatives of gradients along tangents, by seed; None if no gradient has a tangent."""
+        products = self._products(gradients, tangents, metadata)
+        if not products:
+            return None
+        outputs, weights = zip(*products, strict=True)
+        return torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True)
 
     def _products(self, gradients: ByName, tangents: ByName, metadata: ByName) -> list[tuple[Tensor, Tensor]]:
         """Return each gradient with the tangent it is to be multiplied by."""

@@ -96,7 +96,8 @@ def _gradients_under_transforms(
     The level at which the primals were saved may be gone when their backward runs (jacrev leaves it first); what is
     recorded on them then would be lost, and the gradient silently zero. `view_as` takes them out of a dead level.
     """
-    with transforms.gradients_recorded():
+    is_recording = torch.is_grad_enabled()
+    with transforms.gradients_recorded() if is_recording else transforms.forward_mode_enabled(True):
         pull = torch.func.vjp(recompute, *(tensor.view_as(tensor) for tensor in primals))[1]
         found: tuple[Tensor, ...] = pull(tuple(incoming))
         return found

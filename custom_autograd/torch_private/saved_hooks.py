@@ -3,16 +3,21 @@
 - `_C._autograd._top_saved_tensors_default_hooks`: the innermost pair; `saved_tensors_hooks` replaces it, and has no way
   to go on with the one outside.
 - `_C._autograd._saved_tensors_hooks_get_disabled_error_message`: whether hooks are refused, as below transforms.
+- `_functorch.pyfunctorch.temporarily_clear_interpreter_stack`: hooks see tensors as they are below all transforms.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+from custom_autograd.torch_private.transforms import is_transforming, is_wrapped
 
 Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]  # Any: what is kept of a tensor
 
@@ -28,16 +33,61 @@ def top_hooks() -> Hooks | None:
     return found
 
 
+class Kept:
+    """A tensor that is saved as it is, until the hooks in effect outside pack it."""
+
+    __slots__ = ("__weakref__", "hooks", "packed")
+
+    def __init__(self, tensor: Tensor) -> None:
+        # An output would keep its own node for ever. `detach` would also cut what transforms record.
+        self.packed: Any = tensor if tensor.grad_fn is None else tensor.data  # Any: what a hook makes of it
+        self.hooks: Hooks | None = None
+
+    def pack(self, hooks: Hooks) -> None:
+        """Replace the tensor by what hooks make of it, at the level where they are in effect."""
+        with torch.no_grad(), temporarily_clear_interpreter_stack() if is_transforming() else nullcontext():
+            self.packed, self.hooks = hooks[0](self.packed), hooks
+
+    def unpack(self) -> Tensor:
+        """Return the tensor."""
+        return self.packed if self.hooks is None else self.hooks[1](self.packed)
+
+
+class AllKept:
+    """What was saved while the hooks in effect were kept out."""
+
+    def __init__(self, hooks: Hooks | None) -> None:
+        self._hooks = hooks
+        self._saved: list[weakref.ref[Kept]] = []
+
+    def keep(self, tensor: Tensor) -> Kept:
+        """Return what a graph holds in place of a tensor."""
+        kept = Kept(tensor)
+        self._saved.append(weakref.ref(kept))
+        return kept
+
+    def pack(self) -> None:
+        """Let the hooks that were kept out pack what a graph below all transforms still holds."""
+        for one in self._saved:
+            kept = one()
+            if kept is not None and self._hooks is not None and not is_wrapped(kept.packed):
+                kept.pack(self._hooks)
+
+
 @contextmanager
-def without_hooks() -> Iterator[None]:
-    """Keep what is saved within as it is: the hooks in effect, such as those of a checkpoint, do not pack it."""
-    if torch.compiler.is_dynamo_compiling() or are_refused() or top_hooks() is None:
-        yield
+def without_hooks() -> Iterator[AllKept]:
+    """Keep what is saved within as it is: the hooks in effect, such as those of a checkpoint, do not pack it.
+
+    PyTorch does not compare the versions of what hooks have packed. So what is differentiated after the end has to be
+    given to the hooks in effect, by `pack` of the result.
+    """
+    if torch.compiler.is_dynamo_compiling() or are_refused():
+        yield AllKept(None)
         return
-    with torch.autograd.graph.saved_tensors_hooks(_kept, lambda kept: kept):
-        yield
-
-
-def _kept(tensor: Tensor) -> Tensor:
-    # An output would keep its own node for ever. `detach` would cut its history below the level of a transform, too.
-    return tensor if tensor.grad_fn is None else tensor.data
+    hooks = top_hooks()
+    kept = AllKept(hooks)
+    if hooks is None:
+        yield kept
+        return
+    with torch.autograd.graph.saved_tensors_hooks(kept.keep, Kept.unpack):
+        yield kept

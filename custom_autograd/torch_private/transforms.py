@@ -5,6 +5,7 @@
 - `forward_ad._set_fwd_grad_enabled`: forward mode is switched off inside `Function.forward` and `Function.jvp`; under
   `torch.func` the levels below need it back.
 - `_functorch.utils.enable_single_level_autograd_function`: lets `_SingleLevelFunction.apply` run under functorch.
+- `_C._functorch.is_functorch_wrapped_tensor`, `_C._functorch.get_unwrapped`: what lies below transforms.
 - `_C._functorch.set_inplace_requires_grad_allowed`: `requires_grad_()` is refused under functorch otherwise.
 - `unwrap_batched`, `wrap_batched`, `retrieve_current_functorch_interpreter`: a batching rule sees plain tensors.
 """
@@ -25,6 +26,7 @@ from torch.autograd import forward_ad
 
 is_transforming = _C._are_functorch_transforms_active
 forward_mode_enabled = forward_ad._set_fwd_grad_enabled
+is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 single_level_enabled = enable_single_level_autograd_function
 
 
@@ -58,6 +60,19 @@ def has_tangent(tensor: Tensor) -> bool:
     """Return True if a tensor has a tangent at the level in progress."""
     with forward_mode_enabled(True):
         return forward_ad.unpack_dual(tensor, level=0).tangent is not None
+
+
+def is_recorded(tensor: Tensor) -> bool:
+    """Return True if a tensor requires a gradient below all transforms."""
+    while is_wrapped(tensor):
+        tensor = _C._functorch.get_unwrapped(tensor)
+    return tensor.requires_grad
+
+
+def without_history(tensor: Tensor) -> Tensor:
+    """Return a tensor without what is recorded below all transforms, with its tangent: `detach` would drop that too."""
+    with torch.no_grad(), forward_mode_enabled(True):
+        return tensor.clone() if is_recorded(tensor) else tensor
 
 
 def is_tracked(tensor: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""A view whose base has come to carry a gradient or a tangent after it carries one too, in known kinds of calls as well."""
+"""A view whose base has come to carry a gradient or a tangent after it carries one too, in every kind of call."""
 
 import pytest
 import torch

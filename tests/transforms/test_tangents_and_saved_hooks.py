@@ -1,10 +1,10 @@
-"""Tangents are not saved: the hooks of a caller, those of a checkpoint too, see nothing of how one is derived."""
+"""The hooks of a caller, those of a checkpoint too, see of a derived tangent only what its own derivative needs."""
 
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import allow_mutation_on_saved_tensors, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from custom_autograd import custom_op
@@ -73,6 +73,63 @@ def test_a_derived_tangent_can_be_taken_within_a_checkpoint(make, tangent_of, re
     torch.testing.assert_close(tangent, x.cos())
     if requires_grad:
         torch.testing.assert_close(torch.autograd.grad(tangent.sum(), x)[0], -x.sin())
+
+
+def copying():
+    return saved_tensors_hooks(lambda tensor: tensor.detach().clone(), lambda kept: kept)
+
+
+@OPS
+@pytest.mark.parametrize("tangent_of", [by_func, by_dual_level])
+@pytest.mark.parametrize("hooks", [copying, allow_mutation_on_saved_tensors])
+def test_the_derivative_of_a_tangent_has_what_hooks_have_packed(make, tangent_of, hooks):
+    op, x = make(), points().requires_grad_()
+    with hooks():
+        tangent = tangent_of(op, x)
+        with torch.no_grad():
+            x.mul_(100)
+
+        torch.testing.assert_close(torch.autograd.grad(tangent.sum(), x)[0], -points().sin())
+
+
+@OPS
+@pytest.mark.parametrize("tangent_of", [by_func, by_dual_level])
+def test_a_changed_input_is_found_without_hooks(make, tangent_of):
+    op, x = make(), points().requires_grad_()
+    tangent = tangent_of(op, x)
+    with torch.no_grad():
+        x.mul_(100)
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(tangent.sum(), x)
+
+
+@OPS
+@pytest.mark.parametrize("tangent_of", [by_func, by_dual_level])
+def test_hooks_see_nothing_of_a_tangent_that_is_not_recorded(make, tangent_of):
+    op, seen = make(), []
+    with saved_tensors_hooks(seen.append, lambda kept: kept):
+        tangent = tangent_of(op, points())
+    with torch.no_grad():
+        within = tangent_of(op, points().requires_grad_())
+
+    assert not tangent.requires_grad
+    assert not within.requires_grad
+    assert [] == seen
+
+
+def test_gradients_within_a_transform_have_no_graph_unless_it_is_asked_for():
+    op, x = by_reference(), points().requires_grad_()
+    y = op(x)
+
+    def gradient(v):
+        return torch.autograd.grad(y, x, v, retain_graph=True)[0]
+
+    rows = torch.vmap(gradient)(torch.eye(4, dtype=torch.float64))
+    pushed = torch.func.jvp(gradient, (torch.ones_like(y),), (torch.ones_like(y),))
+
+    torch.testing.assert_close(rows, torch.diag(points().cos()))
+    assert [False] * 3 == [one.requires_grad for one in (rows, *pushed)]
 
 
 def test_a_reference_recomputes_as_exactly_in_a_backward_under_lossy_hooks():
