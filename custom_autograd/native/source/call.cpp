@@ -287,6 +287,7 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "call", nullptr, -1, functions, nul
 PyMODINIT_FUNC PyInit_call() {
   HANDLE_TH_ERRORS
   call_name = PyUnicode_InternFromString("__call__");
+  Observers::expect_forks();
   CallType.tp_name = "custom_autograd.native.Call";
   CallType.tp_basicsize = sizeof(Call);
   CallType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;

@@ -81,7 +81,7 @@ PyObject* call_checked(PyObject* self, PyObject* const* args, size_t flags, PyOb
   PyObject* result = call_known(op, args, flags, keywords, false);
   if (result) return result;
   // Python cannot see observers: those that torch.profiler has not started, such as ExecutionTraceObserver.
-  bool is_observed = at::hasCallbacks() && PyVectorcall_NARGS(flags) <= op->positional;
+  bool is_observed = Observers::are_there() && PyVectorcall_NARGS(flags) <= op->positional;
   return is_observed ? PyObject_Vectorcall(op->dispatched, args, flags, keywords) : in_python(self, args, flags, keywords);
 }
 

@@ -9,6 +9,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <pthread.h>
+
 #include <vector>
 
 namespace at::functorch {  // its header needs a library that torch does not install
@@ -22,8 +24,32 @@ inline bool has_transform() {
   return at::functorch::functorchTLSAccessor() && !at::functorch::getDynamicLayerStack().empty();
 }
 
+// NOTE [observers after a fork]
+// Asking PyTorch whether observers are registered for all threads takes a lock. A thread that forks may do so while another
+// one holds it, which does not exist in the child: the lock is never free there. So a child asks what is known without
+// it, as operations of PyTorch do, and remembers what its parent was told right before the fork.
+class Observers {
+  static inline bool is_child = false, had_parent_any = false;
+
+  static bool has_known() { return at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value(); }
+
+  static void before_fork() {
+    if (!is_child) had_parent_any = at::hasGlobalCallbacks() || has_known();
+  }
+
+ public:
+  static bool are_there() {
+    if (!is_child) return at::hasCallbacks();
+    return had_parent_any || at::hasThreadLocalCallbacks() || has_known();
+  }
+
+  static void expect_forks() {
+    pthread_atfork(before_fork, nullptr, [] { is_child = true; });
+  }
+};
+
 inline bool is_watched() {
-  return at::impl::PythonTorchFunctionTLS::stack_len() > 0 || at::hasCallbacks() || has_transform();
+  return at::impl::PythonTorchFunctionTLS::stack_len() > 0 || Observers::are_there() || has_transform();
 }
 
 // Whether tensors may have tangents: the dispatcher, which then looks for them, counts the versions of a write otherwise.
