@@ -73,7 +73,7 @@ class GradientReader:
                 if name not in self.inputs:
                     self._refuse_name(name)
             return result
-        result = in_order_of(self.inputs, result, prefixes=("grad_",))
+        result = in_order_of(self.inputs, result, self._refuse, prefixes=("grad_",))
         if isinstance(result, tuple) or (isinstance(result, list) and not self._is_sole_list()):
             if len(result) != len(self.inputs):
                 raise self.origin.error(
@@ -95,6 +95,9 @@ class GradientReader:
             found=_kind(result),
             do="return a dict by input name",
         )
+
+    def _refuse(self, problem: str, **facts: str) -> NoReturn:
+        raise self.origin.error(GradientError, f"the backward {problem}", **facts)
 
     def _is_sole_list(self) -> bool:
         return len(self.arguments) == 1 and self.arguments[0].is_tensor_list

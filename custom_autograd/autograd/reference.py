@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -113,10 +114,11 @@ def call_reference(declaration: Declaration, reference: Callable[..., Any], valu
     positional = [values[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
     keywords = {argument.name: values[argument.name] for argument in schema.arguments if argument.is_keyword_only}
     try:
-        result = results_in_order(schema, reference(*spread(schema, positional), **keywords))
+        result = reference(*spread(schema, positional), **keywords)
     except Exception as error:
         add_note(error, note_of_reference(str(declaration.name), reference))
         raise
+    result = results_in_order(schema, result, partial(_refuse, declaration))
     is_list = len(schema.outputs) == 1 and schema.outputs[0].is_tensor_list
     results = tuple(result) if isinstance(result, tuple) and not is_list else (result,)
     if len(results) != len(schema.outputs):
@@ -157,3 +159,7 @@ def _spread(need: Any, found: Iterator[Tensor | None]) -> Any:
     if isinstance(need, (list, tuple)):
         return [next(found, None) if one else None for one in need]
     return next(found, None) if need else None
+
+
+def _refuse(declaration: Declaration, problem: str, **facts: str) -> NoReturn:
+    raise declaration.origin().error(GradientError, f"the reference {problem}", **facts)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -67,7 +68,7 @@ class TangentReader:
             return self._checked_names(rule, dict(result), needed)
         if isinstance(result, tuple):
             names = needed if len(result) == len(needed) else self.visible
-            result = in_order_of(names, result, prefixes=("tangent_",))
+            result = in_order_of(names, result, partial(self._refuse, rule), prefixes=("tangent_",))
             self._check_order(rule, names)
             if len(result) != len(names):
                 raise self._origin(rule).error(
@@ -86,6 +87,9 @@ class TangentReader:
                 found=type(result).__name__,
             )
         return {names[0]: result}
+
+    def _refuse(self, rule: NamedRule, problem: str, **facts: str) -> NoReturn:
+        raise self._origin(rule).error(GradientError, f"the jvp {problem}", **facts)
 
     def _check_order(self, rule: NamedRule, names: list[str]) -> None:
         """Refuse a tuple of tangents where a call returns the same results in another order than their names have."""

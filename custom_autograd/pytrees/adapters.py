@@ -226,7 +226,7 @@ class ByName:
         elif len(answered) == 1:
             pairs = [(answered[0], result)]
         elif isinstance(result, (tuple, list)) and len(result) == len(answered):
-            result = in_order_of([node.name for node in answered], result, prefixes=("grad_", "tangent_"))
+            result = in_order_of([node.name for node in answered], result, _refuse, prefixes=("grad_", "tangent_"))
             pairs = list(zip(answered, result, strict=True))
         else:
             names = quote(node.name for node in answered)
@@ -273,3 +273,7 @@ def _get(values: Mapping[str, Any], blank: Any, name: str) -> Any:
 def _single(name: str) -> Node:
     """Return a flat name as it is."""
     return Plain(name, name, None)
+
+
+def _refuse(problem: str, *, expected: str, found: str, do: str) -> NoReturn:
+    raise MisfitError("the result", expected, found, f"it {problem}: {do}")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from custom_autograd.core.hints import hints_of
 from custom_autograd.core.messages import quote
-from custom_autograd.core.named_tuples import in_order_of
+from custom_autograd.core.named_tuples import by_fields, find_misplaced
 from custom_autograd.core.plain_types import is_class
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.torch_private.compiler import TRACES_ATTRIBUTES, constant_in_graphs
@@ -98,8 +98,9 @@ class RecordType:
         found = self.read(value)
         if found is None and isinstance(value, Mapping) and set(value) <= set(self.keys):
             return dict(value)
-        if found is None and isinstance(value, (tuple, list)) and len(value) == len(self.keys):
-            found = tuple(in_order_of(self.keys, value))
+        is_row = isinstance(value, (tuple, list)) and len(value) == len(self.keys)
+        if found is None and is_row and find_misplaced(self.keys, value) is None:
+            found = tuple(by_fields(self.keys, value))
         return None if found is None else dict(zip(self.keys, found, strict=True))
 
 

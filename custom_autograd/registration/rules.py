@@ -108,13 +108,13 @@ def _check_takes_one(
     incoming: Collection[str],
     kind: str,
 ) -> None:
-    """Raise if a rule that takes parameters takes nothing that arrives: what it returns could be right only if zero."""
-    if names and incoming and set(incoming).isdisjoint(names):
+    """Raise if a rule takes nothing that arrives: what it returns could be right only if zero."""
+    if incoming and set(incoming).isdisjoint(names):
         raise origin_of(declaration, function).error(
             RegistrationError,
             f"the {title} takes no incoming {kind}, so what it returns would be the same whatever arrives",
             expected=f"one of {quote(incoming)} among its parameters",
-            found=quote(names),
+            found=quote(names) or "no parameters",
             do="multiply by it; return None for what is always zero",
         )
 

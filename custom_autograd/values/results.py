@@ -6,6 +6,7 @@ The dispatcher believes a kernel: one value too many is read from beyond the end
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -80,7 +81,7 @@ class ResultReader:
 
     def _values(self, result: Any, source: Any) -> list[Any]:
         count = len(self.outputs)
-        result = results_in_order(self.declaration.schema, result)
+        result = results_in_order(self.declaration.schema, result, partial(self._fail, source))
         if count == 1 and not (isinstance(result, tuple) and not self.outputs[0].is_tensor_list):
             return [result]
         if result is None and (count == 0 or all(output.alias_of for output in self.outputs)):

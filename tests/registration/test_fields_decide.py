@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from custom_autograd import custom_op
+from custom_autograd import CustomAutogradError, custom_op
 
 pytestmark = pytest.mark.usefixtures("both_calls")
 
@@ -122,6 +122,43 @@ def test_one_field_is_batched_by_the_reference():
     torch.testing.assert_close(torch.func.grad(lambda x: op(x).out.sum())(x), x.cos())
 
 
+class XOther(NamedTuple):
+    x: Tensor
+    other: Tensor
+
+
+def refusals():
+    """What reads results, when a field is the name of another one than that in its place, and the other is no name."""
+    max_other = custom_op(
+        "fields::max_other", torch.aminmax, schema="(Tensor x) -> (Tensor max, Tensor other)", replace=True
+    )
+    yield "the default kernel, .*, returns a aminmax with 'max' in another place", lambda: max_other(ones(3))
+
+    product = custom_op("fields::refused", lambda y, x: x * y, schema="(Tensor y, Tensor x) -> Tensor", replace=True)
+    product.register_backward(lambda grad, x, y: XOther(x=grad * y, other=grad * x))
+    y, x = ones(1).requires_grad_(), ones(1).requires_grad_()
+    yield "the backward returns a XOther with 'x' in another place", lambda: product(y, x).sum().backward()
+
+    two = custom_op(
+        "fields::two", lambda y: (y * 2, y * 3), schema="(Tensor y) -> (Tensor one, Tensor x)", replace=True
+    )
+    two.register_reference(lambda y: XOther(y * 2, y * 3))
+    two.register_vmap(lambda info, in_dims, y: (XOther(y * 2, y * 3), (0, 0)))
+    two.register_jvp(lambda tangent_y: XOther(tangent_y * 2, tangent_y * 3))
+    yield "the vmap rule returns a XOther with 'x' in another place", lambda: torch.vmap(two)(ones(2, 3))
+    yield "the jvp returns a XOther with 'x' in another place", lambda: torch.func.jvp(two, (ones(1),), (ones(1),))
+    recorded = two(ones(1).requires_grad_())
+    yield "the reference returns a XOther with 'x' in another place", lambda: recorded[0].sum().backward()
+
+
+def test_a_field_in_another_place_among_other_fields_is_refused():
+    for message, work in refusals():
+        for _ in range(3):
+            with pytest.raises(CustomAutogradError, match=message) as found:
+                work()
+            assert "do         name the fields so, or return a plain tuple" in str(found.value)
+
+
 def test_a_vmap_rule_may_return_what_the_kernel_returns():
     op = one_sine()
     op.register_vmap(lambda info, in_dims, x: (One(x.sin()), One(in_dims[0])))
@@ -145,7 +182,7 @@ def test_one_field_may_be_a_list():
 
 @pytest.mark.parametrize(
     ("outputs", "expected"),
-    [("min max", (0, 2)), ("max min", (2, 0)), ("least greatest", (0, 2)), ("max other", (0, 2))],
+    [("min max", (0, 2)), ("max min", (2, 0)), ("least greatest", (0, 2)), ("min other", (0, 2))],
 )
 def test_results_of_torch_go_by_place_if_they_have_other_fields(outputs, expected):
     names = outputs.split()

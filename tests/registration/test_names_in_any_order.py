@@ -159,7 +159,7 @@ def test_a_rule_of_some_inputs_need_not_name_a_result_that_they_do_not_reach():
     torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("rule", [lambda x, w: (2 * x, w), lambda needs, meta: None, lambda out: out])
+@pytest.mark.parametrize("rule", [lambda x, w: (2 * x, w), lambda needs, meta: None, lambda out: out, lambda: None])
 def test_a_rule_that_takes_nothing_incoming_is_refused(rule):
     """It would return the same whatever arrives."""
     op = custom_op("names::without", two_results, outputs=("out", "aux"), replace=True)
@@ -172,10 +172,9 @@ def test_a_rule_that_takes_nothing_incoming_is_refused(rule):
         op.register_jvp(rule)
 
 
-@pytest.mark.parametrize("rule", [lambda: (None, None), lambda grad_out, grad_aux: (None, None)])
-def test_a_rule_whose_gradients_are_always_zero_returns_none(rule):
+def test_a_rule_whose_gradients_are_always_zero_returns_none():
     op = custom_op("names::zero", two_results, outputs=("out", "aux"), replace=True)
-    op.register_backward(rule)
+    op.register_backward(lambda grad_out, grad_aux: (None, None))
     x, w = inputs()[:2]
 
     assert (None, None) == torch.autograd.grad(sum(op(x, w)), (x, w), allow_unused=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -64,7 +64,7 @@ class BatchedResultReader:
 
     def _values(self, result: Any) -> Sequence[Any]:
         outputs = self.schema.outputs
-        result = in_order_of(self.schema.output_names, result)
+        result = in_order_of(self.schema.output_names, result, self._refuse)
         if isinstance(result, (list, tuple)) and len(result) == len(outputs):
             return result
         do = self._advise_count(len(result) if isinstance(result, (list, tuple)) else 1)
@@ -76,6 +76,9 @@ class BatchedResultReader:
             found=_kind(result),
             do=do,
         )
+
+    def _refuse(self, problem: str, **facts: str) -> NoReturn:
+        raise self.origin.error(KernelError, f"the vmap rule {problem}", **facts)
 
     def _advise_count(self, count: int) -> str:
         """Return what to do about a number of outputs: a backward below the vmap may have saved the hidden ones."""
@@ -89,7 +92,7 @@ class BatchedResultReader:
 
     def _dims(self, out_dims: Any) -> Sequence[Any]:
         outputs = self.schema.outputs
-        out_dims = in_order_of(self.schema.output_names, out_dims)
+        out_dims = in_order_of(self.schema.output_names, out_dims, self._refuse)
         if not isinstance(out_dims, (list, tuple)):
             return [out_dims] * len(outputs)  # one number for all: torch.vmap takes it so, too
         if len(out_dims) != len(outputs):

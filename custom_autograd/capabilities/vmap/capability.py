@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError
@@ -156,12 +157,17 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
     positional, keywords = bind.user_call(arguments)
     schema = record.declaration.schema
     try:
-        result = results_in_order(schema, reference(*positional, **keywords))
+        result = reference(*positional, **keywords)
     except Exception as error:
         if reference is record.reference():
             add_note(error, note_of_reference(record.name, reference))
         raise
+    result = results_in_order(schema, result, partial(_refuse, record))
     return tuple(result) if isinstance(result, tuple) and len(schema.outputs) > 1 else result
+
+
+def _refuse(record: OpRecord, problem: str, **facts: str) -> NoReturn:
+    raise record.declaration.origin().error(KernelError, f"the reference {problem}", **facts)
 
 
 def _by_rule(
