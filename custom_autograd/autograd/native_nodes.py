@@ -88,4 +88,4 @@ def _asks_for_more(setup: object) -> bool:
     return not names_in(getattr(setup, "__code__", None)).isdisjoint(NOT_NATIVE)
 
 
-NOT_NATIVE = ("mark_dirty", "mark_shared_storage", "metadata", "to_save")
+NOT_NATIVE = ("mark_dirty", "mark_shared_storage")

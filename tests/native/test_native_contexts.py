@@ -69,6 +69,77 @@ def test_a_node_is_native_and_shows_what_ctx_shows():
         _ = node.missing
 
 
+USES = {
+    "register_hook": lambda ctx: ctx.register_hook(lambda *_: None),
+    "name": lambda ctx: ctx.name().endswith("Backward") or 1 / 0,
+    "next_functions": lambda ctx: ctx.next_functions[0][0].name() or 1 / 0,
+    "_sequence_nr": lambda ctx: ctx._sequence_nr(),
+    "metadata": lambda ctx: ctx.metadata.update(seen=True),
+    "mark_dirty": lambda ctx: ctx.mark_dirty(),
+    "isinstance": lambda ctx: isinstance(ctx, torch.autograd.function.FunctionCtx) or 1 / 0,
+    "others": lambda ctx: (ctx.saved_for_forward, ctx.dirty_tensors, ctx.non_differentiable),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("place", ["setup_context", "backward"])
+def test_a_ctx_has_what_that_of_torch_has_for_helpers_too(use, place):
+    def setup_context(ctx, inputs, output):
+        save(ctx, inputs, output)
+        if place == "setup_context":
+            use(ctx)
+
+    def backward(ctx, grad):
+        if place == "backward":
+            use(ctx)
+        return gradients(ctx, grad)
+
+    op, x, y = declare(f"uses_{place}", setup_context, backward), drawn(3), drawn(3)
+    result = called(op, x, y, 2.0)
+
+    assert is_native(result)
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), x)[0], 2 * y)
+
+
+def test_metadata_and_hooks_that_setup_context_sets_are_those_of_the_node():
+    seen = []
+
+    def setup_context(ctx, inputs, output):
+        save(ctx, inputs, output)
+        vars(ctx)  # as debuggers ask
+        ctx.metadata["place"] = "here"
+        ctx.register_hook(lambda gradients, incoming: seen.append(gradients))
+
+    op, x, y = declare("metadata", setup_context), drawn(3), drawn(3)
+    result = called(op, x, y, 2.0)
+
+    assert is_native(result)
+    assert {"place": "here"} == result.grad_fn.metadata
+    torch.autograd.grad(result.sum(), x)
+    assert 1 == len(seen)
+
+
+def test_a_helper_may_set_what_is_to_be_saved():
+    def setup_context(ctx, inputs, output):
+        *tensors, ctx.scale = inputs
+        setattr(ctx, "to_save", tensors)  # noqa: B010  # what a helper does that knows only names
+
+    op, x, y = declare("to_save", setup_context), drawn(3), drawn(3)
+    result = called(op, x, y, 2.0)
+
+    assert is_native(result)
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), x)[0], 2 * y)
+
+
+def test_a_tensor_marked_as_dirty_by_a_helper_raises():
+    def setup_context(ctx, inputs, output):
+        getattr(ctx, "mark_" + "dirty")(inputs[0])
+
+    op = declare("dirty", setup_context, lambda ctx, grad: (grad, grad, None))
+    with pytest.raises(RuntimeError, match=r"ctx.mark_dirty is called where native code cannot see it"):
+        called(op, drawn(3), drawn(3), 2.0)
+
+
 def test_first_and_second_derivatives():
     x, y = drawn(3), drawn(3)
     called(product, x, y, 2.0)

@@ -15,7 +15,7 @@ struct RuleContext {
   PyObject* check_saved;        // raises for what cannot be saved
   PyObject* (*unpack)(torch::autograd::Node&);  // the saved tensors of the node
   bool (*is_needed)(torch::autograd::Node&, int);  // by input, in the backward in progress
-  WeakNode node;                // empty in setup_context
+  WeakNode node;
   uint64_t needs;               // by input, as bits: what the call needs
   int inputs;
   bool materializes;
@@ -23,9 +23,11 @@ struct RuleContext {
 
 inline PyTypeObject RuleContextType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-inline RuleContext* make_context(int inputs, uint64_t needs, PyObject* check_saved) {
+inline PyObject* class_of_contexts = nullptr;  // what torch's own ctx is an instance of
+
+inline RuleContext* make_context(int inputs, uint64_t needs, PyObject* check_saved, const NodePointer& node) {
   auto* context = reinterpret_cast<RuleContext*>(checked(RuleContextType.tp_alloc(&RuleContextType, 0)));
-  new (&context->node) WeakNode(no_node());
+  new (&context->node) WeakNode(node);
   context->inputs = inputs;
   context->needs = needs;
   context->materializes = true;
@@ -47,6 +49,31 @@ inline PyObject* save(PyObject* self, PyObject* tensors) {
   Py_XDECREF(before);
   Py_RETURN_NONE;
 }
+
+// to_save: what save_for_backward was given, until the rule has kept it
+inline PyObject* to_save(PyObject* self, void*) { return Py_NewRef(of(self)->saved ? of(self)->saved : Py_None); }
+
+inline int set_to_save(PyObject* self, PyObject* value, void*) {
+  Reference tensors(value ? PySequence_Tuple(value) : PyTuple_New(0));
+  Reference done(tensors ? save(self, tensors.get()) : nullptr);
+  return done ? 0 : -1;
+}
+
+// non_differentiable: what mark_non_differentiable was given, until then
+inline PyObject* non_differentiable(PyObject* self, void*) { return Py_NewRef(of(self)->fixed ? of(self)->fixed : Py_None); }
+
+// saved_for_forward and dirty_tensors
+inline PyObject* nothing(PyObject*, void*) { Py_RETURN_NONE; }
+
+// mark_dirty(*tensors): the schema says what an op writes to
+inline PyObject* mark_dirty(PyObject*, PyObject* tensors) {
+  if (PyTuple_GET_SIZE(tensors) == 0) Py_RETURN_NONE;
+  PyErr_SetString(PyExc_RuntimeError, "ctx.mark_dirty is called where native code cannot see it in advance: call it in "
+                                      "setup_context itself, or declare what the op writes to with mutates_args=");
+  return nullptr;
+}
+
+inline PyObject* shown_class(PyObject*, void*) { return Py_NewRef(class_of_contexts); }
 
 // save_for_forward(*tensors): forward mode reads what save_for_backward saved
 inline PyObject* do_nothing(PyObject*, PyObject*) { Py_RETURN_NONE; }
@@ -70,8 +97,9 @@ inline PyObject* materialize(PyObject* self, PyObject* args, PyObject* keywords)
 inline PyObject* saved_tensors(PyObject* self, void*) {
   HANDLE_TH_ERRORS
   NodePointer node = of(self)->node.lock();
-  if (!node && of(self)->unpack) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);  // the graph is gone
-  return node ? of(self)->unpack(*node) : checked(PyTuple_New(0));
+  if (!of(self)->unpack) return checked(PyTuple_New(0));  // in setup_context
+  if (!node) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);  // the graph is gone
+  return of(self)->unpack(*node);
   END_HANDLE_TH_ERRORS
 }
 
@@ -81,7 +109,7 @@ inline PyObject* needs_input_grad(PyObject* self, void*) {
   if (!tuple) return nullptr;
   NodePointer node = of(self)->node.lock();
   for (int i = 0; i < of(self)->inputs; ++i) {
-    bool is_needed = of(self)->needs >> i & 1 && (!node || of(self)->is_needed(*node, i));
+    bool is_needed = of(self)->needs >> i & 1 && (!node || !of(self)->is_needed || of(self)->is_needed(*node, i));
     PyTuple_SET_ITEM(tuple, i, Py_NewRef(is_needed ? Py_True : Py_False));
   }
   return tuple;
@@ -141,6 +169,7 @@ inline PyMethodDef methods[] = {
     {"save_for_backward", save, METH_VARARGS, nullptr},
     {"save_for_forward", do_nothing, METH_VARARGS, nullptr},
     {"mark_non_differentiable", mark, METH_VARARGS, nullptr},
+    {"mark_dirty", mark_dirty, METH_VARARGS, nullptr},
     {"set_materialize_grads", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(materialize)),
      METH_VARARGS | METH_KEYWORDS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
@@ -148,10 +177,18 @@ inline PyMethodDef methods[] = {
 inline PyGetSetDef properties[] = {
     {"saved_tensors", saved_tensors, nullptr, nullptr, nullptr},
     {"needs_input_grad", needs_input_grad, set_needs, nullptr, nullptr},
+    {"to_save", to_save, set_to_save, nullptr, nullptr},
+    {"non_differentiable", non_differentiable, nullptr, nullptr, nullptr},
+    {"saved_for_forward", nothing, nullptr, nullptr, nullptr},
+    {"dirty_tensors", nothing, nullptr, nullptr, nullptr},
+    {"__class__", shown_class, nullptr, nullptr, nullptr},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 inline int make_type() {
+  Reference module(PyImport_ImportModule("torch.autograd.function"));
+  class_of_contexts = module ? PyObject_GetAttrString(module.get(), "BackwardCFunction") : nullptr;
+  if (!class_of_contexts) return -1;
   RuleContextType.tp_name = "custom_autograd.native.Context";
   RuleContextType.tp_basicsize = sizeof(RuleContext);
   RuleContextType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;

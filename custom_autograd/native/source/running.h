@@ -124,10 +124,10 @@ struct KernelModes {
 };
 
 // Runs the setup_context of rules with a ctx, as `Function.forward` does: before there is a graph.
-Reference set_up(const Call* op, const Kind& kind, PyObject* result, const Values& values) {
+Reference set_up(const Call* op, const Kind& kind, PyObject* result, const Values& values, const NodePointer& node) {
   const DropIn& rules = kind.recipe->drop_in;
   int count = static_cast<int>(op->arguments->size());
-  Reference context(reinterpret_cast<PyObject*>(make_context(count, kind.requires_grad, rules.check_saved)));
+  Reference context(reinterpret_cast<PyObject*>(make_context(count, kind.requires_grad, rules.check_saved, node)));
   if (rules.setup == Py_None) return context;
   Reference inputs(as_tuple(op, values));
   PyObject* args[] = {nullptr, context.get(), inputs.get(), result};
@@ -143,7 +143,6 @@ void keep(NativeNode* node, const NodePointer& owner, const DropIn& rules, RuleC
   Py_CLEAR(context->fixed);
   if (rules.are_simple(context->attributes)) {
     node->rule_context = Held(reinterpret_cast<PyObject*>(context));
-    context->node = WeakNode(owner);
     context->unpack = NativeNode::unpack_for;
     context->is_needed = NativeNode::is_needed_of;
   } else {
@@ -185,9 +184,6 @@ torch::autograd::edge_list edges_of(const Call* op, const Kind& kind, const Valu
 
 void record(const Call* op, const Kind& kind, PyObject* result, const Values& values, torch::autograd::edge_list edges) {
   const DropIn* rules = kind.recipe->drop_in.function ? &kind.recipe->drop_in : nullptr;
-  Reference its_context(rules ? set_up(op, kind, result, values) : Reference());
-  auto* context = reinterpret_cast<RuleContext*>(its_context.get());
-  PyObject* fixed = context ? context->fixed : nullptr;
   auto node = make_node<NativeNode>(kind.recipe);
   const auto& arguments = *op->arguments;
   node->inputs = static_cast<int>(arguments.size());
@@ -199,6 +195,9 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
     position += kind.counts[i];
   }
   node->set_next_edges(std::move(edges));
+  Reference its_context(rules ? set_up(op, kind, result, values, node) : Reference());
+  auto* context = reinterpret_cast<RuleContext*>(its_context.get());
+  PyObject* fixed = context ? context->fixed : nullptr;
   if (!kind.recipe->kept.empty()) {
     Reference kept(checked(PyTuple_New(kind.recipe->kept.size())));
     for (size_t i = 0; i < kind.recipe->kept.size(); ++i)

@@ -12,8 +12,6 @@
 using NodePointer = c10::intrusive_ptr<torch::autograd::Node>;
 using WeakNode = c10::weak_intrusive_ptr<torch::autograd::Node>;
 
-inline WeakNode no_node() { return WeakNode(NodePointer()); }
-
 template <class T, class... Args>
 c10::intrusive_ptr<T> make_node(Args&&... args) {
   return c10::make_intrusive<T>(std::forward<Args>(args)...);
@@ -21,8 +19,6 @@ c10::intrusive_ptr<T> make_node(Args&&... args) {
 #else
 using NodePointer = std::shared_ptr<torch::autograd::Node>;
 using WeakNode = std::weak_ptr<torch::autograd::Node>;
-
-inline WeakNode no_node() { return WeakNode(); }
 
 template <class T, class... Args>
 std::shared_ptr<T> make_node(Args&&... args) {
