@@ -16,6 +16,7 @@ LONGEST_BUILD = 600  # seconds
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a command with stdout and stderr as one text; raise OSError if it does not start or does not end."""
     started = _commands.start(command)
+    watcher = _commands.running[started]
     try:
         text, _ = started.communicate(timeout=LONGEST_BUILD)
     except subprocess.TimeoutExpired as error:
@@ -24,14 +25,15 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         if started.returncode is None:  # also after Ctrl-C
             _end(started)
         code = started.wait()
-        _commands.running.discard(started)
+        _commands.running.pop(started, None)
+        _dismiss(watcher)
     return subprocess.CompletedProcess(command, code, text)
 
 
 class _Commands:
-    """The commands that this process runs, each the leader of a process group."""
+    """The commands that this process runs, each the leader of a process group, with what watches it."""
 
-    running: set[subprocess.Popen[str]]
+    running: dict[subprocess.Popen[str], subprocess.Popen[bytes] | None]
     _lock: threading.Lock
 
     def __init__(self) -> None:
@@ -50,7 +52,7 @@ class _Commands:
                 errors="replace",
                 start_new_session=True,  # a compiler starts others: its group has all of them
             )
-            self.running.add(started)
+            self.running[started] = _watch(started)
         return started
 
     def end_all(self) -> None:
@@ -62,9 +64,36 @@ class _Commands:
 
     def forget(self) -> None:
         """Begin with none: in a forked child, the commands of the parent are left to it."""
-        self.running = set()
+        for watcher in getattr(self, "running", {}).values():
+            if watcher is not None and watcher.stdin is not None:
+                watcher.stdin.close()
+        self.running = {}
         self._is_over = False
         self._lock = threading.Lock()
+
+
+def _watch(started: subprocess.Popen[str]) -> subprocess.Popen[bytes] | None:
+    """Start what ends a command when this process does, however it ends; None where there is no shell.
+
+    It waits for a line. Where there is none, and there will be none, the process that would send it is gone: killed, or
+    a child of a fork, which runs nothing at its end.
+    """
+    with contextlib.suppress(OSError):
+        return subprocess.Popen(
+            ["/bin/sh", "-c", 'read -r _ || kill -TERM "-$1"', "sh", str(started.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # what is sent to the group of this process does not reach it
+        )
+    return None
+
+
+def _dismiss(watcher: subprocess.Popen[bytes] | None) -> None:
+    """End a watcher whose command has ended."""
+    if watcher is not None:
+        with contextlib.suppress(BrokenPipeError):
+            watcher.communicate(b"\n")
 
 
 def _end(started: subprocess.Popen[str]) -> None:

@@ -203,8 +203,18 @@ def test_the_command_refuses_another_setting():
     assert "custom-autograd: CUSTOM_AUTOGRAD_NATIVE: the variable has no such value" in said
 
 
+ENDS = {
+    "it returns": "pass",
+    "it is terminated": "os.kill(os.getpid(), signal.SIGTERM)",
+    "it is killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "its group is killed": "os.setpgid(0, 0); os.killpg(0, signal.SIGKILL)",
+    "it exits as a child of a fork does": "os._exit(0)",
+}
+
+
 @pytest.mark.skipif(os.name != "posix", reason="compilers run on Linux and macOS only")
-def test_a_compiler_ends_with_the_process_that_started_it(tmp_path):
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_compiler_ends_with_the_process_that_started_it(tmp_path, end):
     """It starts others, which end too: it is a shell that waits for `sleep`."""
     compiler, started = tmp_path / "compiler", tmp_path / "started"
     compiler.write_text(f"#!/bin/sh\nsleep 300 &\necho $$ $! > {started}.new\nmv {started}.new {started}\nwait\n")
@@ -212,8 +222,11 @@ def test_a_compiler_ends_with_the_process_that_started_it(tmp_path):
     code = f"""
         from pathlib import Path
         call()
-        while not Path({str(started)!r}).exists():
+        from custom_autograd.kernels.commands import _commands
+        while not (Path({str(started)!r}).exists() and _commands.running):  # there from when it is watched
             pass
+        import os, signal
+        {end}
     """
     variables = {"CXX": str(compiler), "CUSTOM_AUTOGRAD_CACHE": str(tmp_path / "cache"), "CUSTOM_AUTOGRAD_NATIVE": "1"}
 
