@@ -26,4 +26,4 @@ def wait_for_imports() -> None:
 
 
 def _being_imported() -> set[str]:
-    return {name for name in list(LOCKS) if name.startswith(PACKAGE)}
+    return {name for name in list(LOCKS) if name == PACKAGE or name.startswith(f"{PACKAGE}.")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,10 @@ def numpy_kernel(function: Callable[..., Any]) -> NumpyKernel:
         tensor([1., 2., 3.])
     """
     return NumpyKernel(function)
+
+
+REFUSAL = re.compile(r"\b(array|destination|base|buffer)\b.* is read-only")
+"""In NumPy's own words: "assignment destination is read-only", "sort array is read-only", and not a file that is."""
 
 
 class NumpyKernel(OpKernel):
@@ -85,8 +90,8 @@ class NumpyKernelOfOp(NumpyKernel):
         make_read_only([value for _, value in self._fixed(arrays, kwargs)] if self._written else arrays)
         try:
             return super()._run(arrays, args, kwargs)
-        except ValueError as error:  # NumPy's: "assignment destination is read-only", "output array is read-only", ...
-            if "read-only" not in str(error):
+        except ValueError as error:
+            if not REFUSAL.search(str(error)):
                 raise
             given = to_arrays(self.function, args, kwargs)  # the kernel may have emptied the lists that it was given
             names = [name for name, value in self._fixed(given, kwargs) if any(True for _ in leaves(value))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -74,7 +75,8 @@ def add_note(error: BaseException, note: str) -> None:
     attach: Callable[[str], None] | None = getattr(error, "add_note", None)
     if attach is not None:
         if note not in getattr(error, "__notes__", ()):
-            attach(note)
+            with contextlib.suppress(Exception):  # an exception that takes no note counts more than the note
+                attach(note)
         return
     last = error
     while last.__cause__ is not None:

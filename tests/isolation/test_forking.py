@@ -199,3 +199,29 @@ thread.join()
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert ("[2.0, 2.0, 2.0]\n", "") == (finished.stdout, finished.stderr)
+
+
+def test_a_fork_waits_for_no_other_package(tmp_path):
+    """The main thread lets the import go on after the fork only."""
+    (tmp_path / "custom_autograd_extras.py").write_text("import builtins; builtins.begun.set(); builtins.is_over.wait()")
+    program = """
+import builtins, faulthandler, os, sys, threading
+import custom_autograd.declare
+faulthandler.dump_traceback_later(60, exit=True)
+builtins.begun, builtins.is_over = threading.Event(), threading.Event()
+thread = threading.Thread(target=__import__, args=("custom_autograd_extras",))
+thread.start()
+builtins.begun.wait()
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+builtins.is_over.set()
+os.waitpid(pid, 0)
+thread.join()
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
+    )
+
+    assert (0, "") == (finished.returncode, finished.stderr)

@@ -134,6 +134,14 @@ WRITES = {
 }
 
 
+def test_a_file_that_is_read_only_is_no_array():
+    def kernel(x, weight, *, bias=None):
+        raise ValueError("the file is read-only")
+
+    with pytest.raises(ValueError, match=r"^the file is read-only"):
+        declared(kernel)(torch.ones(2), torch.ones(2))
+
+
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_write_to_an_argument_that_is_not_declared_raises(write):
     """At every level of validation, before anything is written."""

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 - a message is as long as it is
 
+import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
@@ -703,3 +704,34 @@ GradientError: words::sparse: the gradient of 'x' has the wrong layout
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE""",
     )
+
+
+class FrozenError(Exception):
+    __notes__ = ()
+
+
+class RefusingError(Exception):
+    def add_note(self, note):
+        raise RuntimeError("no notes")
+
+
+def fail(kind):
+    raise kind("own")
+
+
+RULES = {
+    "backward": lambda op, kind: op.register_backward(lambda grad: fail(kind)),
+    "autograd": lambda op, kind: op.register_autograd(lambda ctx, grad: fail(kind)),
+    "reference": lambda op, kind: op.register_reference(lambda x: fail(kind)),
+}
+
+
+@pytest.mark.parametrize("register", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("kind", [FrozenError, RefusingError])
+def test_an_exception_that_takes_no_note_is_raised_as_it_is(register, kind, both_calls):
+    op = custom_op("words::notes", lambda x: x * 2, schema="(Tensor x) -> Tensor", replace=True)
+    register(op, kind)
+    for _ in range(3):
+        result = op(rand(2)).sum()
+        with pytest.raises(kind, match=r"^own$"):
+            result.backward()

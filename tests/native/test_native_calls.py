@@ -191,6 +191,8 @@ def test_a_node_shows_what_it_saved_and_where_it_leads():
     assert node._forward_cls is product.function
     node.metadata["note"] = 1
     assert node.metadata == {"note": 1}
+    for name in ("unknown", "_saved_unknown", "\ud800"):
+        assert not hasattr(node, name)
     with pytest.raises(AttributeError, match="no attribute 'unknown'"):
         _ = node.unknown
 

@@ -58,15 +58,19 @@ PyObject* node_getattr(PyObject* self, PyObject* name) {
   if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
   HANDLE_TH_ERRORS
   auto* node = as_node(self);
-  std::string text = THPUtils_unpackString(name);
-  if (text.rfind("__", 0) == 0) return nullptr;
+  Raised raised;
+  const char* characters = PyUnicode_AsUTF8(name);
+  if (!characters) PyErr_Clear();  // a surrogate is in no name
+  std::string text(characters ? characters : "__");
+  if (text.rfind("__", 0) == 0) {
+    raised.restore();
+    return nullptr;
+  }
   if (text.rfind("_saved_", 0) == 0) {
-    Raised missing;
     found = find_saved(node, text.substr(7));
-    if (!found) missing.restore();
+    if (!found) raised.restore();
     return found;
   }
-  Raised raised;
   if (node->rule_context.object) {
     found = PyObject_GenericGetAttr(node->rule_context.object, name);
     if (found) return found;
