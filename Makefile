@@ -51,6 +51,8 @@ sanitize: $(VENV)/installed
 	$(SANITIZED) $(PYTEST) $(PYTEST_ARGS) tests/native/test_native_calls.py tests/native/test_native_kernels.py \
 		tests/native/test_held_tensors.py tests/native/test_graph_at_the_call.py tests/native/test_below_autograd.py \
 		tests/native/test_native_traps.py tests/native/test_first_calls.py tests/native/test_sole_rules.py \
+		tests/native/test_native_contexts.py tests/native/test_native_overloads.py \
+		tests/native/test_views_of_changed_bases.py \
 		tests/registration/test_names_and_places.py tests/registration/test_names_in_any_order.py \
 		tests/registration/test_fields_decide.py \
 		tests/dispatch/test_differential_grid.py

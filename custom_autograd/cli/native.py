@@ -3,6 +3,7 @@
 import argparse
 import os
 import platform
+import shlex
 import sys
 
 PURPOSE = "say whether calls run natively here, and why not; build what they need"
@@ -12,6 +13,7 @@ SETTINGS = {
     "require": "require, the first call waits for the library",
 }
 """What the variable says, by its value."""
+NOT_BUILT = "not built yet: the first call of an op builds it; --build does so now, and says why where it cannot"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,18 +29,32 @@ def run(arguments: argparse.Namespace) -> int:
     from custom_autograd.native import library
 
     print(f"torch {torch.__version__}, {platform.python_implementation()} {platform.python_version()}")
-    print(f"compiler: {os.environ.get('CXX') or 'c++'}")
+    print(f"compiler: {_describe_compiler()}")
     try:
         print(f"{library.VARIABLE}: {SETTINGS[library.parse_mode()]}")
     except CustomAutogradError as error:
         print(f"custom-autograd: {error}", file=sys.stderr)
         return 2
     try:
-        if arguments.build:
-            library.Library().load()
         path = library.find_built()
+        if arguments.build or path is not None:
+            library.Library().load()  # what is there may not fit this torch
+            path = library.find_built()
     except KernelUnavailable as error:
         print(f"not available: {error}")
         return 1
-    print("not built yet: the first call of an op builds it, or --build" if path is None else f"library: {path}")
+    print(NOT_BUILT if path is None else f"library: {path}")
     return 0
+
+
+def _describe_compiler() -> str:
+    """Return the compiler's command, and what it says of its version."""
+    from custom_autograd.kernels.commands import run as run_command
+
+    command = os.environ.get("CXX") or "c++"
+    try:
+        said = run_command([*shlex.split(command), "--version"])
+    except (OSError, ValueError):
+        return f"{command}, which cannot be run"
+    version = said.stdout.strip().partition("\n")[0]
+    return f"{command}, {version}" if said.returncode == 0 and version else command

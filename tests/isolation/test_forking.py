@@ -203,7 +203,9 @@ thread.join()
 
 def test_a_fork_waits_for_no_other_package(tmp_path):
     """The main thread lets the import go on after the fork only."""
-    (tmp_path / "custom_autograd_extras.py").write_text("import builtins; builtins.begun.set(); builtins.is_over.wait()")
+    (tmp_path / "custom_autograd_extras.py").write_text(
+        "import builtins; builtins.begun.set(); builtins.is_over.wait()"
+    )
     program = """
 import builtins, faulthandler, os, sys, threading
 import custom_autograd.declare

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels.shared_library import require_writable
 from custom_autograd.native.extension_compiler import ExtensionCompiler
-from custom_autograd.native.library import SOURCE, find_built
+from custom_autograd.native.library import SOURCE, build_library, find_built
 from custom_autograd.native.loading import library
 
 CALL = """
@@ -201,6 +203,49 @@ def test_the_command_refuses_another_setting():
     assert code == 2
     assert "Traceback" not in said
     assert "custom-autograd: CUSTOM_AUTOGRAD_NATIVE: the variable has no such value" in said
+
+
+FOREIGN = r"""#!/bin/sh
+case " $* " in
+  *" -shared "*) ;;
+  *) exec c++ "$@" ;;
+esac
+while [ "$1" != "-o" ]; do shift; done
+echo 'extern "C" { int not_in_torch(); void* PyInit_call() { not_in_torch(); return nullptr; } }' > "$2.cpp"
+exec c++ -shared -fPIC -Wl,-z,now "$2.cpp" -o "$2"
+"""
+
+
+@pytest.mark.skipif(library.module is None or sys.platform != "linux", reason="links as on Linux")
+def test_a_library_that_does_not_fit_is_named_by_the_command_and_calls_run_python(tmp_path):
+    """Such as that of a torch of the same version that was built in another way."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text(FOREIGN)
+    compiler.chmod(0o755)
+    variables = {"CXX": str(compiler), "CUSTOM_AUTOGRAD_CACHE": str(tmp_path / "cache")}
+    for words in (["--build"], []):
+        code, said = command(*words, **variables)
+
+        assert 1 == code
+        assert "not available: custom_autograd: native calls are not available" in said
+        assert "undefined symbol: not_in_torch" in said
+    code = """
+        from custom_autograd.native.loading import library
+        call()
+        library.wait()
+        print(call().startswith("custom_autograd.native"), "undefined symbol" in library.reason)
+    """
+
+    assert "False True\n" == run(code, tmp_path, **variables)
+
+
+def test_python_without_a_lock_is_refused(monkeypatch):
+    variable = sysconfig.get_config_var
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: 1 if name == "Py_GIL_DISABLED" else variable(name))
+
+    for find in (build_library, find_built):
+        with pytest.raises(KernelUnavailable, match="free-threaded Python: the kinds of calls are guarded by the GIL"):
+            find()
 
 
 ENDS = {

@@ -80,7 +80,7 @@ struct NativeNode final : Node {
 
   std::string name() const override { return recipe->name; }
 
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+#ifdef CUSTOM_AUTOGRAD_RELEASES_NODES
   // The ctx refers to the node weakly, and what is referred to is not destroyed before that: so the node gives it up.
   void release_resources() override {
     Held gone(std::move(rule_context));

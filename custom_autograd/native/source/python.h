@@ -1,9 +1,10 @@
 // Small things about Python objects.
 #pragma once
+#include "versions.h"
+
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/python_strings.h>
-#include <torch/version.h>
 
 #include <exception>
 #include <new>
@@ -80,7 +81,7 @@ inline void set_python_error(const std::exception_ptr& exception) {
   auto set = [](PyObject* cls, const char* message) { PyErr_SetString(cls, message); };
   try {
     std::rethrow_exception(exception);
-#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 15
+#ifdef CUSTOM_AUTOGRAD_HAS_STANDARD_ERRORS
   } catch (const std::bad_alloc& error) {
     set(PyExc_MemoryError, error.what());
   } catch (const std::out_of_range& error) {

@@ -1,5 +1,5 @@
-// What differs between the versions of PyTorch that are supported: how the graph owns its nodes, who hears of them, and who
-// counts tensors.
+// What differs between the versions of PyTorch that are supported: how the graph owns its nodes, who hears of them, who counts
+// tensors, and which errors there are.
 #pragma once
 #include <torch/csrc/autograd/function.h>
 #include <torch/version.h>
@@ -33,6 +33,16 @@ void tell_of_new_node(const Pointer& node) {
   if (!at::impl::NodeCreationHooks::empty()) torch::autograd::fire_node_creation_hooks(node);
 #endif
 }
+
+// A node is asked to give up what it refers to before it is destroyed.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+#define CUSTOM_AUTOGRAD_RELEASES_NODES
+#endif
+
+// A call through torch.ops has pybind11's classes of errors for the standard exceptions.
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 15
+#define CUSTOM_AUTOGRAD_HAS_STANDARD_ERRORS
+#endif
 
 // Up to here a tensor and its object in Python are known to count as NOTE [tensors are held during a call] says.
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 15
