@@ -74,7 +74,8 @@ class GradientReader:
                     self._refuse_name(name)
             return result
         result = in_order_of(self.inputs, result, self._refuse, prefixes=("grad_",))
-        if isinstance(result, tuple) or (isinstance(result, list) and not self._is_sole_list()):
+        is_list = len(self.arguments) == 1 and self.arguments[0].is_tensor_list
+        if isinstance(result, tuple) or (isinstance(result, list) and not is_list):
             if len(result) != len(self.inputs):
                 raise self.origin.error(
                     GradientError,
@@ -98,9 +99,6 @@ class GradientReader:
 
     def _refuse(self, problem: str, **facts: str) -> NoReturn:
         raise self.origin.error(GradientError, f"the backward {problem}", **facts)
-
-    def _is_sole_list(self) -> bool:
-        return len(self.arguments) == 1 and self.arguments[0].is_tensor_list
 
     def _refuse_name(self, name: Any) -> NoReturn:
         if name in self.declaration.schema.argument_names:

@@ -207,7 +207,7 @@ def test_the_command_refuses_another_setting():
 
 FOREIGN = r"""#!/bin/sh
 case " $* " in
-  *" -shared "*) ;;
+  *" -o "*) ;;
   *) exec c++ "$@" ;;
 esac
 while [ "$1" != "-o" ]; do shift; done
@@ -222,7 +222,7 @@ def test_a_library_that_does_not_fit_is_named_by_the_command_and_calls_run_pytho
     compiler = tmp_path / "compiler"
     compiler.write_text(FOREIGN)
     compiler.chmod(0o755)
-    variables = {"CXX": str(compiler), "CUSTOM_AUTOGRAD_CACHE": str(tmp_path / "cache")}
+    variables = {"CXX": str(compiler), "CUSTOM_AUTOGRAD_CACHE": str(tmp_path / "cache"), "CUSTOM_AUTOGRAD_NATIVE": "1"}
     for words in (["--build"], []):
         code, said = command(*words, **variables)
 
