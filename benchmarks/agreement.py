@@ -55,7 +55,8 @@ def backward_of(case: Case, work: Callable[..., Any], device: str) -> Callable[[
     if not wanted or not outputs:
         return None
     torch.manual_seed(1)
-    cotangents = [torch.randn_like(output) for output in outputs]
+    # Not randn_like: in another layout it draws other numbers.
+    cotangents = [torch.randn(output.shape, dtype=output.dtype, device=output.device) for output in outputs]
     return lambda: torch.autograd.grad(outputs, wanted, cotangents, retain_graph=True, allow_unused=True)
 
 

@@ -17,9 +17,10 @@ def op(x: Tensor, scale: Tensor) -> Tensor:
 
 
 def reference(x: Tensor, scale: Tensor) -> Tensor:
-    """LSQ as it is written in PyTorch operations."""
-    clamped = (x / scale).clamp(*LEVELS)
-    return (clamped + (clamped.round() - clamped).detach()) * scale
+    """LSQ as it is written in PyTorch operations; in float32, since bfloat16 has no half steps beyond 64."""
+    wide = scale.float()
+    clamped = (x.float() / wide).clamp(*LEVELS)
+    return ((clamped + (clamped.round() - clamped).detach()) * wide).to(x.dtype)
 
 
 def built_in(x: Tensor, scale: Tensor) -> Tensor:
@@ -28,8 +29,14 @@ def built_in(x: Tensor, scale: Tensor) -> Tensor:
 
 
 def arguments(device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A weight and its step size."""
-    weight = torch.randn(4096, 2048, dtype=dtype, device=device)
+    """A weight and its step size.
+
+    No number lies half way between two steps, where the last bit would decide, or within a step of the bounds, beyond
+    which the gradient of PyTorch's own ends half a step later.
+    """
+    whole = (50 * torch.randn(4096, 2048, device=device)).round()
+    whole = whole.where((whole.abs() - 127.5).abs() > 1, 0)
+    weight = (0.02 * (whole + 0.8 * (torch.rand_like(whole) - 0.5))).to(dtype)
     return weight.requires_grad_(), torch.full((1,), 0.02, dtype=dtype, device=device).requires_grad_()
 
 
