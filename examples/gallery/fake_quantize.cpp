@@ -57,6 +57,18 @@ inline S gradients(const Parameters<S>& of, int64_t c, T x, T out_grad, T& x_gra
   return widen(out_grad) * (clamped == steps ? rounded - steps : rounded);
 }
 
+// The same for one stretch of one channel, summed.
+template <typename T, typename S>
+S gradients_of_stretch(const Parameters<S>& of, int64_t c, const T* __restrict x, const T* __restrict out_grad, int64_t count,
+    T* __restrict x_grad) {
+  S scale = of.scale[c], low = of.low[c], high = of.high[c];
+  Parameters<S> own{&scale, &low, &high};
+  S sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += gradients(own, 0, x[i], out_grad[i], x_grad[i]);
+  return sum;
+}
+
 Tensor fake_quantize(const Tensor& x, const Tensor& scale, const Tensor& low, const Tensor& high, int64_t inner) {
   check_parameters(x, scale, low, high, inner);
   Tensor out = allocate_like(x);
@@ -118,10 +130,7 @@ std::tuple<Tensor, Tensor> fake_quantize_grad(const Tensor& out_grad, const Tens
         } else {
           int64_t row = task / parts, c = row % channels, start = row * inner + task % parts * STRETCH;
           int64_t end = std::min((row + 1) * inner, start + STRETCH);
-          S sum = 0;
-#pragma omp simd reduction(+ : sum)
-          for (int64_t i = start; i < end; ++i) sum += gradients(of, c, in[i], grad[i], result[i]);
-          share[task] = sum;
+          share[task] = gradients_of_stretch(of, c, in + start, grad + start, end - start, result + start);
         }
       }
     });
