@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeAlias
 
 from custom_autograd.core.messages import quote
 from custom_autograd.core.schema import Schema
 
-
-class Refuse(Protocol):
-    """Raises an error about what user code returned."""
-
-    def __call__(self, problem: str, *, expected: str, found: str, do: str) -> NoReturn:
-        """Say what is wrong: "returns ..."."""
+Refuse: TypeAlias = Callable[..., NoReturn]
+"""Raises an error about what user code returned, given the problem ("returns ..."), `expected`, `found` and `do`."""
 
 
 def in_order_of(names: Sequence[str], values: Any, refuse: Refuse, *, prefixes: Sequence[str] = ()) -> Any:
