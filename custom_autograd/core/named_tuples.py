@@ -44,7 +44,7 @@ def by_fields(names: Sequence[str], values: Any) -> Any:
 
 
 def find_misplaced(names: Sequence[str], values: Any) -> str | None:
-    """Return a field of a NamedTuple that is a name and stands in another place, if others of its fields are none.
+    """Return a field of a NamedTuple with a name that belongs in another place; None if its fields are the names.
 
     Args:
         names: in their order.

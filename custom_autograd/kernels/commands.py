@@ -73,10 +73,10 @@ class _Commands:
 
 
 def _watch(started: subprocess.Popen[str]) -> subprocess.Popen[bytes] | None:
-    """Start what ends a command when this process does, however it ends; None where there is no shell.
+    """Start a shell that ends a command when this process is gone; return None if there is no shell.
 
-    It waits for a line. Where there is none, and there will be none, the process that would send it is gone: killed, or
-    a child of a fork, which runs nothing at its end.
+    It waits for a line, which `_dismiss` sends. If its input ends without one, this process was killed, or was a child
+    of a fork, which runs nothing at exit.
     """
     with contextlib.suppress(OSError):
         return subprocess.Popen(

@@ -54,7 +54,7 @@ class Kept:
 
 
 class AllKept:
-    """What was saved while the hooks in effect were kept out."""
+    """The tensors that were saved while the caller's hooks were not in effect."""
 
     def __init__(self, hooks: Hooks | None) -> None:
         self._hooks = hooks

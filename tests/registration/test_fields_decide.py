@@ -128,7 +128,7 @@ class XOther(NamedTuple):
 
 
 def refusals():
-    """What reads results, when a field is the name of another one than that in its place, and the other is no name."""
+    """Messages, and the calls that raise them: a field has the name of another place, and the other no such name."""
     max_other = custom_op(
         "fields::max_other", torch.aminmax, schema="(Tensor x) -> (Tensor max, Tensor other)", replace=True
     )
