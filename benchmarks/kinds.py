@@ -115,10 +115,11 @@ def kinds_group(missing: dict[str, str]) -> Cases:
         name = declare.__name__
         ours, theirs = declare(f"bench::{name}")
         found = {kind: ours, f"torch.library {kind}": theirs, f"C++ {kind}": in_cpp and getattr(in_cpp, name)}
+        kernel = cpp_kernel(SOURCE, name)
         try:
-            cpp_kernel(SOURCE, name).load()
+            kernel.load()
             found[f"{kind}{IN_CPP}"] = declare(f"bench::{name}_cpp_kernel")[0]
-            found[f"{kind}{IN_CPP}"].register_kernel("cpu")(cpp_kernel(SOURCE, name))
+            found[f"{kind}{IN_CPP}"].register_kernel("cpu")(kernel)
         except KernelUnavailable as error:
             missing[f"{kind}{IN_CPP}"] = str(error).splitlines()[0]
         modes = ("no grad",) if kind == "writing" else MODES  # what is written to requires no gradient here

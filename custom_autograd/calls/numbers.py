@@ -16,7 +16,7 @@ from custom_autograd.core.argument_types import find_row
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.torch_private import storages, transforms
+from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 
 HELPERS = {"Tensor": Tensor, "isinstance": isinstance, "type": type, "list": list, "tuple": tuple}
@@ -62,7 +62,7 @@ def refuse_tracked(declaration: Declaration) -> Callable[[str, Tensor], None]:
             raise_text(KernelError, refusal(name, "requires a gradient"))
         if torch.compiler.is_dynamo_compiling():
             return
-        if storages.unwrapped(value) is not value:
+        if transforms.unwrapped(value) is not value:
             raise_text(KernelError, refusal(name, "belongs to a torch.func transform"))
         if transforms.is_tracked(value):
             raise_text(KernelError, refusal(name, "has a tangent"))

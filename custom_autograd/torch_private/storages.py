@@ -1,6 +1,5 @@
 """Which memory a tensor uses, also where transforms, compilers or subclasses wrap it.
 
-- `_C._functorch.is_functorch_wrapped_tensor`, `_C._functorch.get_unwrapped`: wrappers of transforms have no storage.
 - `UntypedStorage._cdata`: the identity of a storage; the storages of fake tensors have no address.
 - `torch._subclasses`: its tensors (fake, functional) share storages as the tensors that they stand for do; other
   classes with a `__torch_dispatch__` need not.
@@ -10,18 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import _C, Tensor, strided
+from torch import Tensor, strided
 
 from custom_autograd.torch_private.functions import sparse_parts
+from custom_autograd.torch_private.transforms import unwrapped
 
 DISPATCH = "__torch_dispatch__"
-
-
-def unwrapped(tensor: Tensor) -> Tensor:
-    """Return the tensor below all wrappers of transforms."""
-    while _C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = _C._functorch.get_unwrapped(tensor)
-    return tensor
 
 
 def storages_of(tensor: Tensor) -> frozenset[int] | None:

@@ -62,11 +62,16 @@ def has_tangent(tensor: Tensor) -> bool:
         return forward_ad.unpack_dual(tensor, level=0).tangent is not None
 
 
-def is_recorded(tensor: Tensor) -> bool:
-    """Return True if a tensor requires a gradient below all transforms."""
+def unwrapped(tensor: Tensor) -> Tensor:
+    """Return the tensor below all wrappers of transforms."""
     while is_wrapped(tensor):
         tensor = _C._functorch.get_unwrapped(tensor)
-    return tensor.requires_grad
+    return tensor
+
+
+def is_recorded(tensor: Tensor) -> bool:
+    """Return True if a tensor requires a gradient below all transforms."""
+    return unwrapped(tensor).requires_grad
 
 
 def without_history(tensor: Tensor) -> Tensor:

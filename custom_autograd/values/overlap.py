@@ -17,7 +17,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.torch_private import storages
+from custom_autograd.torch_private import storages, transforms
 from custom_autograd.values.tensors import tensors_in
 
 MOST_STEPS = 10_000
@@ -59,7 +59,7 @@ def do_overlap(one: Tensor, other: Tensor) -> bool:
     """
     if one is other:
         return one.numel() > 0 if _has_numbers(one) else True
-    one, other = storages.unwrapped(one), storages.unwrapped(other)
+    one, other = transforms.unwrapped(one), transforms.unwrapped(other)
     mine, theirs = storages.storages_of(one), storages.storages_of(other)
     if not mine or not theirs or mine.isdisjoint(theirs):
         return False
