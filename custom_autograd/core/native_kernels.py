@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 from custom_autograd.frozen_dataclass import dataclass
 
@@ -37,6 +38,12 @@ Server = Callable[[object, Operator], None]
 _lock = threading.RLock()  # a finalizer may load a kernel while it is held
 _offered: weakref.WeakKeyDictionary[object, Operator] = weakref.WeakKeyDictionary()
 _server: Server | None = None
+_library: Path | None = None
+
+
+def library() -> Path | None:
+    """Return the file of the library of native calls, if this process has loaded it."""
+    return _library
 
 
 def offer(kernel: object, operator: Operator) -> None:
@@ -53,11 +60,16 @@ def offer(kernel: object, operator: Operator) -> None:
         server(kernel, operator)
 
 
-def serve_by(server: Server) -> None:
-    """Pass every kernel that was offered, and every one that will be, to native code."""
-    global _server
+def serve_by(server: Server, library: Path | None = None) -> None:
+    """Pass every kernel that was offered, and every one that will be, to native code.
+
+    Args:
+        server: takes a kernel and its operator.
+        library: the file of the library that holds the native code.
+    """
+    global _server, _library
     with _lock:
-        _server = server
+        _server, _library = server, library
         offered = list(_offered.items())
     for kernel, operator in offered:
         server(kernel, operator)

@@ -30,6 +30,15 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, code, text)
 
 
+def end_of(code: int | None) -> str:
+    """Return how a process ended, in words."""
+    if code is None or code >= 0:
+        return f"ended by itself, with exit code {code}"
+    names = {number.value: number.name for number in signal.Signals}
+    name = names.get(-code, f"signal {-code}")
+    return f"was ended by {name}" + (f", {MEANINGS[name]}" if name in MEANINGS else "")
+
+
 class _Commands:
     """The commands that this process runs, each the leader of a process group, with what watches it."""
 
@@ -102,6 +111,14 @@ def _end(started: subprocess.Popen[str]) -> None:
         os.killpg(started.pid, signal.SIGTERM)
 
 
+MEANINGS = {
+    "SIGABRT": "which a failed assertion in native code raises",
+    "SIGBUS": "which an access to memory that has no file behind it raises",
+    "SIGFPE": "which a division by zero in native code raises",
+    "SIGILL": "which an instruction that this processor does not know raises",
+    "SIGKILL": "which the system sends where memory runs out",
+    "SIGSEGV": "a segmentation fault",
+}
 _commands = _Commands()
 atexit.register(_commands.end_all)
 if hasattr(os, "register_at_fork"):

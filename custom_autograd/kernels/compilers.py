@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -49,6 +49,22 @@ class Compiler(ABC):
     @abstractmethod
     def libraries(self) -> list[str]:
         """Return what is linked."""
+
+    # NOTE [which C++ runtime a library is linked with]
+    # Some compilers link libstdc++ into each library (-static-libstdc++ in their specs or in a wrapper: the toolchains
+    # of CUDA and HPC images). A stream of that copy uses the facets of torch's copy, at other indices, so that a kernel
+    # that refuses its input ends the process while it formats the message. The runtime that torch uses is given before
+    # the compiler's own, which then has nothing left to define. tests/kernels/test_trial.py fails without this.
+    def runtimes(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the ways to link the C++ runtime, the preferred one first: in words, and as flags."""
+        shared = loaded_runtime()
+        if shared:
+            yield f"with {' and '.join(shared)}, which torch has loaded", [self.as_input(path) for path in shared]
+        yield "with the C++ runtime that the compiler links", []
+
+    def as_input(self, library: str) -> str:
+        """Return a shared library as a word of the command."""
+        return library
 
     def dependencies(self, files: Sequence[str]) -> list[str]:
         """Return the files whose change makes a library stale.
@@ -137,6 +153,10 @@ class CudaCompiler(Compiler):
         """Return flags for the devices of TORCH_CUDA_ARCH_LIST, else for those that are there, else nvcc's default."""
         return [*CUDA_FLAGS, *(f"-ccbin={word}" for word in self._host(source)), *architectures(source)]
 
+    def as_input(self, library: str) -> str:
+        """Return a shared library as a word of the command: nvcc refuses a name that ends in a number."""
+        return f"-Xlinker={library}"
+
     def libraries(self) -> list[str]:
         """Return what the stable ABI needs, and torch's CUDA part where torch has one."""
         has_cuda = (TORCH / "lib" / "libtorch_cuda.so").exists()
@@ -151,6 +171,16 @@ def words_of(text: str, variable: str, source: Path) -> list[str]:
         problem = f"{variable} is not a command"
         do = f"correct {variable}: its words are parted as a shell parts them"
         raise KernelUnavailable(source.name, problem, found=f"'{text}': {error}", do=do) from error
+
+
+def loaded_runtime() -> list[str]:
+    """Return the paths of the C++ runtime that this process has loaded; empty where the system does not list them."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if RUNTIME.search(line))
+    return [path for path in paths if os.path.isfile(path)]
 
 
 def capabilities() -> list[str]:
@@ -180,6 +210,7 @@ def architectures(source: Path) -> list[str]:
 
 TORCH = Path(torch.__file__).parent
 HEADERS = Path(__file__).parent / "include"
+RUNTIME = re.compile(r"/(libstdc\+\+|libgcc_s)\.so[^/]*$")
 SEARCHED = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")  # where compilers look besides their flags
 CPP_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fvisibility=hidden")
 # USE_CUDA uncovers the current stream in torch's headers. The CUDA runtime is linked into the library: it need not be

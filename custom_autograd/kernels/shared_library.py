@@ -30,13 +30,14 @@ from pathlib import Path
 
 import torch
 
+from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels.commands import LONGEST_BUILD, run
 from custom_autograd.kernels.compilers import HEADERS, TORCH, Compiler, CppCompiler
 from custom_autograd.kernels.dependencies import Record, digest_of, identity, listed_files, read_record, version_of
 from custom_autograd.kernels.intact import install, install_library, is_intact
 from custom_autograd.kernels.lazy import thread_lock
-from custom_autograd.kernels.trial import last_words
+from custom_autograd.kernels.trial import Failure, failure_of
 
 
 def find_or_build(source: Path, flags: Sequence[str], compiler: Compiler | None = None) -> tuple[str, Path]:
@@ -107,12 +108,12 @@ class Build:
                 name = self._name(files, version)
                 unfinished, path = Path(empty, f"{name}.so"), self.folder / f"{name}.so"
                 is_built = is_intact(path)
-                if not is_built:
-                    self._compile(command, name, unfinished)
+                failure = None if is_built else self._compile(command, name, unfinished)
                 if self._name(files, version) != name:
                     continue
+                if failure is not None:
+                    raise failure
                 if not is_built:
-                    self._try(unfinished)
                     install_library(unfinished, path)
                 install(Record(name, files, programs, version).write(Path(empty, "record")), self._record())
                 return name
@@ -136,10 +137,19 @@ class Build:
         self._run([*command, "-DKERNEL_NAMESPACE=any", "-M", "-MF", str(path)])
         return listed_files(path.read_text(encoding="utf-8", errors="surrogateescape"), self.further)
 
-    def _compile(self, command: Sequence[str], name: str, path: Path) -> None:
-        namespace = f"-DKERNEL_NAMESPACE={name}"
+    def _compile(self, command: Sequence[str], name: str, path: Path) -> KernelUnavailable | None:
+        """Compile the library, linked in the first way that passes the trial; return the reason if there is none."""
         libraries = [f"-L{TORCH / 'lib'}", *self.compiler.libraries()]
-        self._run([*command, namespace, "-o", str(path), *libraries])
+        tried = []
+        for words, runtime in self.compiler.runtimes():
+            self._run([*command, f"-DKERNEL_NAMESPACE={name}", "-o", str(path), *runtime, *libraries])
+            failure = failure_of(path, native_kernels.library())
+            if failure is None:
+                return None
+            if failure.step == "loading":
+                return self._refused(failure)
+            tried.append(f"linked {words}:\n{indented(failure.words.splitlines())}")
+        return self._silent(tried)
 
     def _run(self, command: Sequence[str]) -> None:
         result = run(command)
@@ -152,13 +162,18 @@ class Build:
                     problem, advice = f"the compiler does not finish: {cause}", remedy
             raise KernelUnavailable(self.source.name, problem, found=found, do=advice)
 
-    def _try(self, path: Path) -> None:
-        words = last_words(path)
-        if words is not None:
-            problem = "loading the library of the kernel fails, which may end a process"
-            advice = f"correct {self.source}: its schemas, what it defines twice, or its static variables"
-            found = f"another process, which tried it, said:\n{indented(words.splitlines())}"
-            raise KernelUnavailable(self.source.name, problem, found=found, do=advice)
+    def _refused(self, failure: Failure) -> KernelUnavailable:
+        problem = "loading the library of the kernel fails, which may end a process"
+        advice = f"correct {self.source}: its schemas, what it defines twice, or its static variables"
+        found = f"another process, which tried it, said:\n{indented(failure.words.splitlines())}"
+        return KernelUnavailable(self.source.name, problem, found=found, do=advice)
+
+    def _silent(self, tried: Sequence[str]) -> KernelUnavailable:
+        compiler = version_of(self.compiler, self.source).partition("\n")[0] or self.compiler.find(self.source)[0]
+        problem = "an exception that the kernel raises does not arrive in Python, and may end a process"
+        expected = "a library whose exceptions torch can catch"
+        found = "\n             ".join([f"{compiler}, torch {torch.__version__}", *tried])
+        return KernelUnavailable(self.source.name, problem, expected=expected, found=found, do=ANOTHER_RUNTIME)
 
     def _remove_leftovers(self) -> None:
         """Remove what processes left that were killed while they compiled."""
@@ -256,6 +271,7 @@ CPP: Compiler = CppCompiler()
 LEFTOVER = "build-"
 ATTEMPTS = 3
 NO_SOURCE = "check the path; if it is part of an installed package, add the source to its package data"
+ANOTHER_RUNTIME = "set CXX to a compiler that links libstdc++ as a shared library, or remove flags that change that"
 ANOTHER_CACHE = "point CUSTOM_AUTOGRAD_CACHE at a folder that can be written"
 SPACE = "free some space, or point CUSTOM_AUTOGRAD_CACHE (the library) and TMPDIR (the compiler's files) elsewhere"
 MEMORY = "free some memory, or build the kernel where there is more: kernel.build()"

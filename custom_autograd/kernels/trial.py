@@ -1,44 +1,58 @@
-"""Whether a new library ends the process that loads it, found out in a process that may end.
+"""Try a new library in a process that it may end: load it, and raise an exception through it.
 
 What C++ throws while a library is loaded cannot be caught: a schema that does not parse, a function that is defined
-twice, a static variable whose initialiser throws. The trial loads torch's libraries, not Python's torch: 0.3 s.
+twice, a static variable whose initialiser throws. And a kernel that refuses its input ends the process if the library
+holds a C++ runtime besides torch's, as some compilers link it.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from custom_autograd.kernels.commands import run
+from custom_autograd.kernels import trial_process
+from custom_autograd.kernels.commands import end_of, run
 from custom_autograd.kernels.compilers import TORCH
+from custom_autograd.kernels.trial_process import ARRIVED, BEGUN, LOADED
 
 
-def last_words(library: Path) -> str | None:
-    """Return what a process said that ended while it loaded a library; None if the library ends no process.
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with a library.
 
-    Torch 2.11 goes on without what it cannot register, and only prints that: such a library is refused too. A library
-    that cannot be loaded ends no process: why not is said where it is to be loaded.
+    Attributes:
+        step: when it did.
+        words: the output of the process, and how it ended.
+    """
+
+    step: Literal["loading", "raising"]
+    words: str
+
+
+def failure_of(library: Path, native: Path | None = None) -> Failure | None:
+    """Return what goes wrong when a library is loaded, or when its kernels raise; None if nothing does.
+
+    A library that cannot be loaded ends no process: the reason is given where it is loaded for use. Torch 2.11 goes on
+    without what it cannot register, and only prints that: such a library fails the trial too.
+
+    Args:
+        library: the new library.
+        native: the library of native calls, if that is built: exceptions have to arrive in it as well.
     """
     if not sys.executable:  # Python within another program: nothing to try it with
         return None
-    said = run([sys.executable, "-I", "-S", "-c", LOAD, str(TORCH / "lib"), str(library)]).stdout
-    words, _, rest = said.partition(BEGUN)[2].partition(ENDED)
-    if BEGUN not in said or (rest and SWALLOWED not in words):
+    command = [sys.executable, "-I", "-S", trial_process.__file__, str(TORCH / "lib"), str(library)]
+    ended = run([*command, *([str(native)] if native else [])])
+    loading, is_loaded, raising = ended.stdout.partition(BEGUN)[2].partition(LOADED)
+    if BEGUN not in ended.stdout:
         return None
-    return words.strip() or "(it said nothing)"
+    if not is_loaded or SWALLOWED in loading:
+        return Failure("loading", loading.strip() or "(it said nothing)")
+    if ARRIVED not in raising:
+        return Failure("raising", f"{raising.strip()}\nthe process {end_of(ended.returncode)}".strip())
+    return None
 
 
-BEGUN, ENDED = "custom_autograd: loading begins", "custom_autograd: loading ended"
 SWALLOWED = "Exception in aoti_torch"
-LOAD = f"""
-import ctypes, pathlib, resource, sys
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-try:
-    for torch in pathlib.Path(sys.argv[1]).glob("libtorch.*"):
-        ctypes.CDLL(str(torch))
-    print({BEGUN!r}, flush=True)
-    ctypes.CDLL(sys.argv[2])
-except OSError:
-    pass
-print({ENDED!r}, flush=True)
-"""

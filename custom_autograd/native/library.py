@@ -88,7 +88,8 @@ class Library:
         with self._lock:
             if self.module is None:
                 try:
-                    self.module = _load(build_library())
+                    path = build_library()
+                    self.module = _load(path)
                 except KernelUnavailable as error:
                     self.reason = str(error)
                     raise
@@ -96,7 +97,7 @@ class Library:
                 ask_native(self.module.is_own)
                 self.module.read_code_by(is_arithmetic)
                 torch.autograd.graph.Node.register(self.module.Node)
-                native_kernels.serve_by(partial(_serve, self.module))
+                native_kernels.serve_by(partial(_serve, self.module), path)
                 changes.tell_always(self.module.note_change)
                 self.reason = "loaded"
             return self.module

@@ -1,10 +1,10 @@
 """How a process that ran checks ended before its time, as a result of the op that it was checking."""
 
 import re
-import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from custom_autograd.kernels.commands import end_of
 from custom_autograd.verification.report import Result
 
 MOST_LINES = 20
@@ -86,15 +86,6 @@ class Crash:
         )
 
 
-def end_of(code: int | None) -> str:
-    """Return how a process ended, in words."""
-    if code is None or code >= 0:
-        return f"ended by itself, with exit code {code}"
-    names = {number.value: number.name for number in signal.Signals}
-    name = names.get(-code, f"signal {-code}")
-    return f"was ended by {name}" + (f", {MEANINGS[name]}" if name in MEANINGS else "")
-
-
 def frames_of(trace: str) -> list[str]:
     """Return what faulthandler wrote with short file names, down to the check: what called the check is no news."""
     found: list[str] = []
@@ -113,12 +104,3 @@ def frames_of(trace: str) -> list[str]:
 FRAME = re.compile(r'\s*File "(.*)", line (\d+) in (.*)')
 
 CHECKS = Path(__file__).parents[1] / "checks"
-
-MEANINGS = {
-    "SIGABRT": "which a failed assertion in native code raises",
-    "SIGBUS": "which an access to memory that has no file behind it raises",
-    "SIGFPE": "which a division by zero in native code raises",
-    "SIGILL": "which an instruction that this processor does not know raises",
-    "SIGKILL": "which the system sends where memory runs out",
-    "SIGSEGV": "a segmentation fault",
-}

@@ -7,6 +7,7 @@
 #include <custom_autograd/exceptions.h>
 
 #include <custom_autograd/addresses.h>
+#include <custom_autograd/trial.h>
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
