@@ -1,5 +1,5 @@
-# demo, test (test-all with the slow ones, test-core), sanitize, coverage, check, docs, versions, dist: nothing else.
-# Each makes the environment that it needs first, in $(VENV), from pyproject.toml and constraints.txt.
+# demo, test (test-all with the slow ones, test-core), sanitize, coverage, check, docs, versions, dist, gpu: nothing else.
+# Each but gpu makes the environment that it needs first, in $(VENV), from pyproject.toml and constraints.txt.
 # TORCH=2.12.1 or TORCH=newest (requirements-newest.txt) selects another torch, with an environment of its own.
 
 PYTHON ?= python3
@@ -19,7 +19,7 @@ PINS = $(if $(TORCH),sed -E '/^(torch|setuptools)==/d' constraints.txt && echo t
 CORE = $(addprefix tests/,arguments autograd calls capabilities core dispatch drop_in messages native pytrees registration \
 	serialisation transforms traps values variants test_custom_op_database.py test_torch_private.py)
 
-.PHONY: demo test test-all test-core core sanitize coverage check docs versions dist
+.PHONY: demo test test-all test-core core sanitize coverage check docs versions dist gpu
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -67,6 +67,13 @@ coverage: $(VENV)/installed
 # What PyTorch's database of custom ops and the nestings of transforms give with this torch: a row of the docs.
 versions: $(VENV)/installed
 	$(BIN)/python benchmarks/torch_versions.py
+
+# On a machine with a GPU, with the PyTorch that it has: nothing is installed, and no network is needed.
+GPU_PYTHON ?= python3
+GPU_MINUTES ?= 8
+GPU_ARGS ?=
+gpu:
+	PYTHONPATH=. $(GPU_PYTHON) benchmarks/gpu.py --minutes $(GPU_MINUTES) $(GPU_ARGS)
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

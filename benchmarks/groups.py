@@ -62,13 +62,13 @@ def call_group(missing: dict[str, str], device: str = "cpu") -> Cases:
         found["raw Library"] = peers.raw_library(LIBRARY)
         defined = peers.defined(LIBRARY)
         found["define and impl"], found["define and impl, Function outside"] = defined, peers.function_outside(defined)
-        rule_in_python, rule_in_cpp = "by name, C++ kernel", "by name, C++ kernel and rule"
-        if "C++" in missing:
-            missing[rule_in_python] = missing[rule_in_cpp] = missing["C++"]
-        else:
-            found["C++"], missing["C++"] = peers.cpp()
-            found[rule_in_python], found[rule_in_cpp], reason = peers.in_cpp()
-            missing[rule_in_python] = missing[rule_in_cpp] = reason
+    rule_in_python, rule_in_cpp = "by name, C++ kernel", "by name, C++ kernel and rule"
+    if "C++" in missing:
+        missing[rule_in_python] = missing[rule_in_cpp] = missing["C++"]
+    elif device == "cpu" or device.startswith("cuda"):  # the only devices with kernels in C++
+        found["C++"], missing["C++"] = peers.cpp()
+        found[rule_in_python], found[rule_in_cpp], reason = peers.in_cpp() if device == "cpu" else peers.in_cuda()
+        missing[rule_in_python] = missing[rule_in_cpp] = reason
     for name in [name for name, reason in missing.items() if not reason]:
         del missing[name]
     cases: Cases = {}

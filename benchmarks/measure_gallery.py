@@ -66,14 +66,14 @@ class Found:
         self.missing.append({"case": case, "callable": name, "mode": mode, "reason": reason})
 
 
-def load_cases(path: Path) -> list[Case]:
-    """The cases of one file."""
+def load_cases(path: Path, *arguments: Any) -> list[Case]:
+    """The cases of one file, whose function `cases` is called with the arguments."""
     spec = importlib.util.spec_from_file_location(f"cases_of_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # Dynamo imports it by that name
     spec.loader.exec_module(module)
-    return list(module.cases())
+    return list(module.cases(*arguments))
 
 
 def names_of(case: Case) -> list[str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from custom_autograd import custom_op
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.kernels import cpp_kernel
+from custom_autograd.kernels import cpp_kernel, cuda_kernel
 
 Call = Callable[..., Any]
 
@@ -47,6 +47,7 @@ at::Tensor autograd(const at::Tensor& x, const at::Tensor& y) { return Multiply:
 
 TORCH_LIBRARY(bench_cpp, m) { m.def("multiply(Tensor x, Tensor y) -> Tensor"); }
 TORCH_LIBRARY_IMPL(bench_cpp, CPU, m) { m.impl("multiply", multiply); }
+TORCH_LIBRARY_IMPL(bench_cpp, CUDA, m) { m.impl("multiply", multiply); }
 TORCH_LIBRARY_IMPL(bench_cpp, Autograd, m) { m.impl("multiply", autograd); }
 """
 
@@ -137,17 +138,29 @@ def in_cpp() -> tuple[Call | None, Call | None, str]:
     """Ours, with a C++ kernel: with a rule bound by name, and with one in C++; or why the kernel could not be built."""
     source = Path(tempfile.mkdtemp()) / "multiply.cpp"
     source.write_text(STABLE_CPP)
-    function = cpp_kernel(source, "multiply")
+    return with_kernels("cpu", *(cpp_kernel(source, name) for name in ("multiply", "multiply_backward")))
+
+
+@functools.cache
+def in_cuda() -> tuple[Call | None, Call | None, str]:
+    """The same with kernels in CUDA C++, for tensors on a GPU."""
+    source = Path(__file__).with_name("build_sources") / "multiply.cu"
+    return with_kernels("cuda", *(cuda_kernel(source, name) for name in ("multiply", "multiply_backward")))
+
+
+def with_kernels(device_type: str, forward: Any, rule: Any) -> tuple[Call | None, Call | None, str]:
+    """Ours, with a kernel for a device type: with a rule bound by name, and with one in the language of the kernel."""
     try:
-        function.load()
+        forward.load()
     except KernelUnavailable as error:
         return None, None, str(error).splitlines()[0]
-    ops = [custom_op(f"bench::{name}", kernel, replace=True) for name in ("cpp_kernel", "cpp_kernel_and_rule")]
+    names = (f"bench::{device_type}_kernel", f"bench::{device_type}_kernel_and_rule")
+    ops = [custom_op(name, kernel, replace=True) for name in names]
     for op in ops:
-        op.register_kernel("cpu")(function)
+        op.register_kernel(device_type)(forward)
         op.register_fake(lambda x, y: torch.empty_like(x))
     ops[0].register_backward(lambda grad, x, y: (grad * y, grad * x))
-    ops[1].register_backward(cpp_kernel(source, "multiply_backward"))
+    ops[1].register_backward(rule)
     return ops[0], ops[1], ""
 
 

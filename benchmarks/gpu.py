@@ -1,0 +1,107 @@
+"""Measures and verifies all that needs a GPU, in one run of a few minutes: make gpu, or python benchmarks/gpu.py.
+
+It needs Python, PyTorch and no network, and installs nothing. Each stage is a process with its own deadline, so that
+a crash or a hang costs one stage. Every figure is written when it is there: results.jsonl and report.md in
+benchmarks/results/gpu-NAME/, where NAME is that of the device. What was not reached is printed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "gpu_stages"))
+
+from plan import Wave, chosen
+from processes import Ended, Job, end_jobs_on_sigterm, run_all
+from report import write_report
+from stage import BENCHMARKS, RESULTS, Stage, append, environment
+
+DEVICE_NAME = "import torch; print('name:', torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+SHOWN = 9000  # characters of the report on the terminal; the file has all of it
+
+
+def main() -> int:
+    """The command line; 1 if a stage did not end by itself."""
+    end_jobs_on_sigterm()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the plan, and run nothing")
+    parser.add_argument("--minutes", type=float, default=8.0, help="for everything")
+    parser.add_argument("--stages", default="", help="names, separated by commas; all by default")
+    parser.add_argument("--device", default="cuda", help="another device rehearses the run, with tiny sizes")
+    parser.add_argument("--out", type=Path, default=BENCHMARKS / "results", help="where the folder of results goes")
+    options = parser.parse_args()
+    try:
+        waves = chosen([name for name in options.stages.split(",") if name])
+    except ValueError as error:
+        parser.error(str(error))
+    if options.list:
+        print(listed(waves, options.minutes))
+        return 0
+    name = device_name() if options.device.startswith("cuda") else options.device
+    if not name:
+        parser.error("torch sees no GPU; --device cpu rehearses the run without one")
+    return run(waves, options, new_folder(options.out / f"gpu-{slug(name)}"))
+
+
+def listed(waves: tuple[Wave, ...], minutes: float) -> str:
+    """Return the plan as text."""
+    whole = sum(wave.share for wave in waves)
+    lines = [f"{minutes:g} minutes at most; stages with the same number run at the same time"]
+    for number, wave in enumerate(waves, 1):
+        seconds = 60 * minutes * wave.share / whole
+        lines += [f"  {number}  {stage.name:9} {seconds:4.0f} s  {stage.answers}" for stage in wave.stages]
+    return "\n".join(lines)
+
+
+def device_name() -> str:
+    """Return the name of the GPU, seen by a process of its own; empty without one."""
+    [ended] = run_all([Job("device", [sys.executable, "-c", DEVICE_NAME], 60, {})], at_once=1, until=time.time() + 60)
+    return "".join(line.removeprefix("name:") for line in ended.output.splitlines() if line.startswith("name:")).strip()
+
+
+def slug(name: str) -> str:
+    """Return a name for a folder: "h100-80gb-hbm3" for "NVIDIA H100 80GB HBM3"."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia")).strip("-")
+
+
+def new_folder(folder: Path) -> Path:
+    """Return the folder, without the results of an earlier run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (RESULTS, "report.md", "log.txt", "checks.json", "tuning.json", "junit-marked.xml", "junit-of.xml"):
+        (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def run(waves: tuple[Wave, ...], options: argparse.Namespace, out: Path) -> int:
+    """Run the waves, each with its share of the time that is left; write the report after each stage."""
+    end, is_tiny, failures = time.time() + 60 * options.minutes, not options.device.startswith("cuda"), 0
+    for number, wave in enumerate(waves):
+        until = time.time() + (end - time.time()) * wave.share / sum(one.share for one in waves[number:])
+        stages = [Stage(planned.name, options.device, out.absolute(), until - 1, is_tiny) for planned in wave.stages]
+        pairs = zip(wave.stages, stages, strict=True)
+        jobs = [Job(s.name, p.command(s.options()), until - time.time(), environment()) for p, s in pairs]
+        for ended in run_all(jobs, at_once=len(jobs), until=until):
+            failures += ended.status != 0
+            note(ended, out)
+    text = write_report(out)
+    print(text[:SHOWN] + (f"\n... all of it: {out / 'report.md'}" if len(text) > SHOWN else ""))
+    return 1 if failures else 0
+
+
+def note(ended: Ended, out: Path) -> None:
+    """Record how a stage ended, and what it printed."""
+    append(out, {"stage": ended.job.name, "ended": ended.how, "seconds": round(ended.seconds, 1)})
+    with (out / "log.txt").open("a", encoding="utf-8") as log:
+        log.write(f"==== {ended.job.name}: {ended.how}, {ended.seconds:.0f} s\n{ended.output[-200000:]}\n")
+    print(f"{ended.job.name}: {ended.how}, {ended.seconds:.0f} s", flush=True)
+    if ended.status != 0:
+        print("\n".join(f"    {line}" for line in ended.last_lines(6)), flush=True)
+    write_report(out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

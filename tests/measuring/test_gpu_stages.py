@@ -1,0 +1,169 @@
+"""The run on a GPU: its plan, its budgets, and what it keeps when a stage crashes or hangs."""
+
+import importlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "benchmarks" / "gpu.py"
+
+
+@pytest.fixture
+def stage_modules(monkeypatch):
+    """Import the modules of the stages for one test, under their names there."""
+    folders = [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu_stages")]
+    monkeypatch.setattr(sys, "path", [*folders, *sys.path])
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(folders[0]):
+            del sys.modules[name]
+
+
+def job(modules, name, code, seconds=60.0):
+    return modules("processes").Job(name, [sys.executable, "-S", "-c", code], seconds, {})
+
+
+def run(modules, jobs, *, at_once=1, seconds=60.0):
+    found = modules("processes").run_all(jobs, at_once=at_once, until=time.time() + seconds)
+    return {ended.job.name: ended for ended in found}
+
+
+def test_a_crash_is_recorded_and_the_next_job_runs(stage_modules):
+    crash = "import os, signal; print('here', flush=True); os.kill(os.getpid(), signal.SIGSEGV)"
+    ended = run(stage_modules, [job(stage_modules, "crash", crash), job(stage_modules, "next", "print(1)")])
+
+    assert "ended by SIGSEGV" == ended["crash"].how
+    assert ["here"] == ended["crash"].last_lines()
+    assert "ok" == ended["next"].how
+
+
+def test_a_job_that_hangs_is_stopped_with_its_children(stage_modules, tmp_path):
+    child = f"import time; time.sleep(2); open({str(tmp_path / 'late')!r}, 'w')"
+    hang = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {child!r}])"
+    ended = run(stage_modules, [job(stage_modules, "hang", hang, 0.5)])
+    time.sleep(2)  # as long as the child would have taken
+
+    assert ended["hang"].how.startswith("stopped after")
+    assert not (tmp_path / "late").exists()
+
+
+def test_no_job_begins_after_the_deadline(stage_modules):
+    jobs = [job(stage_modules, name, "import time; time.sleep(30)") for name in ("first", "second")]
+    ended = run(stage_modules, jobs, seconds=0.5)
+
+    assert {"first"} == ended.keys()
+    assert ended["first"].seconds < 20
+
+
+def test_a_stage_that_is_stopped_ends_its_own_jobs(stage_modules, tmp_path):
+    """They are in other process groups."""
+    slow = f"import time; time.sleep(3); open({str(tmp_path / 'late')!r}, 'w')"
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT / "benchmarks" / "gpu_stages")!r})
+from processes import Job, end_jobs_on_sigterm, run_all
+end_jobs_on_sigterm()
+print("begun", flush=True)
+for _ in run_all([Job("slow", [sys.executable, "-S", "-c", {slow!r}], 60, {{}})], at_once=1, until=time.time() + 60):
+    pass
+"""
+    ended = run(stage_modules, [job(stage_modules, "stage", code, 1.5)])
+    time.sleep(3)
+
+    assert ["begun"] == ended["stage"].last_lines()
+    assert 128 + signal.SIGTERM == ended["stage"].status or ended["stage"].status is None
+    assert not (tmp_path / "late").exists()
+
+
+def test_what_was_planned_and_has_no_result_is_reported(stage_modules):
+    lines = [
+        {"stage": "gallery", "planned": ["a: op: forward", "b: op: forward", "c: op: forward", "d: op: forward"]},
+        {"stage": "gallery", "name": "a: op: forward", "case": "a", "mode": "forward", "microseconds": 1.0},
+        {"stage": "gallery", "name": "b: op: first call", "problem": "it raised"},
+        {"stage": "gallery", "name": "c: measuring", "problem": "out of memory"},
+    ]
+    assert {"gallery": ["d: op: forward"]} == stage_modules("report").unreached(lines)
+
+
+def test_the_report_says_which_figures_reach_their_targets(stage_modules):
+    norm = {"stage": "gallery", "family": "norm", "mode": "forward", "callable": "op", "case": "x"}
+    lines = [
+        {**norm, "name": "1", "microseconds": 1.0, "of a copy": 0.9},
+        {**norm, "name": "2", "microseconds": 1.0, "of a copy": 0.5},
+        {"stage": "calls", "name": "cuda: by name | forward", "/ torch.mul": 1.05, "microseconds": 1.0},
+    ]
+    text = stage_modules("report").report(lines)
+
+    assert "| norm, forward, of a copy | >= 0.85 | 0.5 .. 0.9 | MISSED by 1 of 2 |" in text
+    assert "| by name / torch.mul, forward | <= 1.1 | 1.05 .. 1.05 | holds |" in text
+    assert "| drop-in / torch.mul, forward | <= 1.1 |  | not measured |" in text
+
+
+def test_results_that_are_cut_off_are_read(stage_modules, tmp_path):
+    stage = stage_modules("stage")
+    stage.append(tmp_path, {"stage": "s", "name": "whole"})
+    with (tmp_path / stage.RESULTS).open("a") as file:
+        file.write('{"stage": "s", "na')
+
+    assert [{"stage": "s", "name": "whole"}] == stage.read(tmp_path)
+
+
+def test_shares_of_the_plan_are_the_whole_time(stage_modules):
+    plan = stage_modules("plan")
+    assert pytest.approx(1) == sum(wave.share for wave in plan.PLAN)
+    assert [("calls",)] == [tuple(stage.name for stage in wave.stages) for wave in plan.chosen(["calls"])]
+
+
+def test_an_unknown_stage_is_refused(stage_modules):
+    with pytest.raises(ValueError, match="there is no stage speed; there are trial, tests, checks, exported, calls"):
+        stage_modules("plan").chosen(["speed"])
+
+
+def test_files_of_tests_that_cannot_be_imported_are_named(stage_modules):
+    suite = stage_modules("suite")
+    found = suite.imported_by("import torch\nfrom expecttest import x\nfrom .near import y\ndef f(): import late")
+
+    assert {"torch", "expecttest"} == found
+    assert not suite.is_there("no_such_package")
+    assert suite.is_there("gallery_values")
+
+
+def test_the_plan_is_listed_without_torch(tmp_path):
+    found = subprocess.run([sys.executable, "-S", SCRIPT, "--list", "--minutes", "4"], capture_output=True, text=True)
+
+    assert (0, "") == (found.returncode, found.stderr)
+    assert "  4  gallery     84 s  how fast the gallery is on layers of real models\n" in found.stdout
+
+
+def test_a_run_without_a_gpu_says_so():
+    found = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False)
+
+    assert 2 == found.returncode
+    assert "torch sees no GPU; --device cpu rehearses the run without one" in found.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["trial", "tests", "checks", "exported", "calls", "gallery", "tune"])
+def test_each_stage_is_rehearsed_on_a_cpu(name, tmp_path):
+    command = [sys.executable, SCRIPT, "--device", "cpu", "--minutes", "9", "--stages", name, "--out", tmp_path]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    folder = tmp_path / "gpu-cpu"
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    bad = [line for line in lines if "problem" in line and not is_expected(line["problem"])]
+    bad += [line for line in lines if line.get("how", "ok") != "ok"]
+
+    assert (0, []) == (found.returncode, bad), found.stdout
+    assert [name] == [line["stage"] for line in lines if "ended" in line]
+    assert "Everything that was planned has a result." in (folder / "report.md").read_text()
+
+
+def is_expected(problem):
+    """Return True for what a CPU or an absent package explains."""
+    return any(text in problem for text in ("No module named", "No available kernel", "Could not run", "CUDA"))
