@@ -1,0 +1,36 @@
+"""Each file of this folder runs in a process of its own, which has the second device; elsewhere it is one test.
+
+One test of a file: python tests/second_device/with_device.py -m pytest FILE -k NAME
+"""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from second_device.building import environment
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path, parent):
+    """Collect a file as a single test, unless this process has the device."""
+    return None if hasattr(torch, "second") else FileOnDevice.from_parent(parent, path=module_path)
+
+
+class FileOnDevice(pytest.File):
+    def collect(self):
+        yield RunOnDevice.from_parent(self, name="in a process with the second device")
+
+
+class RunOnDevice(pytest.Item):
+    def runtest(self):
+        selected = ["-m", self.config.option.markexpr] if self.config.option.markexpr else []
+        command = [sys.executable, "-m", "pytest", "-q", *selected, str(self.path)]
+        finished = subprocess.run(
+            command, cwd=self.config.rootpath, env=environment(), capture_output=True, text=True, check=False
+        )
+        if finished.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:
+            pytest.skip("every test of the file is deselected")
+        if finished.returncode:
+            pytest.fail(finished.stdout + finished.stderr, pytrace=False)
