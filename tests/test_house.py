@@ -70,3 +70,13 @@ def test_a_function_is_short(path):
     ]
 
     assert [] == [f"{f.name}: {lines_of(f)} lines" for f in functions if lines_of(f) > LONGEST_FUNCTION]
+
+
+def test_one_file_reads_and_sets_the_state_of_random_numbers():
+    """The state of torch's generator is the CPU's alone: see custom_autograd/values/random_state.py."""
+    owner = PACKAGE / "values" / "random_state.py"
+    calls = ("get_rng_state", "set_rng_state", "fork_rng", "torch.manual_seed(", "default_generator", "manual_seed_all")
+    texts = {path: path.read_text(encoding="utf-8") for path in FILES if path != owner}
+    lines = [(shown(path), line.strip()) for path, text in texts.items() for line in text.splitlines()]
+
+    assert [] == [row for row in lines if any(call in row[1] for call in calls)]

@@ -12,7 +12,7 @@ from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import suggest
 from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.verification.checks import CHECKS
-from custom_autograd.verification.harness import acceptance, runner
+from custom_autograd.verification.harness import acceptance, randomness, runner
 from custom_autograd.verification.harness.base import Check
 from custom_autograd.verification.harness.targets import SamplesRule, Target, target_of
 from custom_autograd.verification.isolation import running
@@ -153,7 +153,7 @@ def _registered(
     if target.samples is None:
         return ()
     try:
-        with runner.isolated_randomness(seed):
+        with randomness.isolated(seed):
             return tuple(target.samples(_factory(device, dtype, seed)))
     except CheckError:
         raise

@@ -22,6 +22,7 @@ from custom_autograd.core.locations import location_of, stacklevel_of_caller
 from custom_autograd.core.messages import format_message
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private import flop_counter
+from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.values.tensors import tensors_in
 
 MOST = 256
@@ -87,8 +88,7 @@ class DerivedFlops:
             if are_fake or any(tensor.is_meta for tensor in tensors):
                 self._warn()
                 return 0
-            devices = sorted({tensor.device.index for tensor in tensors if tensor.is_cuda})
-            with torch.random.fork_rng(devices):
+            with kept_random_state():
                 return run({name: _copied(value, _copy) for name, value in values.items()})
 
     def _on_fakes(self, mode: Any, values: ByName, run: Callable[[ByName], int]) -> int | None:

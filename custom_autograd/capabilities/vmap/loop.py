@@ -13,6 +13,7 @@ from custom_autograd.core.errors import KernelError, VmapUnavailable
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.values.random_state import kept_random_state
 
 ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or list of dimensions) of each
 
@@ -94,7 +95,7 @@ def _one_call(record: OpRecord, bind: Binder, info: Any, values: ByName, dims: B
     if info.randomness == "same" and _draws(record, values):
         is_last = index == info.batch_size - 1
         positional, keywords = bind.call(sample if is_last else {n: _copied(value) for n, value in sample.items()})
-        with torch.random.fork_rng(enabled=not is_last):
+        with kept_random_state(is_enabled=not is_last):
             result = overload(*positional, **keywords)
     else:
         result = overload(*positional, **keywords)

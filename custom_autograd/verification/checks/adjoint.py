@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -49,10 +50,10 @@ class Adjoint(Check):
             part = function.restricted_to(chosen)
             v = signed_like(part.inputs)
             try:
-                state = torch.get_rng_state()
+                state = RandomState.current()
                 tangents = push_forward(part, v)
                 u = signed_like(tangents)
-                torch.set_rng_state(state)
+                state.restore()
                 pulled = vector_jacobian(part, part.inputs, u)
             except (RuntimeError, TypeError, NotImplementedError) as error:
                 refusal = find_refusal(error)

@@ -20,6 +20,7 @@ from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import verification
+from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -32,7 +33,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
-from custom_autograd.verification.harness.passes import same_randomness, why_not_own_op
+from custom_autograd.verification.harness.passes import why_not_own_op
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
@@ -103,19 +104,19 @@ def _in_single(sample: Sample) -> Sample:
 
 def _run(target: Target, sample: Sample) -> Results:
     """Return one call on copies, and its backward for an incoming gradient of 1.5, where one is asked."""
-    with same_randomness(), torch.autocast("cpu", enabled=False):
+    with kept_random_state(), torch.autocast("cpu", enabled=False):
         sample, _ = without_refused_gradients(target, sample)
     leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
     positions = target.written_positions(sample)
     values = [x.clone() if position in positions else x for position, x in enumerate(leaves)]
-    with same_randomness():
+    with kept_random_state():
         outputs = call_on(target.call, sample.with_tensors(values))
     outputs += tuple(x for position, x in enumerate(values) if position in positions)
     able = [y for y in outputs if y.requires_grad]
     wanted = [(target.name_of(leaf), x) for leaf, x in zip(sample.leaves(), leaves, strict=True) if x.requires_grad]
     if not able or not wanted:
         return Results(tuple(y.detach() for y in outputs), ())
-    with same_randomness(), torch.autocast("cpu", enabled=False):
+    with kept_random_state(), torch.autocast("cpu", enabled=False):
         grads = torch.autograd.grad(
             able, [x for _, x in wanted], [torch.full_like(y, 1.5) for y in able], allow_unused=True
         )

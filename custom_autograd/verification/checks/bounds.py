@@ -10,6 +10,7 @@ from torch import Tensor
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.modes import DispatchMode
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.known_kernels import device_of_kernel, label_of_kernel
@@ -54,9 +55,9 @@ def _check_if_available(kernel: Function, target: Target, sample: Sample, name: 
 def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:
     results: list[Sequence[Tensor]] = []
     call = sample if kernel is target.full else target.complete(sample)
-    state = torch.get_rng_state()
+    state = RandomState.current()
     for mark in MARKS:
-        torch.set_rng_state(state)
+        state.restore()
         inputs = [_guarded(tensor.detach(), mark) for tensor in sample.tensors()]
         with torch.no_grad(), _Guarding(mark) as made:
             outputs = call_on(kernel, call.with_tensors([row.tensor for row in inputs]))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.comparison import find_difference
@@ -27,9 +28,9 @@ class Determinism(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding for randomness, one for memory of earlier calls, one for grad modes."""
-        state = torch.get_rng_state()
+        state = RandomState.current()
         first = _call(target, sample, state)
-        is_drawing = not torch.equal(state, torch.get_rng_state())
+        is_drawing = state.has_moved()
         if is_drawing and target.overload is not None and torch.Tag.nondeterministic_seeded not in target.overload.tags:
             yield failed(
                 "it draws random numbers, which its schema does not say: a compiler may drop or merge its calls; "
@@ -48,15 +49,15 @@ class Determinism(Check):
         yield from _grad_modes(target, sample, state, first)
 
 
-def _call(target: Target, sample: Sample, state: Tensor) -> tuple[Tensor, ...]:
+def _call(target: Target, sample: Sample, state: RandomState) -> tuple[Tensor, ...]:
     """Return the values, with every generator in the same state; torch's is given, Python's is reset."""
-    torch.set_rng_state(state)
+    state.restore()
     random.seed(0)
     with torch.no_grad():
         return values_of(target, target.full, sample)
 
 
-def _after_another_call(target: Target, sample: Sample, state: Tensor, first: Sequence[Tensor]) -> Finding:
+def _after_another_call(target: Target, sample: Sample, state: RandomState, first: Sequence[Tensor]) -> Finding:
     other = sample.map(lambda x: x.detach() * 0.5 if x.is_floating_point() or x.is_complex() else x)
     kept = [tensor.clone() for tensor in first]
     _call(target, other, state)
@@ -87,9 +88,9 @@ def _gradients(target: Target, sample: Sample) -> Finding:
     return PASSED
 
 
-def _grad_modes(target: Target, sample: Sample, state: Tensor, first: Sequence[Tensor]) -> Iterable[Finding]:
+def _grad_modes(target: Target, sample: Sample, state: RandomState, first: Sequence[Tensor]) -> Iterable[Finding]:
     for label, mode in (("grad mode is on", torch.enable_grad), ("inference mode is on", torch.inference_mode)):
-        torch.set_rng_state(state)
+        state.restore()
         random.seed(0)
         with mode():
             found = values_of(target, target.full, sample.map(Tensor.detach))

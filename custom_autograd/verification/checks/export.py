@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -88,7 +89,7 @@ def _loaded(call: TensorCall, inputs: tuple[Tensor, ...]) -> torch.export.Export
 
 def _seeded(function: "TensorCall | torch.nn.Module", inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the results of a call, with the same random numbers each time."""
-    torch.manual_seed(0)
+    RandomState.seeded(0).restore()
     with torch.no_grad():
         results: tuple[Tensor, ...] = function(*inputs)
     return tuple(results)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import refused, to_double, values_of
 from custom_autograd.verification.harness.base import (
     Check,
@@ -28,7 +29,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import widened
 from custom_autograd.verification.harness.differentiable import gradients_for
-from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.randomness import is_random
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import long_sizes
 
@@ -71,7 +72,7 @@ class LowPrecision(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per dtype and size."""
-        if _is_random(target, sample):
+        if is_random(target, sample):
             raise NothingToCheckError("it draws other random numbers in every dtype")
         start = time.process_time()
         for label, variant in _variants(sample):
@@ -83,15 +84,6 @@ class LowPrecision(Check):
                 continue
             for dtype, budget in BUDGETS.items():
                 yield from _check(target, variant, dtype, budget, label)
-
-
-def _is_random(target: Target, sample: Sample) -> bool:
-    before = torch.get_rng_state()
-    with torch.no_grad():
-        values_of(target, target.full, sample)
-    is_drawing = not torch.equal(before, torch.get_rng_state())
-    torch.set_rng_state(before)
-    return is_drawing or has_generator(sample)
 
 
 def _results(
@@ -134,7 +126,7 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
     context = f"{str(dtype).removeprefix('torch.')}{', ' + label if label else ''}"
     scales: list[float] = []
     for make_cotangents in (_coarse_like, _ones_like):
-        state = torch.get_rng_state()
+        state = RandomState.current()
         try:
             names, found = _results(target, low, make_cotangents)
         except NothingToCheckError:
@@ -170,9 +162,11 @@ def _coarse_like(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [(step / 16).to(tensor.device, tensor.dtype) for step, tensor in zip(steps, tensors, strict=True)]
 
 
-def _truth(target: Target, sample: Sample, make_cotangents: MakeCotangents, state: Tensor) -> Sequence[Tensor] | None:
+def _truth(
+    target: Target, sample: Sample, make_cotangents: MakeCotangents, state: RandomState
+) -> Sequence[Tensor] | None:
     """Return outputs and gradients in float64; None if the op does not take it."""
-    torch.set_rng_state(state)
+    state.restore()
     try:
         return _results(target, sample, make_cotangents, is_truth=True)[1]
     except (NothingToCheckError, RuntimeError, TypeError, ValueError):

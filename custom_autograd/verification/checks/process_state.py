@@ -1,15 +1,17 @@
 """A call and its backward leave the process as it was: default dtype, grad mode, threads, flags and random numbers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed
 from custom_autograd.verification.harness.differentiable import gradients_for
+from custom_autograd.verification.harness.randomness import outside_torch
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -30,35 +32,38 @@ class ProcessState(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield findings for the call, and for forward and backward: as things are, and with other settings."""
         with torch.no_grad():
-            found = _look_at_call(lambda: values_of(target, target.full, sample))
+            devices = {torch.device("cpu"), *(tensor.device for tensor in sample.tensors())}
+            found = _look_at_call(lambda: values_of(target, target.full, sample), devices)
         yield from found
         yield from _look_at_backward(target, sample)
 
 
-def _look_at_call(call: Callable[[], object]) -> list[Finding]:
+def _look_at_call(call: Callable[[], object], devices: Set[torch.device]) -> list[Finding]:
     found = [_run(call, "a call")]
     if found[0].status == "failed":
         return found
-    before = torch.get_rng_state()
-    torch.rand(())  # a call that draws goes on from here; one that seeds does not
+    before = RandomState.current()
+    devices = devices & before.devices
+    for device in devices:
+        torch.rand((), device=device)  # a call that draws goes on from here; one that seeds does not
     found.append(_run_elsewhere(call, "a call"))
-    if torch.equal(before, torch.get_rng_state()):
+    if not devices <= before.moved(RandomState.current()):
         cause = "torch.manual_seed in a kernel; a generator that is seeded belongs to the kernel, or is an argument"
         found.append(failed("a call seeds torch's random numbers: every call leaves them in one state", cause=cause))
     return found
 
 
 def _look_at_backward(target: Target, sample: Sample) -> Iterable[Finding]:
-    states: list[Tensor] = []
+    states: list[RandomState] = []
 
     def mark(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        states.append(torch.get_rng_state())
+        states.append(RandomState.current())
         return [torch.ones_like(output) for output in outputs]
 
     def call() -> None:
         gradients_for(target, sample, mark)
 
-    before, what = torch.get_rng_state(), "forward and backward"
+    before, what = RandomState.current(), "forward and backward"
     try:
         finding = _run(call, what)
     except Exception:  # noqa: BLE001 - derivatives have checks of their own
@@ -66,14 +71,13 @@ def _look_at_backward(target: Target, sample: Sample) -> Iterable[Finding]:
     yield finding
     if finding.status == "failed":
         return
-    yield _judge_randomness([before, states[0], torch.get_rng_state()])
+    yield _judge_randomness(before, states[0], RandomState.current())
     yield _run_elsewhere(call, what)
 
 
-def _judge_randomness(states: Sequence[Tensor]) -> Finding:
+def _judge_randomness(before: RandomState, between: RandomState, after: RandomState) -> Finding:
     """Fail a backward that draws random numbers if its forward does not: it changes what is drawn next."""
-    before, between, after = states
-    if not torch.equal(before, between) or torch.equal(between, after):
+    if before.moved(between) or not between.moved(after):
         return PASSED
     return failed("the backward draws random numbers, or seeds them, and the forward does not", cause="a stray seed")
 
@@ -81,9 +85,9 @@ def _judge_randomness(states: Sequence[Tensor]) -> Finding:
 def _run(call: Callable[[], object], what: str) -> Finding:
     """Compare the settings and generators after a call with those before; settings are put back."""
     with settings.kept():
-        before, generators = settings.read(), settings.generators()
+        before, generators = settings.read(), outside_torch()
         call()
-        after, moved = settings.read(), settings.generators()
+        after, moved = settings.read(), outside_torch()
     finding = _compare(what, before, after)
     if finding.status == "failed":
         return finding

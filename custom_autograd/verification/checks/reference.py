@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import compare_values, values_of, why_no_reference
 from custom_autograd.verification.harness.base import Check, Finding
 from custom_autograd.verification.harness.sweeps import copy
@@ -46,8 +47,8 @@ def _is_finite(target: Target, sample: Sample) -> bool:
     """Return True if the reference has finite results: else a scalar is outside of what the op is made for."""
     assert target.reference is not None
     with torch.no_grad(), contextlib.suppress(Exception):
-        state = torch.get_rng_state()
+        state = RandomState.current()
         found = values_of(target, target.reference, sample)
-        torch.set_rng_state(state)
+        state.restore()
         return all(bool(torch.isfinite(y).all()) for y in found if y.layout == torch.strided)
     return False

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of
@@ -17,7 +18,6 @@ from custom_autograd.verification.harness.passes import (
     forward,
     is_same,
     repeatable_gradients,
-    same_randomness,
     varied,
 )
 from custom_autograd.verification.harness.targets import Target
@@ -94,7 +94,7 @@ def _same_noise(function: TensorFunction, cotangents: Sequence[Tensor], expected
     """Check a backward of a random forward that finds the generator elsewhere, as it does in a model."""
     if not function.is_random():
         return PASSED
-    with same_randomness():
+    with kept_random_state():
         called = forward(function, function.inputs)
         torch.rand(97)
         found = called.backward(cotangents)

@@ -9,10 +9,11 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, TensorsFunction, function_of
-from custom_autograd.verification.harness.passes import cotangents_of, forward, repeatable_gradients, same_randomness
+from custom_autograd.verification.harness.passes import cotangents_of, forward, repeatable_gradients
 from custom_autograd.verification.harness.targets import Target
 
 Gradients = Callable[[TensorFunction, Sequence[Tensor]], Sequence[Tensor]]
@@ -68,7 +69,7 @@ def _checkpointed_reentrant(function: TensorFunction, cotangents: Sequence[Tenso
 
 def _of_checkpoint(function: TensorFunction, *, use_reentrant: bool) -> TensorsFunction:
     """Return the checkpointed function without outputs that carry no gradient: the reentrant one gives all one."""
-    with same_randomness():
+    with kept_random_state():
         carries = [output.requires_grad for output in function(*function.inputs)]
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -83,7 +84,7 @@ def _backward_of(call: TensorsFunction, function: TensorFunction, cotangents: Se
 
     The generator is moved on between forward and backward, so that what is computed again must be given its state.
     """
-    with same_randomness():
+    with kept_random_state():
         with _moved_on():
             called = forward(call, function.inputs)
         torch.autograd.backward(called.outputs, [u.clone() for u in cotangents])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -23,7 +24,6 @@ from custom_autograd.verification.harness.differentiable import (
     signed_like,
     without_refused_gradients,
 )
-from custom_autograd.verification.harness.passes import same_randomness
 from custom_autograd.verification.harness.targets import Target, call_on
 
 CAUSE = "a result is kept by the identity or the memory of an argument, or one gradient is taken for both"
@@ -104,7 +104,7 @@ def _run(
     """Return the results, and the gradient of what the two arguments have in common."""
     written = target.written_positions(sample)
     values = [x.clone() if position in written else x for position, x in enumerate(leaves)]
-    with same_randomness():
+    with kept_random_state():
         outputs = call_on(target.call, sample.with_tensors(values))
     found = tuple(y.detach() for y in (*outputs, *(values[position] for position in sorted(written))))
     able = [y for y in outputs if y.requires_grad]

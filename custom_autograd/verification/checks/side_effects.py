@@ -20,9 +20,9 @@ from custom_autograd.core.messages import quote
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.torch_private.verification import rules_of_definition
+from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.differentiable import function_of, gradients_for, push_forward
-from custom_autograd.verification.harness.passes import same_randomness
 from custom_autograd.verification.harness.reached_state import changes_in, state_of
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import copy
@@ -117,13 +117,13 @@ def _look(rule: Watched, target: Target, sample: Sample) -> Finding | None:
 
 def _changed_by_forward(rule: Watched, target: Target, sample: Sample) -> list[str]:
     before = state_of(rule.functions)
-    with same_randomness(), torch.no_grad():
+    with kept_random_state(), torch.no_grad():
         call_on(target.call, copy(sample))
     return changes_in(before, state_of(rule.functions))
 
 
 def _run(rule: Watched, target: Target, sample: Sample) -> None:
-    with same_randomness():
+    with kept_random_state():
         rule.run(target, copy(sample))
 
 

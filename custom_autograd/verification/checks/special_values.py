@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import values_of, why_no_reference
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.targets import Target
@@ -44,10 +45,10 @@ def _with(sample: Sample, position: int, value: float) -> Sample:
 def _check(target: Target, sample: Sample, name: str, value: float) -> Finding:
     assert target.reference is not None
     with torch.no_grad():
-        state = torch.get_rng_state()
+        state = RandomState.current()
         try:
             expected = values_of(target, target.reference, sample)
-            torch.set_rng_state(state)
+            state.restore()
             found = values_of(target, target.full, sample)
         except (RuntimeError, ValueError, IndexError) as error:
             return skipped(f"{value} in '{name}': it is refused ({first_line(error)})")

@@ -11,10 +11,11 @@ from custom_autograd.dispatch.composition import find_composition
 from custom_autograd.torch_private.observers import Watch, Wrapped
 from custom_autograd.torch_private.operators import is_taken_apart
 from custom_autograd.torch_private.verification import name_of_overload
+from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, reference_of
-from custom_autograd.verification.harness.passes import cotangents_of, same_randomness, why_not_own_op
+from custom_autograd.verification.harness.passes import cotangents_of, why_not_own_op
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 
@@ -101,7 +102,7 @@ def _run(
     leaves = [wrap(value.detach().clone()).requires_grad_() for value in function.inputs]
     if seen is not None:
         seen.clear()  # making the leaves has been seen as well
-    with same_randomness():
+    with kept_random_state():
         outputs = [output for output in function(*leaves) if output.requires_grad]
         ops = None if seen is None else list(seen)
         grads = torch.autograd.grad(outputs, leaves, [wrap(u.clone()) for u in cotangents], allow_unused=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import deterministic
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.differentiable import gradients_of
@@ -28,17 +29,17 @@ class Uninitialised(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding for the values, one for the gradients."""
-        state = torch.get_rng_state()
+        state = RandomState.current()
         with torch.no_grad():
             plain = values_of(target, target.full, sample)
-            torch.set_rng_state(state)
+            state.restore()
             with _filled_memory():
                 filled = values_of(target, target.full, sample)
         yield _compare([f"output {position}" for position in range(len(plain))], filled, plain)
         try:
-            torch.set_rng_state(state)
+            state.restore()
             names, expected = gradients_of(target, sample)
-            torch.set_rng_state(state)
+            state.restore()
             with _filled_memory():
                 _, found = gradients_of(target, sample)
         except (NothingToCheckError, RuntimeError):  # gradients have checks of their own

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import KernelUnavailable, ShapeError
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.base import PASSED, Finding, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import Difference, find_difference, widened
 from custom_autograd.verification.harness.differentiable import TensorFunction, copies, signed_like, vector_jacobian
@@ -61,14 +62,14 @@ def compare_values(
         Skipped where a variant is refused.
     """
     with torch.no_grad():
-        state = torch.get_rng_state()
+        state = RandomState.current()
         try:
             expected = values_of(target, other, sample)
         except Exception as error:
             if label == "as given":
                 raise
             return skipped(f"{label}: {name} refuses it ({first_line(error)})")
-        torch.set_rng_state(state)
+        state.restore()
         try:
             found = values_of(target, target.full, sample)
         except Exception as error:  # noqa: BLE001  # told apart there, and raised again where it is not a variant
@@ -76,7 +77,7 @@ def compare_values(
             return _raised(error, target, sample, label, name, count)
         difference = find_difference(found, expected, is_scaled=is_scaled)
         if difference is not None:
-            torch.set_rng_state(state)
+            state.restore()
             difference = _beyond_rounding(target, other, sample, found, expected, difference)
     return PASSED if difference is None else difference.failed(f"{label}: {difference}, by {name}")
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from custom_autograd.core.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private.verification import fake_mode
+from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line, root_cause
 from custom_autograd.verification.harness.comparison import Difference, find_difference
 from custom_autograd.verification.harness.differentiable import can_have_gradient
@@ -73,7 +74,7 @@ def run(
     is_written = [target.argument_of(leaf).is_mutated for leaf in sample.leaves()]
     values = [x.clone() if written else x for x, written in zip(leaves, is_written, strict=True)]
     call = sample.with_tensors(values)
-    torch.manual_seed(0)
+    RandomState.seeded(0).restore()
     result = function(*call.args, **call.kwargs) if function is target.call else function(call.args, call.kwargs)
     outputs = Sample(result).tensors()
     results = [(f"output {i}", y.detach()) for i, y in enumerate(outputs)]

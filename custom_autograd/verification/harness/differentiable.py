@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.targets import Function, Target, call_on
@@ -40,29 +41,24 @@ class TensorFunction:
     sample: Sample
     positions: tuple[int, ...]
     call: Function
-    state: Tensor | None = field(default_factory=lambda: _own_state())
+    state: RandomState | None = field(default_factory=lambda: _own_state())
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the floating and complex results, then the values of the inputs that were written to."""
         if self.state is None:
             return self._call(*tensors)
-        before = torch.get_rng_state()
-        torch.set_rng_state(self.state)
-        try:
+        with kept_random_state():
+            self.state.restore()
             return self._call(*tensors)
-        finally:
-            torch.set_rng_state(before)
 
     def is_random(self) -> bool:
         """Return True if a call draws from torch's default generator, or from one that it is given."""
         if has_generator(self.sample):
             return True
-        before = torch.get_rng_state()
-        try:
+        with kept_random_state():
+            before = RandomState.current()
             self._call(*self.inputs)
-            return not torch.equal(before, torch.get_rng_state())
-        finally:
-            torch.set_rng_state(before)
+            return before.has_moved()
 
     def _call(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         leaves = self.sample.leaves()
@@ -93,9 +89,9 @@ class TensorFunction:
         return replace(self, positions=tuple(self.positions[i] for i in chosen))
 
 
-def _own_state() -> Tensor:
-    """Return a generator state that no other code starts from, so that drawing again is noticed."""
-    return torch.Generator().manual_seed(torch.initial_seed() // 2 + 1).get_state()
+def _own_state() -> RandomState:
+    """Return a state of the generators that no other code starts from, so that drawing again is noticed."""
+    return RandomState.seeded(torch.initial_seed() // 2 + 1)
 
 
 def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> TensorFunction:
@@ -202,7 +198,7 @@ def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def find_written_gradient(function: "TensorFunction") -> str | None:
     """Return what a backward does to its incoming gradient, "writes to" or "resizes"; None if it leaves it alone."""
-    with torch.random.fork_rng(devices=[]):  # what follows draws the numbers that it would have drawn
+    with kept_random_state():  # what follows draws the numbers that it would have drawn
         sent = cotangents_like(function(*function.inputs))
     before = copies(sent)
     with contextlib.suppress(Exception):  # what it raises is a finding of the checks that look at gradients

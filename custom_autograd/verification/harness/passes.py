@@ -4,8 +4,7 @@ function = function_of(target, sample)
 plain = gradients(function, function.inputs, u)        what everything else is compared with
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.torch_private import functions
+from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import NothingToCheckError
 from custom_autograd.verification.harness.differentiable import TensorsFunction, signed_like
 from custom_autograd.verification.harness.targets import Target
@@ -27,7 +27,7 @@ class Forward:
     Args:
         inputs: the leaves it was called on, each of which requires grad.
         outputs: the results that carry a gradient.
-        keeps_randomness: whether torch's generator is put back after each backward.
+        keeps_randomness: whether the default generators are put back after each backward.
     """
 
     inputs: tuple[Tensor, ...]
@@ -38,7 +38,7 @@ class Forward:
         self, cotangents: Sequence[Tensor], *, retain_graph: bool = False, create_graph: bool = False
     ) -> tuple[Tensor, ...]:
         """Return the gradient of each input; zeros where there is no connection."""
-        with same_randomness(is_enabled=self.keeps_randomness):
+        with kept_random_state(is_enabled=self.keeps_randomness):
             grads = torch.autograd.grad(
                 self.outputs,
                 self.inputs,
@@ -56,13 +56,13 @@ def forward(function: TensorsFunction, inputs: Sequence[Tensor], *, keeps_random
     Args:
         function: what is called.
         inputs: its arguments.
-        keeps_randomness: False leaves torch's generator alone, as calls in several threads must.
+        keeps_randomness: False leaves the default generators alone, as calls in several threads must.
 
     Raises:
         NothingToCheckError: no output carries a gradient.
     """
     leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
-    with same_randomness(is_enabled=keeps_randomness):
+    with kept_random_state(is_enabled=keeps_randomness):
         outputs = tuple(output for output in function(*leaves) if output.requires_grad)
     if not outputs:
         raise NothingToCheckError("no output carries a gradient")
@@ -104,19 +104,6 @@ def varied(function: TensorsFunction, inputs: Sequence[Tensor], step: int) -> tu
     except Exception:  # noqa: BLE001 - these numbers are not the sample's: an op may have its reasons to refuse them
         return tuple(value.detach() for value in inputs)
     return smaller
-
-
-@contextlib.contextmanager
-def same_randomness(*, is_enabled: bool = True) -> Iterator[None]:
-    """Restore the default generator afterwards, so that what is run next draws the same numbers."""
-    if not is_enabled:
-        yield
-        return
-    state = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
 
 
 def is_same(one: Tensor, other: Tensor) -> bool:

@@ -22,8 +22,6 @@ from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.compilation import BACKEND, fresh, is_limit_of_torch
-from custom_autograd.verification.harness.dispatching import has_generator
-from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 Mesh: TypeAlias = Any
@@ -176,16 +174,6 @@ class PlacedCalls:
         from torch.distributed.tensor import Replicate
 
         return self._placed(tensor, (Replicate(),) * self.mesh.ndim)
-
-
-def is_random(target: Target, sample: Sample) -> bool:
-    """Return True if a call draws random numbers."""
-    if has_generator(sample):
-        return True
-    state = torch.get_rng_state()
-    with torch.random.fork_rng(), torch.no_grad():
-        call_on(target.call, copy(sample))
-        return not torch.equal(state, torch.get_rng_state())
 
 
 def chosen(options: Sequence[Sequence[Placements]], limit: int, seed: int) -> Iterator[tuple[Placements, ...]]:

@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import random
-import sys
 import time
 import traceback
 import warnings
@@ -16,6 +14,7 @@ import torch
 from custom_autograd.core.errors import GradientError, KernelError, KernelWarning
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private import verification
+from custom_autograd.verification.harness import randomness
 from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, find_refusal, skipped
 from custom_autograd.verification.harness.claims import choose_cause
 from custom_autograd.verification.harness.origins import is_authors
@@ -77,32 +76,6 @@ def run(
     return Report(tuple(results), {name: source for name, source in sources.items() if source})
 
 
-@contextlib.contextmanager
-def isolated_randomness(seed: int) -> Iterator[None]:
-    """Seed random numbers within, and restore the generators afterwards."""
-    devices = list(range(torch.cuda.device_count())) if _is_cuda_in_use() else []
-    state = random.getstate()
-    numpy = sys.modules.get("numpy")  # a kernel may draw from it, where it is in use
-    numpy_state = None if numpy is None else numpy.random.get_state()
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            torch.cuda.manual_seed_all(seed)
-        random.seed(seed)
-        if numpy is not None:
-            numpy.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(state)
-            if numpy is not None:
-                numpy.random.set_state(numpy_state)
-
-
-def _is_cuda_in_use() -> bool:
-    return bool(torch.cuda.is_initialized())
-
-
 def _source_of(target: Target) -> str:
     try:
         return target.source()
@@ -148,7 +121,7 @@ def _nothing_for(check: Check) -> str:
 
 def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: int) -> Result:
     own_seed = zlib.crc32(f"{target.name}/{check.name}/{position}/{seed}".encode())
-    with isolated_randomness(own_seed), kept_settings(), torch.inference_mode(False), torch.enable_grad():
+    with randomness.isolated(own_seed), kept_settings(), torch.inference_mode(False), torch.enable_grad():
         result = _run_on_sample(target, check, sample, label_of(sample, position))
     return replace(result, seed=seed)
 

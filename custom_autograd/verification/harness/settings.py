@@ -2,13 +2,10 @@
 
 put_back(values)     whatever differs from `values` is set again
 perturbed(values)    every setting has another value within, so that a kernel that sets a constant changes it
-generators()         the state of random generators other than torch's
 """
 
 import contextlib
 import os
-import pickle
-import random
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -79,15 +76,6 @@ def perturbed(values: Mapping[str, object], names: Collection[str] = ()) -> Iter
         yield read()
     finally:
         put_back(values)
-
-
-def generators() -> dict[str, object]:
-    """Return the state of each random generator of the process that torch's seed does not reach, by its owner."""
-    found: dict[str, object] = {"Python": random.getstate()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        found["NumPy"] = pickle.dumps(numpy.random.get_state(legacy=False))
-    return found
 
 
 def _set_default_device(value: str) -> None:

@@ -15,7 +15,7 @@ import torch
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import suggest
 from custom_autograd.verification.check import accepted_failures, case_of
-from custom_autograd.verification.harness import acceptance, runner
+from custom_autograd.verification.harness import acceptance, randomness, runner
 from custom_autograd.verification.harness.base import Check
 from custom_autograd.verification.harness.targets import target_of
 from custom_autograd.verification.mutation.equivalence import status_on
@@ -93,7 +93,7 @@ def _status_on_samples(op: object, mutant: Mutant, seed: int) -> MutantStatus:
     """Return the status before any test runs; "survived" means that nothing is known yet."""
     case = case_of(op, seed=seed)
     samples = [sample for sample in case.samples if sample.error is None]
-    with runner.isolated_randomness(seed), torch.enable_grad():
+    with randomness.isolated(seed), torch.enable_grad():
         return status_on(mutant, case.target, samples)
 
 
