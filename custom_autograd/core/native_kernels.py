@@ -21,15 +21,13 @@ class Operator:
     Attributes:
         name: the qualified name, "namespace::name".
         source: the name of the C++ file.
-        on_cpu: the address of its boxed CPU kernel of torch's stable ABI; 0 if it is not known.
-        on_cuda: the same for CUDA.
+        addresses: of its boxed kernels of torch's stable ABI, each with its dispatch key, such as ("CPU", 4096).
         is_contiguous: its tensors have to be; the `__call__` of the object takes others.
     """
 
     name: str
     source: str
-    on_cpu: int
-    on_cuda: int
+    addresses: tuple[tuple[str, int], ...]
     is_contiguous: bool = False
 
 

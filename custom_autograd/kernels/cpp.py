@@ -146,7 +146,7 @@ class CppKernel(LazyKernel):
             ) from error
         if type(self).__call__ is LazyKernel.__call__:  # else a call does more than the operator
             addresses = addresses_of(loaded or path, name, self.function)
-            self.operator = Operator(f"{name}::{self.function}", self.source.name, *addresses)
+            self.operator = Operator(f"{name}::{self.function}", self.source.name, addresses)
             native_kernels.offer(self, self.operator)
         return overload
 
@@ -164,15 +164,17 @@ def words(function: str, flags: Sequence[str]) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def addresses_of(path: Path, namespace: str, function: str) -> tuple[int, int]:
-    """Return the addresses of a function's kernels on CPU and CUDA; 0 where `kernel.h` has not noted one."""
+def addresses_of(path: Path, namespace: str, function: str) -> tuple[tuple[str, int], ...]:
+    """Return the dispatch key and the address of each kernel of a function that `kernel.h` has noted."""
     try:
         find = ctypes.CDLL(str(path)).custom_autograd_kernel
     except AttributeError:  # the source does not include the header
-        return 0, 0
-    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_char_p] * 3
-    on_cpu, on_cuda = (find(key, namespace.encode(), function.encode()) for key in (b"CPU", b"CUDA"))
-    return on_cpu or 0, on_cuda or 0
+        return ()
+    find.restype, find.argtypes = ctypes.c_char_p, [ctypes.c_uint64, *[ctypes.c_char_p] * 2, ctypes.c_void_p]
+    rows, address = list[tuple[str, int]](), ctypes.c_void_p()
+    while (key := find(len(rows), namespace.encode(), function.encode(), ctypes.byref(address))) is not None:
+        rows.append((key.decode(), address.value or 0))
+    return tuple((key, its) for key, its in rows if key)  # one without a key is for every device type
 
 
 def load_library(path: Path) -> None:

@@ -171,7 +171,7 @@ def _refuse_foreign_python() -> None:
 
 def _serve(native: ModuleType, kernel: object, operator: native_kernels.Operator) -> None:
     try:
-        boxed = native.Boxed(operator.name, operator.source, operator.on_cpu, operator.on_cuda, operator.is_contiguous)
+        boxed = native.Boxed(operator.name, operator.source, operator.addresses, operator.is_contiguous)
     except TypeError:  # it has an argument or a result that native code does not convert
         return
     native.take_over(kernel, boxed)

@@ -25,9 +25,8 @@ class BelowAutograd {
 inline bool has_own_autograd(const char* name, const char* overload) {
   auto op = c10::Dispatcher::singleton().findOp({name, overload});
   if (!op || !op->hasComputedKernelForDispatchKey(c10::DispatchKey::AutogradCPU)) return false;
-  for (auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::XPU, c10::DispatchKey::MPS,
-                   c10::DispatchKey::PrivateUse1})
-    if (op->hasKernelForDispatchKey(c10::getAutogradKeyFromBackend(c10::toBackendComponent(key)))) return false;
+  for (auto key : c10::getRuntimeDispatchKeySet(c10::DispatchKey::Autograd))  // a backend may have its own
+    if (c10::toFunctionalityKey(key) == c10::DispatchKey::AutogradFunctionality && op->hasKernelForDispatchKey(key)) return false;
   return op->getComputedKernelForDispatchKey(c10::DispatchKey::AutogradCPU).debug().find("VariableType") != std::string::npos;
 }
 

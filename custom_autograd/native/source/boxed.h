@@ -26,10 +26,10 @@ struct Parameter {
 // A function of torch's stable ABI, boxed: what TORCH_BOX makes. It replaces the arguments, which it owns, by results.
 using Stable = void (*)(uint64_t* stack, uint64_t arguments, uint64_t results);
 
-// The kernel of the operator for a device.
+// The kernel of the operator for a device type whose address is known.
 struct Served {
   c10::DispatchKey key;
-  Stable noted;   // its address, or null where it is not known
+  Stable noted;
   Stable kernel;  // what to call: null where the dispatcher has to find it
 };
 
@@ -38,11 +38,11 @@ struct Boxed {
   c10::OperatorHandle* op;
   std::vector<Parameter>* parameters;
   size_t results;
-  bool is_contiguous;             // what its tensors have to be
-  std::string* source;            // the name of the C++ file that registers it
-  std::array<Served, 2>* served;  // on CPU, on CUDA
-  uint64_t looked;                // the change after which the dispatcher was last asked
-  bool is_refused;                // other kernels than those of devices have a say in a call
+  bool is_contiguous;           // what its tensors have to be
+  std::string* source;          // the name of the C++ file that registers it
+  std::vector<Served>* served;  // by device type
+  uint64_t looked;              // the change after which the dispatcher was last asked
+  bool is_refused;              // other kernels than those of devices have a say in a call
 };
 
 // Goes up whenever kernels may have been registered or withdrawn: see torch_private/registered_kernels.py.
@@ -79,19 +79,23 @@ inline bool has_usual_modes() {
   return ((modes.included_.raw_repr() | modes.excluded_.raw_repr()) & ~ignored_keys()) == 0;
 }
 
-// Whether arguments reach a kernel as they are, and the dispatch keys that their tensors have in common.
+// Whether arguments reach a kernel as they are, and the dispatch keys and the device that their tensors have in common.
 struct Fit {
   bool is_contiguous;  // tensors have to be; one that is not is copied, and a list with one is not taken
   uint64_t keys = 0;
+  c10::DeviceIndex index = -1;
   bool has_copies = false;
 
   bool tensor(PyObject* value) {
     if (!THPVariable_CheckExact(value)) return false;
     const at::Tensor& tensor = THPVariable_Unpack(value);
     uint64_t its_keys = tensor.key_set().raw_repr() & ~ignored_keys();
-    if (has_tangent(tensor) || (keys && its_keys != keys) || (tensor.requires_grad() && at::GradMode::is_enabled()))
+    auto its_index = tensor.unsafeGetTensorImpl()->device().index();  // the keys of a device type are those of each device
+    if (has_tangent(tensor) || (keys && (its_keys != keys || its_index != index)) ||
+        (tensor.requires_grad() && at::GradMode::is_enabled()))
       return false;
     keys = its_keys;
+    index = its_index;
     has_copies |= is_contiguous && !tensor.is_contiguous();
     return true;
   }
@@ -119,10 +123,11 @@ struct Fit {
     return false;
   }
 
+  // The key of the device type, if a kernel sees nothing else of its tensors.
   std::optional<c10::DispatchKey> device() const {
-    for (auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA})
-      if (keys == c10::DispatchKeySet(key).raw_repr()) return key;
-    return std::nullopt;
+    auto key = c10::DispatchKeySet(c10::DispatchKeySet::RAW, keys).highestPriorityTypeId();
+    bool is_dense = c10::toFunctionalityKey(key) == c10::DispatchKey::Dense && key != c10::DispatchKey::Meta;
+    return is_dense && keys == c10::DispatchKeySet(key).raw_repr() ? std::optional(key) : std::nullopt;
   }
 };
 
@@ -224,14 +229,25 @@ inline bool is_of_source(const Boxed* boxed, c10::DispatchKey key) {
       boxed->op->getComputedKernelForDispatchKey(key).debug().find(' ' + *boxed->source + ':') != std::string::npos;
 }
 
-// Asks the dispatcher anew: a kernel of a device may have been replaced, and one registered that would run before it.
+// Keys at which the operator has nothing of its own, on any device type.
+inline c10::DispatchKeySet keys_before_kernels() {
+  return c10::getRuntimeDispatchKeySet(c10::DispatchKey::Autograd) | c10::autocast_dispatch_keyset |
+      c10::DispatchKeySet({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::BackendSelect});
+}
+
+// Asks the dispatcher again: a kernel of a device may have been replaced, and one registered that would run before it.
 inline void look_again(Boxed* boxed) {
   boxed->looked = changes_of_kernels;
-  using enum c10::DispatchKey;
-  boxed->is_refused = false;
-  for (auto key : {Autograd, AutogradCPU, AutogradCUDA, AutogradOther, ADInplaceOrView, AutocastCPU, AutocastCUDA, BackendSelect})
-    boxed->is_refused |= boxed->op->hasKernelForDispatchKey(key);
-  for (Served& one : *boxed->served) one.kernel = one.noted && is_of_source(boxed, one.key) ? one.noted : nullptr;
+  boxed->is_refused = boxed->op->hasKernelForDispatchKey(c10::DispatchKey::Autograd);
+  for (auto key : keys_before_kernels()) boxed->is_refused |= boxed->op->hasKernelForDispatchKey(key);
+  for (Served& one : *boxed->served) one.kernel = is_of_source(boxed, one.key) ? one.noted : nullptr;
+}
+
+// The kernel to call for a device type, or null where the dispatcher has to find it.
+inline Stable kernel_for(const Boxed* boxed, c10::DispatchKey device) {
+  for (const Served& one : *boxed->served)
+    if (one.key == device) return one.kernel;
+  return nullptr;
 }
 
 // Calls a kernel as torch.ops does: what it warns of reaches Python's `warnings`, and its exceptions have the same classes.
@@ -277,21 +293,34 @@ inline PyObject* call_boxed(Boxed* boxed, PyObject* const* args, size_t count, P
     if (!fit.argument((*boxed->parameters)[i], args[i])) return nullptr;
   auto device = fit.device();
   if (!device) return nullptr;
-  Stable kernel = (*boxed->served)[*device == c10::DispatchKey::CPU ? 0 : 1].kernel;
+  Stable kernel = kernel_for(boxed, *device);
   auto call = [&](PyObject* const* its_args) {
     return guarded([&] { return kernel ? call_stable(boxed, kernel, its_args) : call_dispatched(boxed, *device, its_args); });
   };
   return fit.has_copies ? call(Contiguous(args, count).args.data()) : call(args);
 }
 
-// Boxed(name, source, on_cpu, on_cuda, is_contiguous): the operator of that name, in its overload without a name; the name
-// of the C++ file that registers it; the addresses of its kernels, or 0; whether tensors have to be contiguous.
+// The device types at whose keys a source registered kernels, from pairs of a key and an address.
+inline std::vector<Served> served_by(PyObject* addresses) {
+  std::vector<Served> found;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(addresses); ++i) {
+    const char* name;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(addresses, i), "sK", &name, &address)) throw python_error();
+    auto key = c10::parseDispatchKey(name);
+    if (c10::toFunctionalityKey(key) == c10::DispatchKey::Dense) found.push_back({key, reinterpret_cast<Stable>(address), nullptr});
+  }
+  return found;
+}
+
+// Boxed(name, source, addresses, is_contiguous): the operator of that name, in its overload without a name; the name of the
+// C++ file that registers it; its kernels, as pairs of a dispatch key and an address; whether tensors have to be contiguous.
 inline PyObject* create_boxed(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   const char *name, *source;
-  unsigned long long on_cpu, on_cuda;
+  PyObject* addresses;
   int is_contiguous;
-  if (!PyArg_ParseTuple(args, "ssKKp", &name, &source, &on_cpu, &on_cuda, &is_contiguous)) return nullptr;
+  if (!PyArg_ParseTuple(args, "ssO!p", &name, &source, &PyTuple_Type, &addresses, &is_contiguous)) return nullptr;
   auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   std::vector<Parameter> parameters;
   for (const auto& argument : op.schema().arguments()) {
@@ -306,25 +335,24 @@ inline PyObject* create_boxed(PyTypeObject* type, PyObject* args, PyObject*) {
   size_t results = op.schema().returns().size();
   TORCH_CHECK_TYPE(std::max(parameters.size(), results) <= MOST_BOXED, name, ": so many values take torch.ops");
   bool is_direct = std::all_of(parameters.begin(), parameters.end(), is_stable);
+  auto served = is_direct ? served_by(addresses) : std::vector<Served>();
   auto* object = reinterpret_cast<Boxed*>(checked(type->tp_alloc(type, 0)));
   object->op = new c10::OperatorHandle(op);
   object->parameters = new std::vector<Parameter>(std::move(parameters));
   object->results = results;
   object->is_contiguous = is_contiguous;
-  auto noted = [&](unsigned long long address) { return is_direct ? reinterpret_cast<Stable>(address) : nullptr; };
   object->source = new std::string(source);
-  object->served = new std::array<Served, 2>{
-      Served{c10::DispatchKey::CPU, noted(on_cpu), nullptr}, Served{c10::DispatchKey::CUDA, noted(on_cuda), nullptr}};
+  object->served = new std::vector<Served>(std::move(served));
   return reinterpret_cast<PyObject*>(object);
   END_HANDLE_TH_ERRORS
 }
 
-// address(device): of the kernel that is called without the dispatcher, on CPU for 0, on CUDA for 1; 0 if there is none
-inline PyObject* address_in_force(PyObject* object, PyObject* device) {
+// address(key): of the kernel that is called without the dispatcher at a dispatch key, such as "CPU"; 0 if there is none
+inline PyObject* address_in_force(PyObject* object, PyObject* key) {
   HANDLE_TH_ERRORS
   auto* boxed = reinterpret_cast<Boxed*>(object);
   look_again(boxed);
-  return PyLong_FromVoidPtr(reinterpret_cast<void*>(boxed->served->at(PyLong_AsLong(device)).kernel));
+  return PyLong_FromVoidPtr(reinterpret_cast<void*>(kernel_for(boxed, c10::parseDispatchKey(THPUtils_unpackString(key)))));
   END_HANDLE_TH_ERRORS
 }
 

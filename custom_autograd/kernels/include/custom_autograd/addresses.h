@@ -60,11 +60,14 @@ static std::vector<Address>& addresses() {
 #define aoti_torch_library_impl(library, name, kernel) \
   ::custom_autograd::note_kernel(aoti_torch_library_impl(library, name, kernel), library, name, kernel)
 
-// The kernel that is registered under "namespace" and "name" at a dispatch key ("CPU", "CUDA"), or null.
-extern "C" __attribute__((used, visibility("default"))) void* custom_autograd_kernel(
-    const char* key, const char* space, const char* name) {
-  void* found = nullptr;
+// The dispatch key ("CPU", "PrivateUse1") and the address of the kernel that was registered in some place under "namespace" and
+// "name", counted from 0; null past the last one.
+extern "C" __attribute__((used, visibility("default"))) const char* custom_autograd_kernel(
+    uint64_t place, const char* space, const char* name, void** kernel) {
   for (const auto& one : custom_autograd::addresses())
-    if (one.key == key && one.space == space && one.name == name) found = reinterpret_cast<void*>(one.kernel);
-  return found;
+    if (one.space == space && one.name == name && place-- == 0) {
+      *kernel = reinterpret_cast<void*>(one.kernel);
+      return one.key.c_str();
+    }
+  return nullptr;
 }

@@ -138,6 +138,27 @@ inline void check_type(const Tensor& tensor, ScalarType type, const char* argume
       "'", argument, "' must be a CPU tensor of the dtype that sums are kept in: float64 for float64, else float32");
 }
 
+inline bool is_on_device_of(const Tensor& tensor, const Tensor& like) {
+  int32_t its, expected;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &its));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &expected));
+  return its == expected && tensor.get_device_index() == like.get_device_index();
+}
+
+// The same for a kernel of any device type, which passes the tensor that the others have to be on the device of.
+inline void check_contiguous(const Tensor& tensor, const char* argument, const Tensor& like) {
+  STD_TORCH_CHECK(
+      is_on_device_of(tensor, like) && tensor.is_contiguous(),
+      "'", argument, "' must be a contiguous tensor on the device of the others");
+}
+
+inline void check_type(const Tensor& tensor, ScalarType type, const char* argument, const Tensor& like) {
+  STD_TORCH_CHECK(
+      is_on_device_of(tensor, like) && tensor.scalar_type() == type,
+      "'", argument, "' must be on the device of the others, of the dtype that sums are kept in: float64 for float64, "
+      "else float32");
+}
+
 // A new contiguous tensor on the device of another, without values. It takes half the time of torch::stable::new_empty,
 // which looks up an operator by its name.
 inline Tensor allocate(const Tensor& like, const int64_t* sizes, int64_t dims, ScalarType type) {

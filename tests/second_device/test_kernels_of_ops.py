@@ -1,0 +1,120 @@
+"""Kernels that are registered for the second device run there, and native calls and C++ kernels by address serve it."""
+
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from custom_autograd import custom_op
+from custom_autograd.kernels import KernelUnavailable, cpp_kernel
+from custom_autograd.kernels.cpp import addresses_of
+from custom_autograd.native.loading import library
+
+DEVICE = torch.device("second", 0)
+
+needs_native = pytest.mark.skipif(library.module is None, reason=library.reason)
+
+SOURCE = """
+#include <custom_autograd/kernel.h>
+using namespace custom_autograd;
+
+template <int count>
+Tensor times(const Tensor& x, const Tensor& weight) {
+  check_contiguous(x, "x", x);
+  check_contiguous(weight, "weight", x);
+  check_type(weight, ScalarType::Double, "weight", x);
+  Tensor out = allocate_like(x);
+  const double *in = read<double>(x), *by = read<double>(weight);
+  double* result = write<double>(out);
+  for_rows(row_count(x), x.size(-1), [=, columns = x.size(-1)](int64_t first, int64_t last) {
+    for (int64_t i = first * columns; i < last * columns; ++i) result[i] = count * in[i] * by[i % columns];
+  });
+  return out;
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) { m.def("times(Tensor x, Tensor weight) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("times", TORCH_BOX(&times<2>)); }
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, PrivateUse1, m) { m.impl("times", TORCH_BOX(&times<3>)); }
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("second") / "times.cpp"
+    path.write_text(SOURCE)
+    try:
+        cpp_kernel(path, "times").load()
+    except KernelUnavailable as error:
+        pytest.skip(str(error))
+    return path
+
+
+def x(*shape, device=DEVICE, grad=False):
+    values = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return values.to(device).requires_grad_(grad)
+
+
+@contextmanager
+def python_calls(called):
+    """Count the calls that native code leaves to the `__call__` of an object's class."""
+    cls, original = type(called), type(called).__call__
+    with mock.patch.object(cls, "__call__", autospec=True, side_effect=original) as counted:
+        yield lambda: counted.call_count
+
+
+@needs_native
+def test_a_cpp_kernel_is_called_by_its_address_on_each_device_that_its_source_serves(source):
+    kernel = cpp_kernel(source, "times")
+    kernel(x(2, 3), x(3))
+    addresses = dict(addresses_of(kernel.build()[1], kernel.build()[0], "times"))
+    with python_calls(kernel) as count:
+        found = [kernel(x(2, 3, device=device), x(3, device=device)) for device in (DEVICE, "cpu")]
+
+    assert ["CPU", "PrivateUse1"] == sorted(addresses)
+    assert addresses == {key: kernel._native.address(key) for key in addresses}
+    assert addresses["CPU"] != addresses["PrivateUse1"]
+    assert 0 == count()
+    assert [DEVICE, torch.device("cpu")] == [one.device for one in found]
+    product = x(2, 3, device="cpu") * x(3, device="cpu")
+    assert_close([one.cpu() for one in found], [3 * product, 2 * product])
+
+
+def test_a_helper_of_the_header_names_the_device_that_it_expects(source):
+    kernel = cpp_kernel(source, "times")
+
+    with pytest.raises(RuntimeError, match="'weight' must be a contiguous tensor on the device of the others"):
+        kernel(x(2, 3), x(3, 2).t()[0])
+    for weight in (x(3).float(), x(3, device="cpu")):
+        with pytest.raises(RuntimeError, match=r"'weight' must be .*on the device of the others"):
+            kernel(x(2, 3), weight)
+
+
+@needs_native
+def test_native_calls_serve_an_op_on_the_device(source):
+    """Values, gradients, and which code ran: neither the Python of the op nor that of its kernel."""
+
+    @custom_op("second_kernels::times", device_types="cpu")
+    def times(x: Tensor, weight: Tensor) -> Tensor:
+        raise AssertionError("the kernel of the device runs")
+
+    kernel = cpp_kernel(source, "times")
+    times.register_kernel("second")(kernel)
+    times.register_backward(lambda grad, x, weight: (3 * grad * weight, (3 * grad * x).sum(0)))
+    for _ in range(3):
+        times(x(2, 3, grad=True), x(3)).sum().backward()
+        times(x(2, 3), x(3))
+    given, weight = x(2, 3, grad=True), x(3, grad=True)
+    with python_calls(times) as of_op, python_calls(kernel) as of_kernel:
+        out = times(given, weight)
+        out.sum().backward()
+        plain = times(x(2, 3), x(3))
+
+    assert (0, 0) == (of_op(), of_kernel())
+    assert times._native.count_kinds() > 0
+    expected = 3 * x(2, 3, device="cpu") * x(3, device="cpu")
+    assert_close([out.detach().cpu(), plain.cpu()], [expected, expected])
+    assert_close(given.grad.cpu(), (3 * x(3, device="cpu")).expand(2, 3))
+    assert_close(weight.grad.cpu(), 3 * x(2, 3, device="cpu").sum(0))
