@@ -18,6 +18,7 @@ from custom_autograd.capabilities.inlining import capability as inlining
 from custom_autograd.capabilities.shapes import capability as shape_notation
 from custom_autograd.core.annotations import read_function
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.core.device_types import has_index, name_of
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.forking import wait_for_imports
 from custom_autograd.core.inference import schema_of
@@ -63,7 +64,7 @@ def declare(
     name = parse_name(options.op, refuse.location, is_torchs=is_declared_by_torch())
     if not callable(function):
         raise _not_callable(refuse, function)
-    devices = None if device_types is None else listed(refuse, "device_types", device_types)
+    devices = None if device_types is None else _device_types(listed(refuse, "device_types", device_types), refuse)
     written = read_function(function, options, refuse)
     tree = find_tree(written, options, refuse)
     if tree is None:
@@ -97,6 +98,15 @@ def declare(
         if options.checkpoint is not None:
             checkpointing.register(record, options.checkpoint)
         return record
+
+
+def _device_types(given: Sequence[str], refuse: Refusal) -> tuple[str, ...]:
+    """Return device types by the names that tensors have for them."""
+    for one in given:
+        if has_index(one):
+            expected = f"a device type, such as {one.partition(':')[0]!r}"
+            raise refuse("a kernel serves every device of a type", expected=expected, found=repr(one))
+    return tuple(map(name_of, given))
 
 
 def _not_callable(refuse: Refusal, found: object) -> DeclarationError:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
+from custom_autograd.core.device_types import has_index, name_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import suggest
@@ -51,13 +52,14 @@ def register(
             do="leave inline= out: the effect then orders the calls of the op",
         )
     registered = adapter_of(declaration).kernel(function)
-    for device_type in (None,) if device_types is None else names_of(device_types):
+    for device_type in (None,) if device_types is None else map(name_of, names_of(device_types)):
+        if device_type is not None:
+            _check_device(record, device_type, function)
         check_call(declaration, f"{device_type or 'default'} kernel", registered)
         kernel = make_kernel(declaration, device_type, registered, location_of(function), options)
         if device_type is None:
             record.kernels.add(kernel, replace=replace)
             continue
-        _check_device(record, device_type, function)
         with record.lock:
             record.kernels.add(kernel, replace=replace)
             attaching.attach_device(record, device_type)
@@ -67,6 +69,15 @@ def register(
 
 
 def _check_device(record: OpRecord, device_type: str, function: Callable[..., Any]) -> None:
+    if has_index(device_type):
+        type_alone = device_type.partition(":")[0]
+        raise record.declaration.origin(location_of(function)).error(
+            RegistrationError,
+            "a kernel serves every device of a type",
+            expected=f"a device type, such as {type_alone!r}",
+            found=repr(device_type),
+            do=f"register it for {type_alone!r}; it runs with the device of its tensors as the current one",
+        )
     try:
         key_of_device(device_type)
         torch.device(device_type)
@@ -76,7 +87,7 @@ def _check_device(record: OpRecord, device_type: str, function: Callable[..., An
             f"torch knows no device type {device_type!r}",
             expected="'cpu', 'cuda', 'mps', 'xpu', ...",
             found=repr(device_type),
-            do=suggest(ALIASES.get(device_type, device_type), DEVICE_TYPES),
+            do=suggest(ALIASES.get(device_type, device_type), DEVICE_TYPES) or IMPORT_BACKEND,
         ) from error
     schema = record.declaration.schema
     if not schema.tensor_arguments and not schema.device_arguments:
@@ -88,6 +99,7 @@ def _check_device(record: OpRecord, device_type: str, function: Callable[..., An
         )
 
 
+IMPORT_BACKEND = "import the package that makes the device type known to torch, before this registration"
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "meta", "xla")
 ALIASES = {"gpu": "cuda"}  # nearer to 'cpu' by its letters
 """The device types to suggest in place of one that torch does not know."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from custom_autograd.core.device_types import name_of
 from custom_autograd.core.errors import KernelError, KernelUnavailable, KernelWarning
 from custom_autograd.core.locations import stacklevel_of_caller
 from custom_autograd.core.messages import first_line
@@ -243,7 +244,7 @@ class Kernels(Mapping["str | None", Kernel]):
     @contextmanager
     def enabled(self, device_type: str, is_enabled: bool) -> Iterator[None]:
         """Switch the kernels of a device type on or off while the context is open; contexts nest."""
-        switch = (object(), device_type, is_enabled)
+        switch = (object(), name_of(device_type), is_enabled)
         self._switch((*self._switches, switch))
         try:
             yield

@@ -565,6 +565,17 @@ DeclarationError: words::op: non_differentiable= names 'z', which is neither inp
     )
 
 
+def test_one_device_of_a_type():
+    assert_expected_inline(
+        declare(good, device_types=("cpu", "cuda:1")),
+        """\
+DeclarationError: words::op: a kernel serves every device of a type
+  expected   a device type, such as 'cuda'
+  found      'cuda:1'
+  declared   FILE.py:LINE""",
+    )
+
+
 def test_device_type_that_torch_does_not_know():
     assert_expected_inline(
         declare(good, device_types="gpu"),
@@ -655,6 +666,7 @@ REFUSED = {
     "a mutated argument that is not there": ("words::refused", good, {"mutates_args": ("z",)}),
     "tags": ("words::refused", good, {"tags": ("x",)}),
     "a device type": ("words::refused", good, {"device_types": "quux"}),
+    "one device of a type": ("words::refused", good, {"device_types": ("cpu", "cuda:1")}),
     "checkpoint": ("words::refused", good, {"checkpoint": "x"}),
     "inline": ("words::refused", good, {"inline": "x"}),
     "too many outputs": ("words::refused", good, {"outputs": ("a", "b")}),

@@ -85,6 +85,32 @@ RegistrationError: words::rms_norm: torch knows no device type 'gpu'
     )
 
 
+def test_kernel_for_a_device_type_that_is_not_there_yet():
+    assert_expected_inline(
+        message(lambda: rms_norm.register_kernel("npu_of_tomorrow", same)),
+        """\
+RegistrationError: words::rms_norm: torch knows no device type 'npu_of_tomorrow'
+  expected   'cpu', 'cuda', 'mps', 'xpu', ...
+  found      'npu_of_tomorrow'
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         import the package that makes the device type known to torch, before this registration""",
+    )
+
+
+def test_kernel_for_one_device_of_a_type():
+    assert_expected_inline(
+        message(lambda: rms_norm.register_kernel("cuda:0", same)),
+        """\
+RegistrationError: words::rms_norm: a kernel serves every device of a type
+  expected   a device type, such as 'cuda'
+  found      'cuda:0'
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         register it for 'cuda'; it runs with the device of its tensors as the current one""",
+    )
+
+
 def test_kernel_for_a_device_of_an_op_without_tensors():
     assert_expected_inline(
         message(lambda: full.register_kernel("cpu", lambda n: n)),

@@ -118,3 +118,48 @@ def test_native_calls_serve_an_op_on_the_device(source):
     assert_close([out.detach().cpu(), plain.cpu()], [expected, expected])
     assert_close(given.grad.cpu(), (3 * x(3, device="cpu")).expand(2, 3))
     assert_close(weight.grad.cpu(), 3 * x(2, 3, device="cpu").sum(0))
+
+
+def make_op(name, **options):
+    @custom_op(f"second_kernels::{name}", **options)
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    return double
+
+
+def test_the_first_name_of_the_device_type_is_that_of_the_device():
+    """Else direct calls, which know the device by its name, would run the default kernel."""
+    op = make_op("renamed")
+    op.register_kernel("privateuseone")(lambda x: x * 3)
+
+    found = [op(x(2)) for _ in range(4)]
+
+    assert ["second", "default"] == list(op.kernels)
+    assert_close([3 * x(2)] * 4, found)
+    with op.set_kernel_enabled("privateuseone", False):
+        assert_close(2 * x(2), op(x(2)))
+
+
+def test_an_op_that_is_declared_for_the_device_alone():
+    op = make_op("declared", device_types="privateuseone")
+
+    assert ["second"] == list(op.kernels)
+    assert_close([2 * x(2)] * 3, [op(x(2)) for _ in range(3)])
+
+
+@pytest.mark.parametrize("device_type", ["second", "privateuseone"])
+def test_autocast_has_a_policy_for_the_device(device_type):
+    op = make_op(f"cast_for_{device_type}")
+    op.register_backward(lambda grad: grad * 2)
+    op.register_autocast(device_type, "lower", output="float32")
+    given = x(2).float().requires_grad_()
+    with torch.autocast("second", dtype=torch.bfloat16):
+        found = [op(given) for _ in range(3)]
+        found[-1].sum().backward()
+        on_cpu = op(x(2, device="cpu").float())
+
+    assert_close([2 * given.detach().bfloat16().float()] * 3, [one.detach() for one in found])
+    assert torch.equal(2 * x(2, device="cpu").float(), on_cpu)
+    assert_close(torch.full_like(given, 2), given.grad)
+    assert_close(2 * x(2), op(x(2)))

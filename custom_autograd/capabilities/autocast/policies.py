@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.casting import INPUT_WORDS, KEEP, OUTPUT_WORDS, Cast, CastPolicy
+from custom_autograd.core.device_types import name_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.registration.declaration import Declaration
@@ -20,6 +21,7 @@ def parse_policy(declaration: Declaration, device_type: str, inputs: Any, output
         RegistrationError: torch has no autocast for the device type, or a cast names what there is not.
     """
     reader = _Reader(declaration)
+    device_type = name_of(device_type)
     reader.check_device(device_type)
     text = show_casts(inputs) if output is None else f"{show_casts(inputs)}, output {show_casts(output)}"
     return CastPolicy(device_type, text, reader.inputs(inputs), reader.outputs(output))
