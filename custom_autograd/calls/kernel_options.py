@@ -55,7 +55,7 @@ def make_kernel(
     Raises:
         RegistrationError: a term cannot be kept.
     """
-    wrap = wrapper_of(declaration.schema, str(declaration.name), device_type, _layouts(declaration, location, options))
+    wrap = wrapper_of(declaration.schema, str(declaration.name), _layouts(declaration, location, options))
     name = device_type or "default" if options.name is None else options.name
     if not isinstance(name, str) or re.fullmatch(NAME, name) is None:
         problem = "a kernel cannot have this name"

@@ -1,13 +1,11 @@
-"""What a kernel need not see to: tensors laid out as it declares, and its device as the current one.
+"""Lays tensors out as a kernel declares.
 
 def kernel(x, weight, eps):
-    with $on_device_of([x, weight]):                                        on an accelerator
-        return $function(x.contiguous(), weight.contiguous(), eps)          layouts="contiguous"
+    return $function(x.contiguous(), weight.contiguous(), eps)          layouts="contiguous"
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +19,7 @@ from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.called_by_position import keywords_of, positional_of
 from custom_autograd.values.results import spans
-from custom_autograd.values.tensors import first_tensor, tensors_in
+from custom_autograd.values.tensors import tensors_in
 
 LAYOUTS = {
     "contiguous": "{0}.contiguous()",
@@ -31,33 +29,25 @@ LAYOUTS = {
 }
 """Source of a tensor in a layout: itself where it has it. In "contiguous_rows" the last dimension has stride 1."""
 
-HOSTS = ("cpu", "meta")
-"""Device types without a current device."""
-
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
 
 
-def wrapper_of(
-    schema: Schema, name: str, device_type: str | None, layouts: Mapping[str, str]
-) -> Callable[[Function], Function]:
-    """Return what makes a kernel of a function that relies on layouts, and on the current device.
+def wrapper_of(schema: Schema, name: str, layouts: Mapping[str, str]) -> Callable[[Function], Function]:
+    """Return a decorator that makes a kernel of a function that relies on layouts.
 
     Args:
         schema: of the op.
         name: of the op, for tracebacks.
-        device_type: that the kernel is for; None for every one.
         layouts: by argument, one of LAYOUTS.
     """
-    has_device = device_type not in HOSTS and (device_type is not None or torch.accelerator.is_available())
-    if not layouts and not has_device:
+    if not layouts:
         return lambda function: function
-    source = _source(schema, layouts, has_device=has_device)
+    source = _source(schema, layouts)
 
     def wrap(function: Function) -> Function:
         values = {
             "function": function,
             "torch": torch,
-            "on_device_of": on_device_of,
             "in_format": in_format,
             "copies_of": Copies(name).of,
             "written_back": written_back,
@@ -69,15 +59,12 @@ def wrapper_of(
     return wrap
 
 
-def _source(schema: Schema, layouts: Mapping[str, str], *, has_device: bool) -> Source:
+def _source(schema: Schema, layouts: Mapping[str, str]) -> Source:
     source = Source(schema.argument_names)
     keywords = keywords_of(schema)
     parameters = [*positional_of(schema), *(["*"] if keywords and not _has_star(schema) else []), *keywords]
     prepared = {argument.name: _prepared(argument, layouts.get(argument.name)) for argument in schema.arguments}
-    with source.block(f"def $kernel({', '.join(parameters)})"), contextlib.ExitStack() as blocks:
-        if has_device:
-            tensors = ", ".join(argument.name for argument in (*schema.tensor_arguments, *_devices(schema)))
-            blocks.enter_context(source.block(f"with $on_device_of([{tensors}])"))
+    with source.block(f"def $kernel({', '.join(parameters)})"):
         written = [a.name for a in schema.mutated_arguments if a.name in layouts]
         for name in written:
             source.line(f"$own${name} = {prepared[name]}")
@@ -160,20 +147,3 @@ def in_format(tensor: Tensor, dims: int, memory_format: torch.memory_format) -> 
 
 def _has_star(schema: Schema) -> bool:
     return any(argument.is_variadic for argument in schema.arguments)
-
-
-def _devices(schema: Schema) -> tuple[Argument, ...]:
-    """Return the arguments that choose a device, for an op without tensors."""
-    return () if schema.tensor_arguments else schema.device_arguments
-
-
-def on_device_of(values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-    """Make the device of the first tensor the current one (Any: tensors, lists of them, a device, None)."""
-    tensor, accelerator = first_tensor(values), torch.accelerator.current_accelerator()
-    devices = [value for value in values if isinstance(value, torch.device)]
-    device = tensor.device if tensor is not None else next(iter(devices), None)
-    if device is None or device.index is None or accelerator is None or device.type != accelerator.type:
-        return contextlib.nullcontext()
-    if device.index == torch.accelerator.current_device_index():
-        return contextlib.nullcontext()
-    return torch.accelerator.device_index(device.index)

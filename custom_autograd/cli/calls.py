@@ -20,6 +20,7 @@ from custom_autograd.cli.list_ops import capabilities_of
 from custom_autograd.core.samples import Sample
 from custom_autograd.registration import registry
 from custom_autograd.registration.choice import Choice
+from custom_autograd.registration.kernels import kernel_behind
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
@@ -76,7 +77,9 @@ def kernel_of(target: Target, sample: Sample) -> str | None:
     if record is None or not devices:
         return None
     with torch.no_grad(), contextlib.suppress(Exception):  # why it raises is told of the calls that are to be timed
-        chosen = record.kernels.choose(devices[0])  # before: a first call may make another choice for the next ones
+        chosen = kernel_behind(
+            record.kernels.choose(devices[0])
+        )  # before: a first call may make another choice for the next ones
         call_on(target.call, sample.map(_without_gradient))
         last = chosen.last if isinstance(chosen, Choice) else None
         kernel = last or next(one for one in record.kernels.all() if one.function is chosen)

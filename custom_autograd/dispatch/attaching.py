@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from custom_autograd.calls.bind import Binder
+from custom_autograd.calls.current_device import OnDevice
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch import composition
 from custom_autograd.dispatch.direct_calls import DirectCallTable
@@ -30,6 +31,7 @@ def attach(record: OpRecord) -> None:
         record.direct_calls = DirectCallTable(record)
     if record.dispatched is None or record.is_traced:  # a new function makes compiled callers trace the new rules
         record.dispatched = DispatchedCalls(record)
+    record.kernels.around = OnDevice()
     implement(record, "CompositeExplicitAutograd", _backend(record, None))
     for device_type in record.kernels:
         if device_type is not None:

@@ -16,6 +16,7 @@ from custom_autograd.dispatch.kernel_code import KernelCode
 from custom_autograd.dispatch.recording_code import RecordingCode
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.registration.choice import Choice
+from custom_autograd.registration.kernels import kernel_behind
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.lookup import described_op
 from custom_autograd.values import validation
@@ -56,8 +57,9 @@ class GeneratedOp:
         Any: takes and returns what the schema says, here and below.
         """
         function = self._kernels.choose(device_type)
-        if isinstance(function, Choice):
-            function.watch = self.watch if self.is_checked else None
+        behind = kernel_behind(function)
+        if isinstance(behind, Choice):
+            behind.watch = self.watch if self.is_checked else None
         watched = self.watch(function) if self._is_watched else function
         return self._around_kernel(watched) if self.is_checked else watched
 

@@ -37,6 +37,9 @@ class Kernels(Mapping["str | None", Kernel]):
     """The kernels of one op: by device type, the one that is tried first; those for any device stand under None.
 
     What is held is never changed in place: readers in other threads see the old kernels or the new ones.
+
+    Attributes:
+        around: (function, device type) -> what is called in place of the function that serves a device type.
     """
 
     def __init__(self, declaration: Declaration) -> None:
@@ -49,6 +52,7 @@ class Kernels(Mapping["str | None", Kernel]):
         self._trusted: frozenset[Kernel] = frozenset()
         self._unavailable: dict[Kernel, str] = {}
         self._is_insisted_on = False
+        self.around: Callable[[Function, str | None], Function] = lambda function, _: function
 
     def __getitem__(self, device_type: str | None) -> Kernel:
         return self._kernels[device_type][0]
@@ -111,7 +115,7 @@ class Kernels(Mapping["str | None", Kernel]):
         chosen = self._chosen
         function = chosen.get(device_type)
         if function is None:
-            function = chosen[device_type] = self._choose(device_type)
+            function = chosen[device_type] = self.around(self._choose(device_type), device_type)
         return function
 
     def _choose(self, device_type: str | None) -> Function:

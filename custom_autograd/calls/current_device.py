@@ -1,0 +1,69 @@
+"""Runs a kernel with the device of its tensors as the current one, if there are several devices of that type.
+
+A kernel launches on the current device, whatever the device of its tensors: on another one it reads foreign memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from custom_autograd.values.tensors import tensors_in
+
+Function = Callable[..., Any]  # Any: takes and returns what the schema says
+
+
+class OnDevice:
+    """Makes, of the function that serves a device type, one that runs on the device of its tensors; of each once."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Function, Function]] = {}  # by id: some kernels cannot be hashed
+
+    def __call__(self, function: Function, device_type: str | None) -> Function:
+        """Return the function itself if there is one device of that type: that is the current one.
+
+        Whether there are several is asked only where there are tensors: the question may start a driver, after which a
+        process cannot fork.
+        """
+        if not _may_be_elsewhere(device_type):
+            return function
+        if id(function) not in self._found:
+            self._found[id(function)] = function, _switching(function)
+        return self._found[id(function)][1]
+
+
+def _switching(function: Function) -> Function:
+    @functools.wraps(function, updated=())
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with on_device_of([*args, *kwargs.values()]):
+            return function(*args, **kwargs)
+
+    run.kernel_function = function  # type: ignore[attr-defined]  # see kernel_behind
+    return run
+
+
+def _may_be_elsewhere(device_type: str | None) -> bool:
+    """Return True if tensors of a device type, or of any for None, may be on another device than the current one."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or device_type is None:
+        return accelerator is not None
+    return accelerator.type == device_type and torch.accelerator.device_count() > 1
+
+
+def on_device_of(values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+    """Make the device of the first tensor that is on an accelerator the current one.
+
+    Args:
+        values: the arguments of an op (Any: tensors, lists of them, a device for an op without tensors, ...).
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    devices = [one.device for one in tensors_in(values)] or [one for one in values if isinstance(one, torch.device)]
+    for device in devices:
+        if accelerator is not None and device.type == accelerator.type and device.index is not None:
+            is_current = device.index == torch.accelerator.current_device_index()
+            return contextlib.nullcontext() if is_current else torch.accelerator.device_index(device.index)
+    return contextlib.nullcontext()
