@@ -8,6 +8,7 @@ from torch import Tensor
 from custom_autograd import Sample, check, custom_op
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
 from custom_autograd.kernels.lazy import LazyKernel
+from custom_autograd.verification.checks import kernels
 
 
 @custom_op("known_kernels::doubled", reference=True)
@@ -66,6 +67,31 @@ def test_bounds_of_the_default_kernel_alone_come_with_the_advice_that_the_other_
     result = result_with(triple, "bounded_fallback", "bounds")
 
     assert ("passed", REPLACED) == (result.status, result.advice)
+
+
+def double(x: Tensor) -> None:
+    x.mul_(2)
+
+
+def test_what_a_kernel_of_another_device_writes_comes_home(monkeypatch):
+    def declared(name, factor):
+        op = custom_op(f"known_kernels::{name}", double, mutates_args="x", device_types="cpu")
+        op.register_kernel("meta", lambda x: [x.mul_(factor), None][1])
+        return op
+
+    # No other device has memory that can be read here: tensors that are moved to "meta" are copied on the host.
+    def to(x, *args, **options):
+        return x.clone() if "meta" in args else move(x, *args, **options)
+
+    move = Tensor.to
+    monkeypatch.setattr(Tensor, "to", to)
+    monkeypatch.setattr(kernels, "has_device", lambda device: True)
+    results = [
+        check(declared(name, factor), [Sample(torch.ones(3))], checks="kernels", isolated=False).results[0]
+        for name, factor in (("written", 2), ("written_otherwise", 3))
+    ]
+
+    assert ["passed", "failed"] == [result.status for result in results]
 
 
 def test_a_layout_that_only_a_kernel_refuses_gives_advice():

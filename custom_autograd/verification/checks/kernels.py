@@ -12,7 +12,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.agreement import compare_values
 from custom_autograd.verification.harness.base import Check, Finding, first_line, skipped
 from custom_autograd.verification.harness.dispatching import completing
-from custom_autograd.verification.harness.known_kernels import device_of_kernel, label_of_kernel
+from custom_autograd.verification.harness.known_kernels import as_dispatched, device_of_kernel, label_of_kernel
 from custom_autograd.verification.harness.records import unless_replaced
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Function, Target
@@ -50,7 +50,7 @@ class Kernels(Check):
             if device == home and "" in target.kernels:
                 continue  # both were compared with the default kernel
             moved = sample.map(operator.methodcaller("to", home))
-            elsewhere = _on(completing(target.complete, target.kernels[other]), device=device, home=home)
+            elsewhere = _on(_kernel(target, other), target, device=device, home=home)
             finding = _compare(_with(target, one), elsewhere, moved, label_of_kernel(one)[4:], label_of_kernel(other))
             yield unless_replaced(unless_replaced(finding, target, one), target, other)
 
@@ -59,7 +59,7 @@ def _against_default(target: Target, key: str, sample: Sample) -> Iterable[Findi
     moved = sample.map(operator.methodcaller("to", device_of_kernel(key)))
     for label, variant in layouts(moved, written=target.written_positions(sample)):
         context = f"{label_of_kernel(key)[4:]}, {label}"
-        finding = _compare(_with(target, key), target.kernels[""], variant, context, "the default kernel")
+        finding = _compare(_with(target, key), _kernel(target, ""), variant, context, "the default kernel")
         yield unless_replaced(finding, target, key)
 
 
@@ -73,15 +73,25 @@ def _compare(target: Target, other: Function, sample: Sample, label: str, name: 
 def _with(target: Target, key: str) -> Target:
     """Return the target with that kernel of several on its device; the only one is reached as callers reach it."""
     its = [other for other in target.kernels if device_of_kernel(other) == device_of_kernel(key)]
-    return target if len(its) == 1 else replace(target, full=completing(target.complete, target.kernels[key]))
+    return target if len(its) == 1 else replace(target, full=_kernel(target, key))
 
 
-def _on(kernel: Function, *, device: str, home: str) -> Function:
-    """Return the kernel of one device for tensors of another; its results come home."""
+def _kernel(target: Target, key: str) -> Function:
+    return completing(target.complete, as_dispatched(target.kernels[key]))
+
+
+def _on(kernel: Function, target: Target, *, device: str, home: str) -> Function:
+    """Return the kernel of one device for tensors of another; its results come home, and what it writes."""
 
     def call(*args: object, **kwargs: object) -> object:
-        moved = Sample(*args, **kwargs).map(lambda tensor: tensor.to(device))
-        return Sample(kernel(*moved.args, **moved.kwargs)).map(lambda tensor: tensor.to(home)).args[0]
+        given = Sample(*args, **kwargs)
+        moved = given.map(lambda tensor: tensor.to(device, copy=True))
+        result = kernel(*moved.args, **moved.kwargs)
+        tensors = list(zip(given.tensors(), moved.tensors(), strict=True))
+        for position in target.written_positions(given):
+            tensor, written = tensors[position]
+            tensor.copy_(written)
+        return Sample(result).map(lambda tensor: tensor.to(home)).args[0]
 
     return call
 

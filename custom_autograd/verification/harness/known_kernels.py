@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.registration.kernel import Kernel
+from custom_autograd.values.tensors import plain
 
 
 def key_of_kernel(kernel: Kernel) -> str:
@@ -35,5 +36,14 @@ def conditional(kernel: Kernel) -> Callable[..., object]:
             raise KernelUnavailable(f"the {kernel.label} does not take the sample: {reason or when.text}")
         result: object = kernel.function(*args, **kwargs)
         return result
+
+    return call
+
+
+def as_dispatched(kernel: Callable[..., object]) -> Callable[..., object]:
+    """Return the kernel, called as the dispatcher calls it: with views resolved that are conjugated or negated."""
+
+    def call(*args: object, **kwargs: object) -> object:
+        return kernel(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
 
     return call
