@@ -93,7 +93,7 @@ def attend(
             product, offset, row[:, None], key[None, :], queries, keys, b_q, b_k, scale, causal, has_bias
         )
         larger = tl.maximum(largest, tl.max(scores, 1))
-        shift = tl.where(larger == float("-inf"), 0.0, larger)  # nothing seen so far: -inf - -inf is NaN
+        shift = tl.where(tl.abs(larger) == float("inf"), 0.0, larger)  # inf - inf is NaN
         weights = tl.exp2(scores - shift[:, None])
         factor = tl.exp2(largest - shift)
         total = total * factor + tl.sum(weights, 1)
@@ -101,7 +101,8 @@ def attend(
         sums = sums * factor[:, None] + tl.dot(weights.to(v_tile.dtype), v_tile, input_precision="ieee")
         largest = larger
     share = tl.where(total == 0, 0.0, 1 / total)
-    values = tl.where(largest == float("-inf"), float("-inf"), (largest + tl.log2(total)) * 0.6931471805599453)
+    # A maximum does not see NaN, and the sum does; where nothing was seen the logarithm of the sum is -inf.
+    values = (tl.where(tl.abs(largest) == float("inf"), 0.0, largest) + tl.log2(total)) * 0.6931471805599453
     store_rows(out + s * o_s + head * o_h + q_start * o_r, sums * share[:, None], row, o_r, queries, value_features,
                value_width)  # fmt: skip
     tl.store(lse + s * l_s + head * l_h + (q_start + row) * l_r, values, mask=(row >= 0) & (row < queries))
