@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -449,3 +450,33 @@ class TestWhatElseTheDispatcherKnows:
         kernel = Doubling(hijacking, "same_name", None, ())
 
         assert [2] * 3 == [kernel(torch.zeros(1)).item() for _ in range(3)]
+
+
+def test_calls_in_a_backward_are_native(scale):
+    """PyTorch 2.11 and 2.12 exclude the dispatch key of named tensors there, and the calls ran Python."""
+    called = []
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            called.extend(python_functions_in(lambda: scale(grad.contiguous(), None, 2.0, 0, False)))
+            return grad
+
+    Scaled.apply(x(grad=True)).sum().backward()
+
+    assert ["<lambda>"] == called
+
+
+def python_functions_in(work):
+    """The names of the Python functions that run."""
+    names = []
+    sys.setprofile(lambda frame, event, arg: names.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return names

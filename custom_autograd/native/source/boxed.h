@@ -4,6 +4,7 @@
 #include "held_tensors.h"
 #include "python.h"
 #include "quiet.h"
+#include "versions.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DispatchKeySet.h>
@@ -76,7 +77,8 @@ inline uint64_t ignored_keys() {
 
 inline bool has_usual_modes() {
   auto modes = c10::impl::tls_local_dispatch_key_set();
-  return ((modes.included_.raw_repr() | modes.excluded_.raw_repr()) & ~ignored_keys()) == 0;
+  auto excluded = modes.excluded_ - excluded_in_backward();
+  return ((modes.included_ | excluded).raw_repr() & ~ignored_keys()) == 0;
 }
 
 // Whether arguments reach a kernel as they are, and the dispatch keys and the device that their tensors have in common.

@@ -34,6 +34,15 @@ void tell_of_new_node(const Pointer& node) {
 #endif
 }
 
+// What backward passes exclude besides autograd: the key of named tensors, which PyTorch 2.13 has removed.
+inline c10::DispatchKeySet excluded_in_backward() {
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+  return c10::DispatchKeySet(c10::DispatchKey::Named);
+#else
+  return {};
+#endif
+}
+
 // A node is asked to give up what it refers to before it is destroyed.
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 #define CUSTOM_AUTOGRAD_RELEASES_NODES
