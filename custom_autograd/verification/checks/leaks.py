@@ -37,7 +37,8 @@ class Leaks(Check):
         finding = _look("a forward whose graph is dropped", lambda: _drop(function))
         yield finding
         if finding is PASSED:
-            yield _look("a forward and its backward", lambda: _differentiate(function, cotangents))
+            end = _End({cotangent.device for cotangent in cotangents})
+            yield _look("a forward and its backward", lambda: _differentiate(function, cotangents), end)
 
 
 def _call(target: Target, sample: Sample) -> None:
@@ -53,13 +54,34 @@ def _differentiate(function: TensorFunction, cotangents: tuple[Tensor, ...]) -> 
     forward(function, function.inputs).backward(cotangents)
 
 
-def _look(label: str, step: Callable[[], None]) -> Finding:
+class _End:
+    """The end of the backward passes so far, threads of autograd included.
+
+    On an accelerator a backward runs on a thread of the device, which still holds the node and the tensors of its last
+    task when `grad` returns: those of one call were counted as left behind, in one of three runs. The thread takes one
+    task after the other, so it has released them once another backward is done, whose tensors are made beforehand.
+    """
+
+    def __init__(self, devices: Iterable[torch.device] = ()) -> None:
+        self._leaves = [torch.zeros((), device=device, requires_grad=True) for device in devices]
+        self._grads = [torch.zeros_like(leaf) for leaf in self._leaves]
+        for leaf in self._leaves:
+            leaf.grad = torch.zeros_like(leaf)  # accumulated in place
+
+    def wait(self) -> None:
+        """Wait for every device."""
+        for leaf, grad in zip(self._leaves, self._grads, strict=True):
+            leaf.backward(grad)
+
+
+def _look(label: str, step: Callable[[], None], end: _End | None = None) -> Finding:
     """Count twice: a cache that fills once is none, what grows with every call is a leak."""
+    end = end or _End()
     with _without_collector():
         step()
-        if not _left_behind(step):
+        if not _left_behind(step, end):
             return PASSED
-        left = _left_behind(step)
+        left = _left_behind(step, end)
     if len(left) < CALLS:
         return PASSED
     count, size = len(left) / CALLS, sum(tensor.nbytes for tensor in left) / CALLS
@@ -69,11 +91,13 @@ def _look(label: str, step: Callable[[], None]) -> Finding:
     )
 
 
-def _left_behind(step: Callable[[], None]) -> list[Tensor]:
+def _left_behind(step: Callable[[], None], end: _End) -> list[Tensor]:
     """Return the tensors that live after some calls and did not before."""
+    end.wait()
     before = {id(tensor) for tensor in _living()}
     for _ in range(CALLS):
         step()
+    end.wait()
     return [tensor for tensor in _living() if id(tensor) not in before]
 
 
