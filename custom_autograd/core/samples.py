@@ -4,6 +4,7 @@ def samples(make):                        make is a TensorFactory, bound to devi
     yield Sample(make(4, 8), make(8))     one call: positional and keyword arguments
     yield Sample(make(4, 8), make(8), eps=1e-3).named("large eps")
     yield Sample(make(4, 8), make(7)).raises(ValueError, match="'weight' has 7")
+    yield Sample(make(4, 8), make.tensor([0, 9])).raises(IndexError, on="cpu")     a GPU does not look at the labels
     yield Sample(make(0, 8), make(8)).xfail("sizes", reason="the kernel does not support empty tensors yet")
 """
 
@@ -49,12 +50,16 @@ class Sample:
         sample.name = name
         return sample
 
-    def raises(self, error: object = Exception, /, *, match: str = "") -> "Sample":
+    def raises(
+        self, error: object = Exception, /, *, match: str = "", on: str | Sequence[str] | None = None
+    ) -> "Sample":
         """Return the same call, declared to raise: the check `errors` looks at it, and no other does.
 
         Args:
             error: the class that is raised.
             match: a regular expression that its message contains.
+            on: the device types on which it raises, such as "cpu" for values that kernels of a GPU do not look at; all
+                by default. The call is not made on others, where its result is undefined.
 
         Raises:
             CheckError: what is given is not a class of exceptions.
@@ -63,7 +68,7 @@ class Sample:
             problem = "raises() takes one class of exceptions"
             raise CheckError("samples", problem, found=repr(error)[:80], do="raises(ValueError)")
         sample = self.map(lambda tensor: tensor)
-        sample.error = ExpectedError(error, match)
+        sample.error = ExpectedError(error, match, (on,) if isinstance(on, str) else tuple(on or ()))
         return sample
 
     def xfail(self, /, *checks: str, reason: str) -> "Sample":
@@ -128,10 +133,15 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """The error that a call is declared to raise: a class, and a regular expression that its message contains."""
+    """The error that a call is declared to raise: its class, a regular expression in its message, and where.
+
+    Attributes:
+        device_types: on which the call raises; empty for all.
+    """
 
     type: type[Exception]
     match: str
+    device_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +211,18 @@ class TensorFactory:
         return tensor.requires_grad_(
             is_differentiable and (self.requires_grad if requires_grad is None else requires_grad)
         )
+
+    def tensor(self, data: object, *, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a tensor of given values, such as offsets or labels, on the device under test; nothing is drawn.
+
+        Args:
+            data: a number, or numbers in nested sequences, as `torch.tensor` takes them.
+            dtype: by default the dtype under test for real numbers, else that of `torch.tensor`: int64 for integers.
+        """
+        if dtype is None:
+            found = torch.tensor(data).dtype
+            dtype = self.dtype if found.is_floating_point else found
+        return torch.tensor(data, dtype=dtype, device=self.device)
 
     def _draw(self, shape: tuple[int, ...], dtype: torch.dtype, low: float, high: float) -> Tensor:
         if dtype == torch.bool:

@@ -95,3 +95,26 @@ def test_empty_range_is_refused():
 def test_integer_tensor_that_requires_grad_is_refused():
     with pytest.raises(CheckError, match=r"cannot give a .* tensor that requires grad"):
         TensorFactory()(3, dtype=torch.int64, requires_grad=True)
+
+
+def test_a_tensor_of_given_values_is_on_the_device_and_has_the_dtype_under_test():
+    make = TensorFactory(device="meta", dtype=torch.float64)
+
+    found = [(made.device.type, made.dtype) for made in map(make.tensor, ([0, 2, 7], [0.5, 1], 3.0, [True], 1j))]
+    dtypes = [torch.int64, torch.float64, torch.float64, torch.bool, torch.complex64]
+    assert [("meta", dtype) for dtype in dtypes] == found
+    assert make.tensor([0, 2], dtype=torch.int32).dtype == torch.int32
+
+
+def test_a_tensor_of_given_values_holds_them_and_draws_nothing():
+    make, other = TensorFactory(dtype=torch.float64), TensorFactory(dtype=torch.float64)
+
+    assert [0.1, 1.0] == make.tensor([0.1, 1]).tolist()
+    assert torch.equal(make(4), other(4))
+
+
+@pytest.mark.parametrize(("on", "types"), [(None, ()), ("cpu", ("cpu",)), (("cpu", "xpu"), ("cpu", "xpu"))])
+def test_raises_keeps_the_device_types_on_which_it_does(on, types):
+    sample = Sample(torch.zeros(2)).raises(ValueError, on=on)
+
+    assert types == sample.named("kept").error.device_types

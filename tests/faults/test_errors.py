@@ -75,3 +75,21 @@ def test_good_samples_are_left_to_the_other_checks():
     result = verdict("errors", [Sample(torch.ones(4, 3))])(refuses)
 
     assert ("skipped", "no sample is declared to raise (Sample.raises)") == (result.status, result.message)
+
+
+def test_a_sample_that_raises_on_another_device_is_not_called():
+    calls = []
+    sample = Sample(torch.ones(4, 3)).raises(ValueError, on=("cuda", "xpu"))
+    result = verdict("errors", [sample])(calls.append)
+
+    assert ("skipped", "it raises on cuda and xpu only, and its result on cpu is undefined") == (
+        result.status,
+        result.message,
+    )
+    assert [] == calls
+
+
+def test_a_sample_that_raises_on_this_device_is_called():
+    result = verdict("errors", [Sample(torch.ones(3)).raises(ValueError, on="cpu")])(refuses)
+
+    assert "passed" == result.status

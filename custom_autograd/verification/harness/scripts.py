@@ -49,7 +49,8 @@ def _expected(sample: Sample) -> str:
         return ""
     home, name = sample.error.type.__module__, sample.error.type.__qualname__
     name = name if home == "builtins" else f"__import__({home!r}, fromlist=['']).{name}"
-    return f".raises({name}, match={sample.error.match!r})"
+    where = f", on={sample.error.device_types!r}" if sample.error.device_types else ""
+    return f".raises({name}, match={sample.error.match!r}{where})"
 
 
 def _loading(target: Target) -> list[str]:
