@@ -92,7 +92,7 @@ class _Guarded:
 def _guarded(tensor: Tensor, mark: int, *, is_new: bool = False) -> _Guarded:
     """Return a copy with the same strides between two guards."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype == torch.bool or tensor.numel() == 0:
-        return _Guarded(torch.full((2 * GUARD,), mark), tensor.clone(), mark)
+        return _Guarded(torch.full((2 * GUARD,), mark, device=tensor.device), tensor.clone(), mark)
     dense = torch.empty_like(tensor)
     extent = sum((size - 1) * stride for size, stride in zip(dense.shape, dense.stride(), strict=True)) + 1
     memory = torch.full((extent + 2 * GUARD,), mark, dtype=tensor.dtype, device=tensor.device)

@@ -180,7 +180,8 @@ def _moved(sample: Sample, amount: float) -> Sample:
         if not tensor.is_floating_point():
             return tensor
         wide = to_double(tensor.detach())
-        noise = (torch.randint(0, 2, wide.shape) * 2 - 1) * amount * torch.finfo(tensor.dtype).eps / 2
+        signs = (torch.randint(0, 2, wide.shape) * 2 - 1).to(wide.device)  # the same on every device
+        noise = signs * amount * torch.finfo(tensor.dtype).eps / 2
         return (wide * (1 + noise)).requires_grad_(tensor.requires_grad)
 
     return sample.map(move)

@@ -11,7 +11,7 @@ from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed
 from custom_autograd.verification.harness.differentiable import gradients_for
-from custom_autograd.verification.harness.randomness import outside_torch
+from custom_autograd.verification.harness.randomness import move_on, outside_torch
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -44,8 +44,7 @@ def _look_at_call(call: Callable[[], object], devices: Set[torch.device]) -> lis
         return found
     before = RandomState.current()
     devices = devices & before.devices
-    for device in devices:
-        torch.rand((), device=device)  # a call that draws goes on from here; one that seeds does not
+    move_on(devices)  # a call that draws goes on from here; one that seeds does not
     found.append(_run_elsewhere(call, "a call"))
     if not devices <= before.moved(RandomState.current()):
         cause = "torch.manual_seed in a kernel; a generator that is seeded belongs to the kernel, or is an argument"

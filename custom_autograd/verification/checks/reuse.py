@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -20,6 +19,7 @@ from custom_autograd.verification.harness.passes import (
     repeatable_gradients,
     varied,
 )
+from custom_autograd.verification.harness.randomness import move_on
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -96,7 +96,7 @@ def _same_noise(function: TensorFunction, cotangents: Sequence[Tensor], expected
         return PASSED
     with kept_random_state():
         called = forward(function, function.inputs)
-        torch.rand(97)
+        move_on({x.device for x in called.inputs})
         found = called.backward(cotangents)
     label = "the backward after other random numbers were drawn"
     return _compare(function, label, found, expected, "it draws again what the forward drew, and did not save")

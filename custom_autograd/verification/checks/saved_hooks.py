@@ -1,7 +1,6 @@
 """Where PyTorch takes over what an op saves, the gradients stay: saved-tensor hooks, offloading, checkpointing."""
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from custom_autograd.verification.harness.base import PASSED, Check, Finding, fa
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, TensorsFunction, function_of
 from custom_autograd.verification.harness.passes import cotangents_of, forward, repeatable_gradients
+from custom_autograd.verification.harness.randomness import move_on
 from custom_autograd.verification.harness.targets import Target
 
 Gradients = Callable[[TensorFunction, Sequence[Tensor]], Sequence[Tensor]]
@@ -85,16 +85,10 @@ def _backward_of(call: TensorsFunction, function: TensorFunction, cotangents: Se
     The generator is moved on between forward and backward, so that what is computed again must be given its state.
     """
     with kept_random_state():
-        with _moved_on():
-            called = forward(call, function.inputs)
+        called = forward(call, function.inputs)
+        move_on({x.device for x in called.inputs})
         torch.autograd.backward(called.outputs, [u.clone() for u in cotangents])
     return [torch.zeros_like(x) if x.grad is None else x.grad for x in called.inputs]
-
-
-@contextlib.contextmanager
-def _moved_on() -> Iterator[None]:
-    yield
-    torch.rand(7)
 
 
 WAYS: tuple[tuple[str, Gradients], ...] = (

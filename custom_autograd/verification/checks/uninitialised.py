@@ -78,7 +78,7 @@ def _compare(names: Sequence[str], filled: Sequence[Tensor], plain: Sequence[Ten
 def _unwritten(filled: Tensor, plain: Tensor) -> Tensor:
     """Return where filled memory shows through; what is nan anyway is not told apart."""
     if filled.shape != plain.shape or filled.layout != torch.strided:
-        return torch.zeros((), dtype=torch.bool)
+        return torch.zeros_like(filled, dtype=torch.bool)
     if filled.is_floating_point() or filled.is_complex():
         return filled.isnan() & ~plain.isnan()
     if filled.dtype == torch.bool:

@@ -125,10 +125,8 @@ def gradient(
         precision: how finely the function answers.
         elements: flat indices of the elements that are looked at; the others are 0. All by default.
     """
-    values, kinks = (
-        torch.zeros_like(inputs[position]).flatten(),
-        torch.zeros(inputs[position].numel(), dtype=torch.bool),
-    )
+    values = torch.zeros_like(inputs[position]).flatten()
+    kinks = torch.zeros_like(values, dtype=torch.bool)
     for index in range(values.numel()) if elements is None else elements:
         unit = torch.zeros_like(values)
         unit[index] = 1

@@ -2,6 +2,7 @@
 
 isolated(seed)              within, every generator starts from the seed; afterwards all are as they were
 is_random(target, sample)   whether a call draws random numbers
+move_on(devices)            what is drawn next is not what was drawn before
 outside_torch()             the state of generators that torch's seed does not reach
 """
 
@@ -9,7 +10,7 @@ import contextlib
 import pickle
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import torch
 
@@ -47,6 +48,12 @@ def is_random(target: Target, sample: Sample) -> bool:
         before = RandomState.current()
         call_on(target.call, copy(sample))
         return before.has_moved()
+
+
+def move_on(devices: Set[torch.device]) -> None:
+    """Draw numbers on the CPU and on other devices, so that what is drawn next is not what was drawn before."""
+    for device in {torch.device("cpu"), *devices}:
+        torch.rand(97, device=device)
 
 
 def outside_torch() -> dict[str, object]:

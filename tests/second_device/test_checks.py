@@ -1,0 +1,99 @@
+"""Checks on the device: right ops pass those that failed there, or raised, when the device was taken for the CPU."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import Sample, check, custom_op
+
+
+@custom_op("second_device::smooth", outputs=("out", "scale"), reference=True)
+def smooth(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return tanh(x * weight), and the largest |x|."""
+    return torch.tanh(x * weight), x.abs().amax(-1, keepdim=True)
+
+
+@smooth.register_backward
+def _(grad_out, grad_scale, x, weight, out, scale):
+    inner = grad_out * (1 - out * out)
+    largest = torch.sign(x) * (x.abs() == scale)
+    return inner * weight + grad_scale * largest, (inner * x).sum_to_size(weight.shape)
+
+
+@smooth.register_samples
+def _(make):
+    yield Sample(make(3, 4), make(4))
+    yield Sample(make(2, 5), make(5))
+
+
+@custom_op("second_device::picked", reference=True)
+def picked(x: Tensor, rows: Tensor) -> Tensor:
+    """Return some rows of x."""
+    return x[rows]
+
+
+@picked.register_samples
+def _(make):
+    yield Sample(make(4, 2), make.tensor([0, 3]))
+    yield Sample(make(4, 2), make.tensor([4])).raises(IndexError, match="out of", on="cpu")
+
+
+@pytest.mark.parametrize("name", ["low_precision", "gradcheck", "bounds", "uninitialised", "saved_hooks", "reuse"])
+def test_no_tensor_is_made_on_the_cpu(name):
+    report = check(smooth, checks=name, device="second")
+
+    assert {"passed"} == {result.status for result in report.results}, report
+
+
+class Kinked(torch.autograd.Function):
+    """|x| with a wrong slope beside a kink, so that finite differences have to look for kinks."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.abs()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * torch.where(x < 0, -2.0, 1.0)
+
+
+def test_a_wrong_gradient_is_found_beside_a_kink():
+    x = torch.tensor([0.0, -1.0, 2.0], dtype=torch.float64, device="second", requires_grad=True)
+    report = check(Kinked, [Sample(x)], checks="gradcheck")
+
+    assert "the formula is wrong" in report.results[0].message
+
+
+def test_leaks_counts_no_tensor_that_a_thread_of_autograd_is_about_to_release():
+    for _ in range(12):
+        report = check(smooth, checks="leaks", device="second", isolated=False)
+
+        assert {"passed"} == {result.status for result in report.results}, report
+
+
+def test_a_leak_is_found_on_the_device():
+    kept = []
+
+    class Appends(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            kept.append(grad.detach())
+            return grad
+
+    x = torch.ones(3, device="second", requires_grad=True)
+    report = check(Appends, [Sample(x)], checks="leaks", isolated=False)
+
+    assert "a forward and its backward leaves 1 tensors behind" in report.results[0].message
+
+
+def test_a_sample_that_raises_on_the_cpu_is_not_called_on_the_device():
+    (result,) = check(picked, checks="errors", device="second").results
+
+    assert "it raises on cpu only, and its result on second is undefined" == result.message
+    assert [] == [row for row in check(picked, checks="reference", device="second").results if row.status == "failed"]
