@@ -135,7 +135,7 @@ def flash_attention_varlen_grad_fake(
 
 @flash_attention_varlen_grad.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
-    queries, keys = torch.tensor([0, 1, 4]), torch.tensor([0, 2, 5])
+    queries, keys = make.tensor([0, 1, 4]), make.tensor([0, 2, 5])
     statistics = make(2, 4), make(2, 4)
     # The statistics are of no forward pass: with a larger scale, values of 256 features come near the largest float.
     sample = Sample(make(4, 2, 3), make(4, 2, 2), make(5, 1, 2), make(5, 1, 3), queries, keys, *statistics, 0.002, True)

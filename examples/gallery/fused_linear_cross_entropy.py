@@ -143,7 +143,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     yield Sample(make(1, 1), make(1, 1), labels([0]))  # one class: loss and gradient are zero
     yield Sample(make(0, 3), make(5, 3), labels([]), reduction="sum")  # no rows
     yield Sample(make(2, 3), make(4, 2), labels([1, 2])).raises(ValueError, match="'weight' must be .c i. with i = 3")
-    yield Sample(make(1, 3), make(4, 3), labels([4])).raises(RuntimeError, match="label 4 is neither a class in")
+    yield Sample(make(1, 3), make(4, 3), labels([4])).raises(RuntimeError, match="label 4 is neither", on="cpu")
 
 
 if __name__ == "__main__":

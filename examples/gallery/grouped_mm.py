@@ -135,14 +135,14 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     yield Sample(make(7, 3), make(3, 3, 5), ends([2, 2, 6]))  # an empty group, and a row of none
     yield Sample(make(9, 4), make(1, 4, 35), ends([9]))  # more rows and columns than a tile of some dtype
     yield Sample(make(2, 3), make(2, 4, 5), ends([1, 2])).raises(ValueError, match="'b' must be .g d c. with d = 3")
-    yield Sample(make(2, 3), make(2, 3, 5), ends([2, 1])).raises(RuntimeError, match="'offsets' must ascend")
+    yield Sample(make(2, 3), make(2, 3, 5), ends([2, 1])).raises(RuntimeError, match="'offsets' must ascend", on="cpu")
 
 
 @grouped_outer.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     ends = partial(torch.tensor, dtype=torch.int64, device=make(1).device)
     yield Sample(make(7, 3), make(7, 5), ends([2, 2, 6]))
-    yield Sample(make(2, 3), make(2, 5), ends([3])).raises(RuntimeError, match="to at most 2")
+    yield Sample(make(2, 3), make(2, 5), ends([3])).raises(RuntimeError, match="to at most 2", on="cpu")
 
 
 if __name__ == "__main__":

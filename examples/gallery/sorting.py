@@ -125,9 +125,7 @@ def _(info, in_dims, x, k, largest):
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     yield Sample(make(3, 19))
     yield Sample(make(2, 1, 7), descending=True)
-    yield Sample(
-        torch.tensor([1.0, 0.0, 1.0, -0.0, 0.0], device=make.device, dtype=make.dtype), descending=True
-    )  # ties
+    yield Sample(make.tensor([1.0, 0.0, 1.0, -0.0, 0.0]), descending=True)  # ties
     yield Sample(make(2, 0))  # nothing to sort
     yield Sample(make(5, dtype=torch.int64))
 
@@ -136,7 +134,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     yield Sample(make(3, 150), 4)
     yield Sample(make(2, 1, 7), 7, largest=False)  # all
-    yield Sample(torch.tensor([1.0, 0.0, 1.0, -0.0, 0.0], device=make.device, dtype=make.dtype), 3)  # ties
+    yield Sample(make.tensor([1.0, 0.0, 1.0, -0.0, 0.0]), 3)  # ties
     yield Sample(make(2, 3), 0)  # none
     yield Sample(make(2, 3), 4).raises(RuntimeError, match="'k' must be from 0 to 3.*found 4")
     yield Sample(make(2, 3), -1).raises(RuntimeError, match="found -1")

@@ -138,7 +138,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
         yield Sample(make(*shape), make(*shape, low=2.5, high=4.0), make(*shape), make(*shape))
     yield Sample(make(3), make(4), make(4), make(4)).raises(ValueError, match="'diagonal' must be")
     zero = torch.zeros_like(make(2, 3))
-    yield Sample(make(2, 3), zero, make(2, 3), make(2, 3)).raises(RuntimeError, match="pivot")
+    yield Sample(make(2, 3), zero, make(2, 3), make(2, 3)).raises(RuntimeError, match="pivot", on="cpu")
 
 
 if __name__ == "__main__":
