@@ -44,7 +44,7 @@ def fft_conv(u: Tensor, filter: Tensor, skip: Tensor | None = None) -> Tensor:
         return u + filter.sum() + (0 if skip is None else skip.sum())
     n = u.shape[-1] + filter.shape[-1]
     out = torch.fft.irfft(spectrum(u, n) * spectrum(filter, n), n)[..., : u.shape[-1]]
-    return (out if skip is None else out + skip.unsqueeze(1) * u).to(u.dtype)
+    return (out if skip is None else out + skip.unsqueeze(1) * u).to(u.dtype).contiguous()
 
 
 # u_grad[b, c, t] = Σ_s filter[c, s] · g[b, c, t + s],    filter_grad[c, s] = Σ_{b, t} g[b, c, t + s] · u[b, c, t]
@@ -57,7 +57,7 @@ def fft_conv_grad(g: Tensor, u: Tensor, filter: Tensor) -> tuple[Tensor, Tensor]
     n = u.shape[-1] + filter.shape[-1]
     u_grad = torch.fft.irfft(spectrum(g, n) * spectrum(filter, n).conj(), n)[..., : u.shape[-1]]
     filter_grad = torch.fft.irfft((spectrum(g, n) * spectrum(u, n).conj()).sum(0), n)[..., : filter.shape[-1]]
-    return u_grad.to(u.dtype), filter_grad.to(u.dtype)
+    return u_grad.to(u.dtype).contiguous(), filter_grad.to(u.dtype).contiguous()
 
 
 fft_conv_grad.register_shapes("g: b c [l], u: b c [l], filter: c [t] -> u_grad: b c [l], filter_grad: c [t]")
@@ -100,7 +100,7 @@ def fft_conv_grad_cpu(g, u, filter) -> tuple[Tensor, Tensor]:
     return u_grad, filter_grad
 
 
-# Contiguous, which what an inverse transform is cut from is not.
+# Contiguous, which a part of an inverse transform is not.
 fft_conv.register_fake(lambda u, filter, skip: u.new_empty(u.shape))
 fft_conv_grad.register_fake(lambda g, u, filter: (u.new_empty(u.shape), filter.new_empty(filter.shape)))
 

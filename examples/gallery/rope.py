@@ -36,7 +36,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     cos, sin = tables(x, cos, sin)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     low, high = wide.chunk(2, dim=-1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1).to(x.dtype)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1).to(x.dtype).contiguous()
 
 
 # A table of angles is a constant here: its gradient needs x as it was before, which an op in place does not keep.

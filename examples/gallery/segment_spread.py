@@ -24,7 +24,8 @@ def owners(offsets: Tensor, rows: int) -> Tensor:
     steps = offsets.diff(prepend=offsets.new_zeros(1), append=offsets.new_full((1,), rows))
     is_wrong = (steps < 0).any() | (steps[0] != 0) | (steps[-1] != 0)
     zero = offsets.new_zeros(1).gather(0, is_wrong.long().view(1))  # an index out of range raises under vmap too
-    return torch.searchsorted(offsets, torch.arange(rows, device=offsets.device), right=True) - 1 + zero
+    places = torch.arange(rows, device=offsets.device)
+    return torch.searchsorted(offsets.contiguous(), places, right=True) - 1 + zero
 
 
 def lengths(offsets: Tensor, dims: int) -> Tensor:
