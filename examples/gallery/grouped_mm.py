@@ -31,7 +31,13 @@ def members(rows: Tensor, offsets: Tensor) -> Tensor:
     return ((place >= starts) & (place < ends.unsqueeze(1))).unsqueeze(2)[:, :-1]
 
 
-@custom_op("gallery::grouped_mm", reference=True, shapes="a: [r] d, b: [g] d c, offsets: [g] -> output: [r] c")
+# The lengths of groups are read on the host, so that a CUDA graph cannot capture either op.
+@custom_op(
+    "gallery::grouped_mm",
+    reference=True,
+    tags=torch.Tag.cudagraph_unsafe,
+    shapes="a: [r] d, b: [g] d c, offsets: [g] -> output: [r] c",
+)
 def grouped_mm(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
     """Each group of rows of a times its own matrix of b."""
     grouped_mm_fake(a, b, offsets)
@@ -39,7 +45,12 @@ def grouped_mm(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
 
 
 # The gradient of b, as an op of its own: the C++ stays differentiable. The derivatives of each of the two are the two.
-@custom_op("gallery::grouped_outer", reference=True, shapes="a: [r] d, g: [r] c, offsets: [n] -> output: [n] d c")
+@custom_op(
+    "gallery::grouped_outer",
+    reference=True,
+    tags=torch.Tag.cudagraph_unsafe,
+    shapes="a: [r] d, g: [r] c, offsets: [n] -> output: [n] d c",
+)
 def grouped_outer(a: Tensor, g: Tensor, offsets: Tensor) -> Tensor:
     """Per group, the sum of the outer products of the rows of a and g."""
     grouped_outer_fake(a, g, offsets)

@@ -44,6 +44,7 @@ def in_order(boxes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     "gallery::nms",
     outputs=("kept",),
     reference=True,
+    tags=torch.Tag.cudagraph_unsafe,  # how many are kept is read on the host
     shapes="boxes: [n] 4, scores: [n] -> kept: _",
     dtypes={"kept": torch.int64},
 )

@@ -2,10 +2,15 @@
 
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
 
+from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.checks import streams
+from custom_autograd.verification.harness.base import PASSED
+from custom_autograd.verification.harness.targets import target_of
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -55,6 +60,36 @@ def test_op_on_the_current_stream_passes():
 @needs_cuda
 def test_op_that_waits_for_the_device_fails():
     assert "the op waits for the device" in result_of(Waits).message
+
+
+def doubled_after_a_wait(x: Tensor) -> Tensor:
+    return x * x.new_tensor(2.0).item()
+
+
+silent = custom_op("streams::silent", doubled_after_a_wait, reference=True)
+declared = custom_op("streams::declared", doubled_after_a_wait, reference=True, tags=torch.Tag.cudagraph_unsafe)
+
+
+@pytest.mark.parametrize(("op", "expected"), [(silent, ["waited"]), (declared, [])], ids=["not declared", "declared"])
+def test_only_an_op_that_declares_to_wait_is_not_asked_for_synchronisation(monkeypatch, op, expected):
+    """The parts of the check that need a device are replaced: which of them run is seen without one."""
+    asked = []
+    monkeypatch.setattr(streams, "_function_on", lambda target, sample, device: device)
+    monkeypatch.setattr(streams, "_on_side_stream", lambda function: [PASSED])
+    monkeypatch.setattr(streams, "_without_synchronisation", lambda function: asked.append("waited") or PASSED)
+    monkeypatch.setattr(streams, "_on_other_device", lambda function: PASSED)
+
+    found = [finding.message for finding in streams.Streams().run(target_of(op), Sample(torch.ones(2)))]
+
+    assert expected == asked
+    assert (op is declared) == ("torch.Tag.cudagraph_unsafe" in "".join(found))
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize(("op", "status"), [(silent, "failed"), (declared, "passed")], ids=["not declared", "declared"])
+def test_op_that_declares_to_wait_passes(op, status):
+    assert status == result_of(op).status
 
 
 @pytest.mark.cuda

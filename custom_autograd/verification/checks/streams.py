@@ -15,6 +15,8 @@ from custom_autograd.verification.harness.targets import Target
 BUSY = 4096
 """Rows of the matrices whose product keeps a stream busy for some milliseconds."""
 
+WAITS = "the op declares that it may wait for the device, with torch.Tag.cudagraph_unsafe"
+
 
 class Streams(Check):
     """A side stream whose inputs are not there yet, a device that is not the current one, and no synchronisation."""
@@ -34,11 +36,16 @@ class Streams(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding for each."""
         yield from _on_side_stream(_function_on(target, sample, "cuda"))
-        yield _without_synchronisation(_function_on(target, sample, "cuda"))
+        yield skipped(WAITS) if _may_wait(target) else _without_synchronisation(_function_on(target, sample, "cuda"))
         if torch.cuda.device_count() < 2:
             yield skipped("there is one CUDA device, so that none is another than the current one")
             return
         yield _on_other_device(_function_on(target, sample, "cuda:1"))
+
+
+def _may_wait(target: Target) -> bool:
+    """Return True if an op is tagged as one that a CUDA graph cannot capture, which holds for all that wait."""
+    return target.overload is not None and torch.Tag.cudagraph_unsafe in target.overload.tags
 
 
 def _function_on(target: Target, sample: Sample, device: str) -> TensorFunction:
