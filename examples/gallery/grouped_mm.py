@@ -4,7 +4,8 @@
 
 Shapes: a: (rows, depth); b: (groups, depth, columns); offsets: (groups,), where each group ends; out: (rows, columns).
 A group may be empty. The offsets ascend; every kernel looks at them before it addresses rows with them.
-Dtypes: a and b alike: float64, float32, bfloat16, float16, with sums in float64 or float32; offsets int64.
+Dtypes: a and b alike: float64, float32, bfloat16, float16, with sums in float64 or float32; offsets
+of any integer dtype.
 Semantics: `torch.nn.functional.grouped_mm`. Source: Gale et al. 2023, "MegaBlocks: Efficient Sparse Training with
 Mixture-of-Experts", section 3. With G the gradient of out: grad a[r] = G[r] @ b[g]ᵀ, grad b[g] = a[rows of g]ᵀ @ G.
 """
@@ -25,7 +26,7 @@ from custom_autograd.kernels import cpp_kernel
 
 def members(rows: Tensor, offsets: Tensor) -> Tensor:
     """Which rows belong to which group, as (groups, rows, 1); gather refuses what does not ascend, also under vmap."""
-    place = torch.arange(rows.shape[0] + 1, device=rows.device)
+    place, offsets = torch.arange(rows.shape[0] + 1, device=rows.device), offsets.long()
     ends = place.gather(0, offsets.where(offsets.diff(prepend=offsets.new_zeros(1)) >= 0, -1))
     starts = torch.cat((ends.new_zeros(1), ends))[:-1].unsqueeze(1)
     return ((place >= starts) & (place < ends.unsqueeze(1))).unsqueeze(2)[:, :-1]
@@ -60,15 +61,20 @@ def grouped_outer(a: Tensor, g: Tensor, offsets: Tensor) -> Tensor:
 
 def refuse(found: str) -> None:
     """Raises what is expected."""
-    expected = "'a' (rows, depth), 'b' (groups, depth, columns) of the same dtype and 'offsets' (groups,), int64"
+    expected = "'a' (rows, depth), 'b' (groups, depth, columns) of the same dtype and 'offsets' (groups,), integers"
     raise ValueError(f"gallery::grouped_mm: expected {expected}; found {found}")
+
+
+def are_integers(offsets: Tensor) -> bool:
+    """Of any size: they are read on the host, or converted."""
+    return not (offsets.is_floating_point() or offsets.is_complex() or offsets.dtype == torch.bool)
 
 
 @grouped_mm.register_fake
 def grouped_mm_fake(a, b, offsets) -> Tensor:
     """Contiguous, whatever the strides of a and b."""
     fits = a.dim() == 2 and b.dim() == 3 and a.shape[1] == b.shape[1] and offsets.shape == b.shape[:1]
-    if not fits or a.dtype != b.dtype or offsets.dtype != torch.int64:
+    if not fits or a.dtype != b.dtype or not are_integers(offsets):
         refuse(", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in (a, b, offsets)))
     return a.new_empty(a.shape[0], b.shape[2])
 
@@ -76,7 +82,8 @@ def grouped_mm_fake(a, b, offsets) -> Tensor:
 @grouped_outer.register_fake
 def grouped_outer_fake(a, g, offsets) -> Tensor:
     """Contiguous, as b is at best."""
-    if a.dim() != 2 or g.dim() != 2 or a.shape[0] != g.shape[0] or a.dtype != g.dtype or offsets.dtype != torch.int64:
+    fits = a.dim() == 2 and g.dim() == 2 and a.shape[0] == g.shape[0]
+    if not fits or a.dtype != g.dtype or not are_integers(offsets):
         refuse(", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in (a, g, offsets)))
     return a.new_empty(offsets.shape[0], a.shape[1], g.shape[1])
 
@@ -109,14 +116,14 @@ grouped_outer_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "grouped_oute
 def grouped_mm_cpu(a, b, offsets) -> Tensor:
     """C++: in tiles that stay in registers. It takes b in any layout, also transposed, and streams it in blocks."""
     grouped_mm_fake(a, b, offsets)
-    return grouped_mm_cpp(a.to(torch.promote_types(a.dtype, torch.float32)), b, offsets)
+    return grouped_mm_cpp(a.to(torch.promote_types(a.dtype, torch.float32)), b, offsets.long())
 
 
 @grouped_outer.register_kernel("cpu", name="cpp", layouts="contiguous")
 def grouped_outer_cpu(a, g, offsets) -> Tensor:
     """C++: the same tiles, with the rows of a group as the depth."""
     grouped_outer_fake(a, g, offsets)
-    return grouped_outer_cpp(a.to(torch.promote_types(a.dtype, torch.float32)), g, offsets)
+    return grouped_outer_cpp(a.to(torch.promote_types(a.dtype, torch.float32)), g, offsets.long())
 
 
 @grouped_mm.register_backward

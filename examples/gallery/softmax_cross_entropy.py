@@ -2,7 +2,7 @@
 
     loss_n = lse_n - logits[n, labels_n],    lse_n = log Σ_v exp(logits[n, v])
 
-Dtypes: logits float64, float32, bfloat16, float16; labels int64; loss float64 for float64, else float32.
+Dtypes: logits float64, float32, bfloat16, float16; labels of any integer dtype; loss float64 for float64, else float32.
 "mean" divides by the number of rows that are not ignored; over none it is NaN, with gradient zero, as in PyTorch.
 Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"; gradient: softmax minus one-hot.
 """
@@ -21,6 +21,13 @@ from custom_autograd import Sample, custom_op
 from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
 
 
+def whole(labels: Tensor) -> Tensor:
+    """Labels of any integer dtype in int64, in which they are indices and no `ignore_index` wraps around."""
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"gallery::softmax_cross_entropy: 'labels' must be integers, found {labels.dtype}")
+    return labels.long()
+
+
 def reduce(losses: Tensor, labels: Tensor, ignore_index: int, reduction: str) -> Tensor:
     """One loss from the rows' losses, or the rows' losses."""
     total = losses if reduction == "none" else losses.sum()
@@ -32,7 +39,7 @@ def softmax_cross_entropy(
     logits: Tensor, labels: Tensor, ignore_index: int = -100, reduction: Literal["mean", "sum", "none"] = "mean"
 ) -> tuple[Tensor, Tensor]:
     """Cross entropy of logits against integer labels."""
-    wide = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32))
+    wide, labels = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32)), whole(labels)
     lse, kept = wide.logsumexp(-1), labels != ignore_index
     picked = wide.gather(1, labels.where(kept, 0).unsqueeze(1)).squeeze(1)
     return reduce(torch.where(kept, lse - picked, 0), labels, ignore_index, reduction), lse
@@ -45,7 +52,8 @@ def cross_entropy_grad(
     reduction: Literal["mean", "sum", "none"],
 ) -> Tensor:  # fmt: skip
     """The softmax of each row times its gradients of loss and lse, minus that of loss at the row's label."""
-    wide, kept = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32)), labels != ignore_index
+    wide, labels = logits.contiguous().to(torch.promote_types(logits.dtype, torch.float32)), whole(labels)
+    kept = labels != ignore_index
     # At least 1: where all rows are ignored, 0 · (1 / 0) would be NaN in the next derivative.
     per_row = grad_loss / kept.sum().clamp(min=1) if reduction == "mean" else grad_loss
     on_label = torch.where(kept, per_row, 0)
@@ -75,12 +83,12 @@ forward_cpp, backward_cpp = cpp_kernel(SOURCE, "cross_entropy"), cpp_kernel(SOUR
 @softmax_cross_entropy.register_kernel("cpu", name="cpp", layouts="contiguous")
 def softmax_cross_entropy_cpp(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
     """Looks at every label first: none is ever an address out of bounds."""
-    return forward_cpp(logits, labels, ignore_index, REDUCTIONS.index(reduction))
+    return forward_cpp(logits, whole(labels), ignore_index, REDUCTIONS.index(reduction))
 
 
 @cross_entropy_grad.register_kernel("cpu", name="cpp", layouts="contiguous")
 def _(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction):
-    return backward_cpp(grad_loss, grad_lse, logits, labels, lse, ignore_index, REDUCTIONS.index(reduction))
+    return backward_cpp(grad_loss, grad_lse, logits, whole(labels), lse, ignore_index, REDUCTIONS.index(reduction))
 
 
 @triton_kernel
@@ -112,7 +120,7 @@ def row_loss(logits, labels, losses, lse, classes, ignore_index, block: tl.const
 @softmax_cross_entropy.register_kernel("cuda", name="triton", layouts="contiguous")
 def softmax_cross_entropy_triton(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
     """One program per row, which reads its logits once."""
-    (rows, classes), statistic = logits.shape, torch.promote_types(logits.dtype, torch.float32)
+    (rows, classes), statistic, labels = logits.shape, torch.promote_types(logits.dtype, torch.float32), whole(labels)
     losses, lse = (logits.new_empty(rows, dtype=statistic) for _ in range(2))
     if rows:  # a grid of size 0 is an error
         block = min(4096, 1 << max(0, classes - 1).bit_length())

@@ -202,18 +202,43 @@ def test_rope_without_an_angle_for_each_pair_is_refused(features: int, device: s
         rotary.rope(ones(3, 4 * features), ones(3, 2 * features), ones(3, features))
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (torch.zeros(3, dtype=torch.int64), r"'labels' must be \(n\) with n = 2"),
-        (torch.zeros(2, dtype=torch.int32), "'labels' must be int64"),
-    ],
-    ids=["size", "dtype"],
-)
 @needs_compiler
-def test_labels_that_are_not_one_for_each_row_are_refused(labels: Tensor, message: str) -> None:
-    with pytest.raises(RuntimeError, match=message):
-        entropy.softmax_cross_entropy(torch.zeros(2, 4), labels)
+def test_labels_that_are_not_one_for_each_row_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"'labels' must be \(n\) with n = 2"):
+        entropy.softmax_cross_entropy(torch.zeros(2, 4), torch.zeros(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_labels_that_are_not_integers_are_refused(device: str) -> None:
+    labels = torch.zeros(2, device=device)
+    with pytest.raises(ValueError, match=r"'labels' must be integers, found torch\.float32"):
+        entropy.softmax_cross_entropy(torch.zeros(2, 4, device=device), labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+def test_labels_of_every_integer_dtype(dtype: torch.dtype) -> None:
+    """In every kernel, with gradients: 156 is -100 in eight bits, and is not ignored."""
+    logits, labels = random(3, 200, dtype=torch.float64).requires_grad_(), torch.tensor([7, 1, 100])
+    labels[0] = 156 if dtype == torch.uint8 else -100
+    given = labels.to(dtype)
+    expected = F.cross_entropy(logits, labels, reduction="sum")
+    op, arguments = entropy.softmax_cross_entropy, (logits, given, -100, "sum")
+
+    torch.testing.assert_close(op(*arguments), expected)
+    torch.testing.assert_close(op.__wrapped__(*arguments)[0], expected)
+    torch.testing.assert_close(torch.compile(op, backend="aot_eager", fullgraph=True)(*arguments), expected)
+    (found,) = torch.autograd.grad(op(*arguments), logits)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, logits)[0])
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+def test_triton_takes_labels_of_every_integer_dtype(dtype: torch.dtype) -> None:
+    logits, labels = random(2, 200, dtype=torch.float32), torch.tensor([101, 1]).to(dtype)
+    loss, _ = entropy.softmax_cross_entropy_triton(logits, labels, -100, "sum")
+
+    expected = entropy.softmax_cross_entropy.__wrapped__(logits, labels, -100, "sum")[0]
+    torch.testing.assert_close(loss, expected)
 
 
 @needs_compiler

@@ -127,6 +127,27 @@ def test_arguments_that_do_not_fit(b: Tensor) -> None:
         grouped.grouped_mm(torch.ones(3, 2), b, torch.tensor([1, 3]))
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+def test_offsets_of_every_integer_dtype(dtype: torch.dtype) -> None:
+    """In every kernel, with gradients, compiled."""
+    a, b, offsets = torch.rand(6, 3).requires_grad_(), torch.rand(2, 3, 4), torch.tensor([2, 5])
+    given, expected = offsets.to(dtype), exact(a, b, offsets)
+
+    for function in (grouped.grouped_mm, grouped.products, grouped.grouped_mm.__wrapped__):
+        torch.testing.assert_close(function(a, b, given), expected)
+    compiled = torch.compile(grouped.grouped_mm, backend="aot_eager", fullgraph=True)(a, b, given)
+    torch.testing.assert_close(compiled, expected)
+    (found,) = torch.autograd.grad(compiled.square().sum(), a)
+    torch.testing.assert_close(found, torch.autograd.grad(expected.square().sum(), a)[0])
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_offsets_that_are_not_integers_are_refused(device: str) -> None:
+    a, b, offsets = (torch.ones(*shape, device=device) for shape in ((3, 2), (1, 2, 5), (1,)))
+    with pytest.raises(ValueError, match=r"'offsets' \(groups,\), integers; found .* torch\.float32"):
+        grouped.grouped_mm(a, b, offsets)
+
+
 def pairs() -> tuple[list[Tensor], list[Tensor]]:
     """Groups of every size, one without rows and one without depth."""
     shapes = ((2, 3, 4), (0, 4, 2), (5, 1, 3), (2, 0, 2))
