@@ -654,6 +654,7 @@ def test_operators_are_known_by_name():
     assert "aten::mm" == operators.name_of_packet(torch.ops.aten.mm) == torch.ops.aten.mm.default.name()
     assert [True, False] == list(map(operators.is_taken_apart, ["aten::matmul", "aten::mul.Tensor"]))
     assert [True, False, False] == list(map(operators.is_mutable, ["aten::add_.Tensor", "aten::add.Tensor", "aten::t"]))
+    assert ["self", "other", "alpha"] == operators.argument_names("aten::add.Tensor")
 
 
 def test_a_node_knows_which_gradients_the_backward_in_progress_computes():

@@ -16,7 +16,7 @@ from custom_autograd.registration import rule_types
 from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.edges import needs_set
 from custom_autograd.values.tensors import first_tensor, materialize, plain, tensors_in
-from custom_autograd.values.user_code import add_note, note_of, noted
+from custom_autograd.values.user_code import note_rule, noted
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, by name
 
@@ -80,7 +80,7 @@ class DropIn:
     def helpers(self) -> dict[str, Any]:
         """Return what generated source calls by name (Any: functions of any signature)."""
         op, rule, setup = str(self.plan.declaration.name), self.rule, self.rule.setup_context
-        found: dict[str, Any] = {"rule_0": rule.function, "note_0": lambda error: add_note(error, note_of(op, rule))}
+        found: dict[str, Any] = {"rule_0": rule.function, "note_0": lambda error: note_rule(error, op, rule)}
         if setup is not None:
             found["check_saved"] = check_saved
             found["setup"] = self._setup_of_eager_call(setup)

@@ -16,7 +16,7 @@ from custom_autograd.core.messages import quote
 from custom_autograd.registration.rule_types import GradientRule
 from custom_autograd.values.named import Named
 from custom_autograd.values.tensors import first_tensor, is_wanted, materialize, plain
-from custom_autograd.values.user_code import add_note, note_of, noted
+from custom_autograd.values.user_code import note_rule, noted
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, and non-tensor values, by input or output name
 
@@ -137,7 +137,7 @@ class Step:
 
     def note(self, error: BaseException) -> None:
         """Note on an exception that it came from the rule."""
-        add_note(error, note_of(self.op, self.rule))
+        note_rule(error, self.op, self.rule)
 
     def _checked(self, result: Any, needs: ByName, metadata: ByName) -> dict[str, Any]:  # Any: the rule's result
         found: dict[str, Any] = self.read(result, needs, metadata)

@@ -17,12 +17,12 @@ from custom_autograd.dispatch import composition
 from custom_autograd.dispatch.direct_calls import DirectCallTable
 from custom_autograd.dispatch.dispatched_calls import DispatchedCalls
 from custom_autograd.dispatch.generated import generated_code_of
+from custom_autograd.dispatch.mixed_devices import MixedDevices
 from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import dispatch, guards
 from custom_autograd.torch_private.compiler import outside_compilation
-from custom_autograd.values.tensors import first_tensor
 
 
 def attach(record: OpRecord) -> None:
@@ -72,18 +72,21 @@ def attach_device(record: OpRecord, device_type: str) -> None:
 
 
 def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
+    mixed = MixedDevices(record)
+
     @outside_compilation
     def backend(*args: Any, **kwargs: Any) -> Any:
         if device_type not in record.kernels:
-            tensor = first_tensor([*args, *kwargs.values()])
-            raise record.kernels.missing(*_kind_of(tensor))
-        return generated_code_of(record).kernel(device_type, *args, **kwargs)
+            raise mixed.unserved(args, kwargs)
+        try:
+            return generated_code_of(record).kernel(device_type, *args, **kwargs)
+        except (RuntimeError, ValueError) as error:
+            explained = mixed.explain(error, args, kwargs)
+            if explained is not None:
+                raise explained from error
+            raise
 
     return backend
-
-
-def _kind_of(tensor: torch.Tensor | None) -> tuple[str | None, torch.layout]:
-    return (None, torch.strided) if tensor is None else (tensor.device.type, tensor.layout)
 
 
 def _autograd(record: OpRecord) -> Callable[..., Any]:

@@ -19,11 +19,13 @@ from typing import Any
 import torch
 
 from custom_autograd.core import native_kernels
-from custom_autograd.core.errors import KernelError, KernelUnavailable
+from custom_autograd.core.errors import KernelError, KernelUnavailable, Origin
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.native_kernels import Operator
 from custom_autograd.kernels.cpp_definitions import find_definition
 from custom_autograd.kernels.lazy import LazyKernel, thread_lock
+from custom_autograd.kernels.one_device import OneDevice
+from custom_autograd.torch_private.operators import argument_names
 from custom_autograd.torch_private.registered_kernels import names_in
 from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
 
@@ -34,6 +36,7 @@ def cpp_kernel(
     *,
     fallback: Callable[..., Any] | None = None,
     flags: Sequence[str] = (),
+    host: Sequence[str] = (),
 ) -> CppKernel:
     """Return a function that a C++ source file defines; nothing is built or loaded before the first call.
 
@@ -46,19 +49,22 @@ def cpp_kernel(
         fallback: what runs instead where the source cannot be built, with the same arguments. Without one the call
             raises.
         flags: further flags for the compiler, one word each.
+        host: arguments that may be on the CPU while the other tensors are on a device, such as offsets. A source with
+            kernels for other devices than the CPU is not called with tensors on several devices otherwise.
 
     Returns:
         The callable, fit for the body of a kernel registered with `op.register_kernel("cpu")`.
 
     Raises:
-        KernelError: the flags are a single text.
+        KernelError: the flags or the arguments are a single text.
 
     Example:
         >>> kernel = cpp_kernel("no/such/file.cpp", "double", fallback=lambda x: x + x)
         >>> kernel.source.name
         'file.cpp'
     """
-    return CppKernel(Path(source).absolute(), function, fallback, words(function, flags))
+    taken = words(function, flags), words(function, host, "host", "['offsets']")
+    return CppKernel(Path(source).absolute(), function, fallback, *taken)
 
 
 class CppKernel(LazyKernel):
@@ -74,13 +80,19 @@ class CppKernel(LazyKernel):
     __slots__ = native_kernels.SLOTS
 
     def __init__(
-        self, source: Path, function: str, fallback: Callable[..., Any] | None, flags: tuple[str, ...]
+        self,
+        source: Path,
+        function: str,
+        fallback: Callable[..., Any] | None,
+        flags: tuple[str, ...],
+        host: tuple[str, ...] = (),
     ) -> None:
         super().__init__(function, fallback)
         self.source = source
         self.function = function
         self.operator: Operator | None = None
         self.flags = flags
+        self.host = host
 
     @property
     def written_in(self) -> str:
@@ -107,7 +119,7 @@ class CppKernel(LazyKernel):
         return f"cpp_kernel({str(self.source)!r}, {self.function!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.source, self.function, self.fallback, self.flags)
+        return type(self), (self.source, self.function, self.fallback, self.flags, self.host)
 
     def build(self) -> tuple[str, Path]:
         """Return the namespace in which the source registers its functions, and the library, built if need be.
@@ -144,24 +156,28 @@ class CppKernel(LazyKernel):
                 rule=str(self.source),
                 do=suggest(self.function, known),
             ) from error
+        addresses = addresses_of(loaded or path, name, self.function)
+        operator = Operator(f"{name}::{self.function}", self.source.name, addresses)
         if type(self).__call__ is LazyKernel.__call__:  # else a call does more than the operator
-            addresses = addresses_of(loaded or path, name, self.function)
-            self.operator = Operator(f"{name}::{self.function}", self.source.name, addresses)
-            native_kernels.offer(self, self.operator)
-        return overload
+            self.operator = operator
+            native_kernels.offer(self, operator)
+        if {key for key, _ in addresses} <= {"CPU"}:
+            return overload
+        return OneDevice(overload, Origin(self.source.name, str(self.source)), argument_names(operator.name), self.host)
 
 
-def words(function: str, flags: Sequence[str]) -> tuple[str, ...]:
-    """Return flags for a compiler, one word each.
+def words(
+    function: str, given: Sequence[str], option: str = "flags", example: str = "['-O2', '-Iinclude']"
+) -> tuple[str, ...]:
+    """Return the words of an option, such as flags for a compiler.
 
     Raises:
         KernelError: they are a single text, or hold something else than texts.
     """
-    if isinstance(flags, str) or not all(isinstance(flag, str) for flag in flags):
-        do = "give each flag as an item: flags=['-O2', '-Iinclude']"
-        expected, found = "a sequence of str, one for each word", show(flags)
-        raise KernelError(function, "'flags' is not a list of flags", expected=expected, found=found, do=do)
-    return tuple(flags)
+    if isinstance(given, str) or not all(isinstance(word, str) for word in given):
+        expected, do = "a sequence of str, one for each word", f"give each word as an item: {option}={example}"
+        raise KernelError(function, f"'{option}' is not a list of words", expected=expected, found=show(given), do=do)
+    return tuple(given)
 
 
 def addresses_of(path: Path, namespace: str, function: str) -> tuple[tuple[str, int], ...]:

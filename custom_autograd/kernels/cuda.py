@@ -21,6 +21,7 @@ def cuda_kernel(
     *,
     fallback: Callable[..., Any] | None = None,
     flags: Sequence[str] = (),
+    host: Sequence[str] = (),
 ) -> CudaKernel:
     """Return a function that a CUDA C++ source file defines; nothing is built or loaded before the first call.
 
@@ -35,19 +36,21 @@ def cuda_kernel(
         fallback: what runs instead where there is no nvcc or it refuses the source, with the same arguments. Without
             one the call raises.
         flags: further flags for nvcc, one word each.
+        host: arguments that may be on the CPU while the other tensors are on a GPU, such as offsets.
 
     Returns:
         The callable, fit for the body of a kernel registered with `op.register_kernel("cuda")`.
 
     Raises:
-        KernelError: the flags are a single text.
+        KernelError: the flags or the arguments are a single text.
 
     Example:
         >>> kernel = cuda_kernel("no/such/file.cu", "double", fallback=lambda x: x + x)
         >>> kernel.source.name
         'file.cu'
     """
-    return CudaKernel(Path(source).absolute(), function, fallback, words(function, flags))
+    taken = words(function, flags), words(function, host, "host", "['offsets']")
+    return CudaKernel(Path(source).absolute(), function, fallback, *taken)
 
 
 class CudaKernel(CppKernel):

@@ -23,6 +23,12 @@ def name_of_packet(packet: OpOverloadPacket) -> str:
     return name
 
 
+def argument_names(name: str) -> list[str]:
+    """Return the names of the arguments of an overload."""
+    operator, _, overload = name.partition(".")
+    return [argument.name for argument in _C._get_schema(operator, overload).arguments]
+
+
 def is_mutable(name: str) -> bool:
     """Return True if an overload writes to its arguments."""
     operator, _, overload = name.partition(".")

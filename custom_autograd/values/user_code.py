@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from custom_autograd.core.errors import GradientError
+from custom_autograd.core.devices import ONE_DEVICE, error_of_devices, is_about_devices, without_numbers
+from custom_autograd.core.errors import GradientError, Origin
 from custom_autograd.core.locations import location_of
 from custom_autograd.registration.rule_types import Rule
 
@@ -17,13 +18,12 @@ def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Ca
     Any: rules take and return what their kind says.
     """
     chosen = rule.function if function is None else function
-    note = note_of(op, rule)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return chosen(*args, **kwargs)
         except Exception as error:
-            add_note(error, note)
+            note_rule(error, op, rule)
             if _needs_memory(error):
                 raise _without_memory(op, rule, error) from error
             raise
@@ -55,9 +55,28 @@ WITHOUT_MEMORY = (
 """What torch says of NumPy and of native code that meet the tensors of a transform or a compiler."""
 
 
-def note_of(op: str, rule: Rule) -> str:
-    """Return what is noted on an exception that leaves a rule."""
-    return f"raised in the {rule.title} rule of {op}, {rule.location}"
+def note_rule(error: BaseException, op: str, rule: Rule) -> None:
+    """Note on an exception that leaves a rule which one it is, and if it is about devices, which tensors are where."""
+    add_note(error, f"raised in the {rule.title} rule of {op}, {rule.location}")
+    if is_about_devices(error):
+        told = error_of_devices(Origin(op, rule.location), _arguments_in(error, rule.function), ONE_DEVICE)
+        if told is not None:
+            add_note(error, str(told.problem))
+
+
+def _arguments_in(error: BaseException, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the arguments of a function through which an exception went, as they were at that moment.
+
+    Native code calls rules too, and keeps no arguments by name.
+    """
+    code, trace = getattr(function, "__code__", None), error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not code:
+        trace = trace.tb_next
+    if trace is None or code is None:
+        return {}
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    found = {name: trace.tb_frame.f_locals.get(name) for name in names}
+    return {name: without_numbers(value) for name, value in found.items()}
 
 
 def note_of_reference(op: str, reference: Callable[..., Any]) -> str:

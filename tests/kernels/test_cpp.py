@@ -563,7 +563,7 @@ def test_variable_that_is_no_command_is_said(source: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("flags", ["-O2", [Path("a.o")]], ids=["text", "path"])
 def test_flags_that_are_no_words_are_refused(flags: object, source: Path) -> None:
-    with pytest.raises(KernelError, match=r"^times: 'flags' is not a list of flags\n"):
+    with pytest.raises(KernelError, match=r"^times: 'flags' is not a list of words\n"):
         cpp_kernel(source, "times", flags=flags)  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.named_tuples import results_in_order
+from custom_autograd.dispatch import mixed_devices
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.called_by_position import check_signature, keywords_of, positional_of
@@ -161,6 +162,9 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
     except Exception as error:
         if reference is record.reference():
             add_note(error, note_of_reference(record.name, reference))
+        explained = mixed_devices.explain(record, error, lambda: arguments)
+        if explained is not None:
+            raise explained from error
         raise
     result = results_in_order(schema, result, partial(_refuse, record))
     return tuple(result) if isinstance(result, tuple) and len(schema.outputs) > 1 else result

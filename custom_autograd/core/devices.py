@@ -1,0 +1,72 @@
+"""The devices of the tensors of a call, and the error of a call that needs them on one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import KernelError, Origin
+from custom_autograd.core.messages import quote
+
+
+def error_of_devices(
+    origin: Origin, arguments: Mapping[str, Any], expected: str, *, found: str | None = None
+) -> KernelError | None:
+    """Return the error of a call whose tensors are on several devices; None if they are on one.
+
+    Args:
+        origin: of the op or the kernel.
+        arguments: those that have to be on one device, by name (Any: tensors, lists of them, anything else).
+        expected: what would be right.
+        found: what the kernel raised.
+    """
+    devices = dict(_devices_of(arguments))
+    places = list(dict.fromkeys(devices.values()))
+    if len(places) < 2:
+        return None
+    home = next((place for place in places if place.type != "cpu"), places[0])
+    shown = [f"'{name}' is on {device}" for name, device in devices.items()]
+    rest = [f"and {len(shown) - MOST} more"] if len(shown) > MOST else []
+    away = [name for name, device in devices.items() if device != home]
+    problem = f"tensors on {NUMBERS.get(len(places), len(places))} devices: {', '.join(shown[:MOST] + rest)}"
+    return origin.error(
+        KernelError, problem, expected=expected, found=found, do=f"move {quote(away[:MOST])} to {home} before the call"
+    )
+
+
+def is_about_devices(error: BaseException) -> bool:
+    """Return True if an exception may have been raised because tensors are on several devices."""
+    return ABOUT_DEVICES.search(str(error)) is not None
+
+
+def _devices_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, torch.device]]:
+    """Yield arguments with their devices; of a list whose tensors are on several each item."""
+    for name, value in arguments.items():
+        if isinstance(value, Tensor):
+            yield name, value.device
+        elif isinstance(value, (list, tuple)):
+            items = dict(_devices_of({f"{name}[{place}]": item for place, item in enumerate(value)}))
+            places = set(items.values())
+            yield from items.items() if len(places) > 1 else ((name, place) for place in places)
+
+
+def without_numbers(value: Any) -> Any:
+    """Return an argument without its zero-dimensional tensors: on the CPU they go with tensors of any device."""
+    if isinstance(value, (list, tuple)):
+        return [without_numbers(item) for item in value]
+    return None if isinstance(value, Tensor) and value.dim() == 0 else value
+
+
+ONE_DEVICE = "all tensors on one device, but for zero-dimensional ones on the CPU"
+MOST = 6
+NUMBERS = {2: "two", 3: "three", 4: "four"}
+
+ABOUT_DEVICES = re.compile(
+    r"same device|on (two|three|four|\d+) devices"  # of PyTorch, and of this package
+    r"|but expected (it to be )?on|weight type \(.*\) should be the same"  # of PyTorch for MPS, and of its convolutions
+    r"|with arguments from the|cannot be accessed from Triton"  # of the dispatcher, and of Triton's launcher
+)
