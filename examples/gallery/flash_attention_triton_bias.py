@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flash_attention_triton import finish_scores, heads_per, load_rows, strides_of, width_of
-from flash_attention_triton_backward import tiles_of, weigh
+from flash_attention_tiles import finish_scores, heads_per, load_rows, load_statistics, strides_of, width_of
 
 from custom_autograd.kernels import tl, triton_kernel
 
@@ -31,23 +30,25 @@ def differentiate_bias(
             statistic = place[0] * l_s + place[1] * l_h
             for start in range(own_query, own_query + 1 if per_query else queries, block):
                 row = start + tl.arange(0, block)
-                q_tile = load_rows(q + place[0] * q_s + place[1] * q_h, row, q_r, queries, features, width)
+                q_tile = load_rows(
+                    q + place[0] * q_s + place[1] * q_h, 0, row, q_r, queries, features, width, False, True
+                )
                 g_head = out_grad + place[0] * g_s + place[1] * g_h
-                g_tile = load_rows(g_head, row, g_r, queries, value_features, value_width)
+                g_tile = load_rows(g_head, 0, row, g_r, queries, value_features, value_width, False, True)
+                shift, loss = load_statistics(lse + statistic, delta + statistic, row, queries)
                 for key_start in range(own_key, own_key + 1 if per_key else keys, key_block):
                     key = key_start + tl.arange(0, key_block)
                     k_head = k + place[0] * k_s + place[1] // group * k_h
-                    k_tile = load_rows(k_head, key, k_r, keys, features, width)
+                    k_tile = load_rows(k_head, 0, key, k_r, keys, features, width, False, True)
                     v_head = v + place[0] * v_s + place[1] // group * v_h
-                    v_tile = load_rows(v_head, key, v_r, keys, value_features, value_width)
+                    v_tile = load_rows(v_head, 0, key, v_r, keys, value_features, value_width, False, True)
                     product = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee")
                     offset = bias + place[0] * b_s + place[1] * b_h
                     scores = finish_scores(
-                        product, offset, row[:, None], key[None, :], queries, keys, b_q, b_k, scale, causal, True
+                        product, offset, row[:, None], key[None, :], queries, keys, b_q, b_k, scale, causal, True, True
                     )
                     product = tl.dot(g_tile, tl.trans(v_tile), input_precision="ieee")
-                    _, grads = weigh(scores, product, lse + statistic, delta + statistic, row, queries)
-                    sums += grads
+                    sums += tl.exp2(scores - shift[:, None]) * (product - loss[:, None])
     row = own_query + tl.arange(0, block)
     key = own_key + tl.arange(0, key_block)
     if not per_query:
@@ -66,7 +67,8 @@ def launch_bias_grad(out_grad, q, k, v, bias, lse, delta, scale, causal, grad) -
     """Fills the gradient of a bias of 4 dimensions."""
     lse, delta = lse.contiguous(), delta.contiguous()
     sequences, heads, queries, keys = bias.shape
-    block, key_block, warps = tiles_of(q, v)
+    width = width_of(max(q.shape[-1], v.shape[-1]))
+    block = key_block = 64 if q.element_size() == 2 and width <= 128 else 32
     programs = sequences * -(-queries // block) * -(-keys // key_block)
     strides = [stride for tensor in (out_grad, q, k, v) for stride in tensor.stride()[:3]]
     full = (*q.shape[:3], k.shape[2])
@@ -74,5 +76,5 @@ def launch_bias_grad(out_grad, q, k, v, bias, lse, delta, scale, causal, grad) -
         differentiate_bias[(programs, heads)](
             out_grad, q, k, v, bias, lse, delta, grad, *full, heads_per(q, k), scale, q.shape[3], v.shape[3], *strides,
             *lse.stride()[:2], *strides_of(bias, q, k), *grad.stride(), *(n > 1 for n in bias.shape), causal,
-            width_of(q.shape[3]), width_of(v.shape[3]), block, key_block, num_warps=warps,
+            width_of(q.shape[3]), width_of(v.shape[3]), block, key_block, num_warps=4 if width <= 64 else 8,
         )  # fmt: skip
