@@ -1,7 +1,6 @@
 """Adds to the residual stream in place and normalises the sum, in one pass, with autograd through the mutation.
 
-    residual ← residual + x
-    out = residual · rstd · weight,    rstd = 1 / √(mean(residual²) + eps)
+    residual ← residual + x,    out = residual · rstd · weight,    rstd = 1 / √(mean(residual²) + eps)
 
 Dtypes: float64, float32, bfloat16, float16, of x and residual the same; sums are float64 for float64, else float32.
 Training: the sum is kept for the backward where it lies. A write to it before the backward, such as by the next layer's
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from rms_norm_triton import is_narrow, launch_grads
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
@@ -41,7 +41,7 @@ def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float =
     return (wide * rstd * weight).to(x.dtype), rstd
 
 
-# One gradient for x and for the residual before the call, and that of weight, in one pass. With g = out_grad · weight:
+# One gradient for x and for the residual before the call, and that of weight. With g = out_grad · weight:
 #     input_grad_i = residual_grad_i + rstd g_i - rstd³ residual_i / features · (Σ_j g_j residual_j + rstd_grad)
 @custom_op("gallery::fused_add_rms_norm_grad", outputs=("input_grad", "weight_grad"), reference=True)
 def fused_add_rms_norm_grad(
@@ -84,6 +84,9 @@ def _(out_grad, residual_grad, residual, weight, rstd, rstd_grad):
     small = (tensor.to(torch.promote_types(residual.dtype, torch.float32)) for tensor in (weight, rstd, rstd_grad))
     input_grad, weight_grad = add_rms_norm_grad_cpp(out_grad, residual_grad, residual, *small)
     return input_grad, weight_grad.to(weight.dtype)
+
+
+fused_add_rms_norm_grad.register_kernel("cuda", launch_grads, name="triton", layouts="contiguous", when=is_narrow)
 
 
 @triton_kernel

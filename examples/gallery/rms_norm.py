@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from rms_norm_triton import is_narrow, launch, rms_norm_grad_triton
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
-from custom_autograd.kernels import cpp_kernel, cuda_kernel, tl, triton_kernel
+from custom_autograd.kernels import cpp_kernel, cuda_kernel
 
 
 def check_weight(op: str, x: Tensor, weight: Tensor) -> None:
@@ -78,17 +79,7 @@ def rms_norm_grad_cpp(out_grad, x, weight, rstd, rstd_grad) -> tuple[Tensor, Ten
     return x_grad, weight_grad.to(weight.dtype)
 
 
-@triton_kernel
-def rms_norm_row(x, weight, out, rstd, features, eps, block: tl.constexpr) -> None:
-    """Normalises one row, which fits in one block."""
-    row = tl.program_id(0).to(tl.int64)  # row * features may pass 2^31
-    place = tl.arange(0, block)
-    inside = place < features
-    values = tl.load(x + row * features + place, mask=inside, other=0).to(rstd.dtype.element_ty)
-    scale = 1 / tl.sqrt(tl.sum(values * values) / features + eps)
-    weights = tl.load(weight + place, mask=inside, other=0).to(rstd.dtype.element_ty)
-    tl.store(out + row * features + place, (values * scale * weights).to(out.dtype.element_ty), mask=inside)
-    tl.store(rstd + row, scale)
+rms_norm_grad.register_kernel("cuda", rms_norm_grad_triton, name="triton", layouts="contiguous", when=is_narrow)
 
 
 # A row of more features would not fit into the registers of one program.
@@ -96,10 +87,7 @@ def rms_norm_row(x, weight, out, rstd, features, eps, block: tl.constexpr) -> No
 def rms_norm_triton(x, weight, eps) -> tuple[Tensor, Tensor]:
     """One program per row, which stays in registers between the statistic and the output."""
     out, rstd = rms_norm_fake(x, weight, eps)
-    if rows := rstd.numel():  # a grid of size 0 is an error
-        block = 1 << max(0, x.shape[-1] - 1).bit_length()
-        warps = min(16, max(1, block // 512))  # about 16 elements per thread
-        rms_norm_row[(rows,)](x, weight, out, rstd, x.shape[-1], eps, block=block, num_warps=warps)
+    launch(x, weight, eps, out, rstd)
     return out, rstd
 
 

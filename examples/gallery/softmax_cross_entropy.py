@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from softmax_cross_entropy_triton import cross_entropy_grad_triton, launch_losses, losses_and_lse
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
-from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
+from custom_autograd.kernels import cpp_kernel
 
 
 def whole(labels: Tensor) -> Tensor:
@@ -91,41 +92,15 @@ def _(grad_loss, grad_lse, logits, labels, lse, ignore_index, reduction):
     return backward_cpp(grad_loss, grad_lse, logits, whole(labels), lse, ignore_index, REDUCTIONS.index(reduction))
 
 
-@triton_kernel
-def row_loss(logits, labels, losses, lse, classes, ignore_index, block: tl.constexpr) -> None:
-    """The loss of one row, and the logarithm of its sum of exponentials."""
-    row = tl.program_id(0).to(tl.int64)
-    start = logits + row * classes
-    statistic = lse.dtype.element_ty
-    # Running maximum and sum, so that a block may be smaller than a row: no vocabulary is too large.
-    largest = tl.full((block,), float("-inf"), statistic)
-    total = tl.zeros((block,), statistic)
-    for first in range(0, classes, block):
-        place = first + tl.arange(0, block)
-        values = tl.load(start + place, mask=place < classes, other=float("-inf")).to(statistic)
-        larger = tl.maximum(largest, values)
-        shift = tl.where(tl.abs(larger) == float("inf"), 0.0, larger)  # inf - inf is NaN
-        total = total * tl.exp(largest - shift) + tl.exp(values - shift)
-        largest = larger
-    top = tl.max(largest)
-    shift_of_row = tl.where(tl.abs(top) == float("inf"), 0.0, top)
-    row_lse = shift_of_row + tl.log(tl.sum(total * tl.exp(largest - shift_of_row)))
-    label = tl.load(labels + row)
-    # Raising would make the host wait for the device: a label out of range reads nothing, and its loss is NaN.
-    picked = tl.load(start + label, mask=(label >= 0) & (label < classes), other=float("nan")).to(statistic)
-    tl.store(losses + row, tl.where(label == ignore_index, 0.0, row_lse - picked))
-    tl.store(lse + row, row_lse)
-
-
 @softmax_cross_entropy.register_kernel("cuda", name="triton", layouts="contiguous")
 def softmax_cross_entropy_triton(logits, labels, ignore_index, reduction) -> tuple[Tensor, Tensor]:
-    """One program per row, which reads its logits once."""
-    (rows, classes), statistic, labels = logits.shape, torch.promote_types(logits.dtype, torch.float32), whole(labels)
-    losses, lse = (logits.new_empty(rows, dtype=statistic) for _ in range(2))
-    if rows:  # a grid of size 0 is an error
-        block = min(4096, 1 << max(0, classes - 1).bit_length())
-        row_loss[(rows,)](logits, labels, losses, lse, classes, ignore_index, block=block)
+    """Triton: one program for each row, which reads its logits once."""
+    losses, lse = losses_and_lse(logits)
+    launch_losses(logits, whole(labels), losses, lse, ignore_index)
     return reduce(losses, labels, ignore_index, reduction), lse
+
+
+cross_entropy_grad.register_kernel("cuda", cross_entropy_grad_triton, name="triton", layouts="contiguous")
 
 
 # lse is saved and depends on the logits, with the softmax as its gradient: in a second backward its share joins here.

@@ -1,0 +1,99 @@
+"""Triton's kernels of rms_norm, and of the gradients of rms_norm and fused_add_rms_norm: rows stay in registers.
+
+Backward each program takes every so many rows, and sums what they give to the gradient of the weight. Those sums are
+added in order afterwards: the result is the same in each run. How many programs there are depends on no device.
+"""
+
+from __future__ import annotations
+
+from launch_choices import Launch, launch_of
+from torch import Tensor
+
+from custom_autograd.kernels import tl, triton_kernel
+
+# Programs, elements for each thread, and stages of the loop.
+CANDIDATES = tuple(
+    Launch((programs, elements), 0, stages)
+    for programs, elements, stages in (
+        (528, 16, 2),
+        (264, 16, 2),
+        (264, 16, 3),
+        (528, 16, 1),
+        (1056, 16, 1),
+        (264, 8, 2),
+    )
+)
+WIDEST = 16384  # features of a row that fits into the registers of one program
+
+
+@triton_kernel
+def rms_norm_row(x, weight, out, rstd, features, eps, block: tl.constexpr) -> None:
+    """Normalises one row, which fits in one block."""
+    row = tl.program_id(0).to(tl.int64)  # row * features may pass 2^31
+    place = tl.arange(0, block)
+    inside = place < features
+    values = tl.load(x + row * features + place, mask=inside, other=0).to(rstd.dtype.element_ty)
+    scale = 1 / tl.sqrt(tl.sum(values * values) / features + eps)
+    weights = tl.load(weight + place, mask=inside, other=0).to(rstd.dtype.element_ty)
+    tl.store(out + row * features + place, (values * scale * weights).to(out.dtype.element_ty), mask=inside)
+    tl.store(rstd + row, scale)
+
+
+def launch(x, weight, eps, out, rstd) -> None:
+    """Fills out and rstd: one program for each row, about 16 elements for each thread."""
+    if rows := rstd.numel():  # a grid of size 0 is an error
+        block = 1 << max(0, x.shape[-1] - 1).bit_length()
+        warps = min(16, max(1, block // 512))
+        rms_norm_row[(rows,)](x, weight, out, rstd, x.shape[-1], eps, block=block, num_warps=warps)
+
+
+@triton_kernel
+def differentiate_rows(
+    out_grad, residual_grad, x, weight, rstd, rstd_grad, x_grad, partial, rows, features, programs,
+    has_residual: tl.constexpr, block: tl.constexpr, stages: tl.constexpr,
+) -> None:  # fmt: skip
+    """Writes the gradient of x of some rows, and the sum over them of what they give to that of weight."""
+    first = tl.program_id(0).to(tl.int64)  # row * features may pass 2^31
+    column = tl.arange(0, block)
+    inside = column < features
+    wide = rstd.dtype.element_ty
+    weights = tl.load(weight + column, mask=inside, other=0).to(wide)
+    sums = tl.zeros((block,), wide)
+    for row in tl.range(first, rows, programs, num_stages=stages):
+        place = row * features + column
+        grad = tl.load(out_grad + place, mask=inside, other=0).to(wide)
+        values = tl.load(x + place, mask=inside, other=0).to(wide)
+        scale = tl.load(rstd + row)
+        g = grad * weights
+        total = tl.sum(g * values) + tl.load(rstd_grad + row)
+        result = scale * g - values * (scale * scale * scale * total / features)
+        if has_residual:
+            result += tl.load(residual_grad + place, mask=inside, other=0).to(wide)
+        tl.store(x_grad + place, result.to(x_grad.dtype.element_ty), mask=inside)
+        sums += values * scale * grad
+    tl.store(partial + first * features + column, sums, mask=inside)
+
+
+def launch_grads(out_grad, residual_grad, x, weight, rstd, rstd_grad) -> tuple[Tensor, Tensor]:
+    """The gradients of x, or of the residual before the call, and of weight."""
+    features, rows, wide = x.shape[-1], rstd.numel(), rstd.dtype
+    block = 1 << max(0, features - 1).bit_length()
+    kind = f"rms_norm gradients, {block} x {x.element_size()} bytes"
+    (most, elements), _, stages = launch_of(kind, CANDIDATES)
+    programs = max(1, min(rows, most))
+    x_grad, partial = x.new_empty(x.shape), x.new_empty((programs, features), dtype=wide)
+    differentiate_rows[(programs,)](
+        out_grad, residual_grad, x, weight, rstd, rstd_grad.to(wide), x_grad, partial, rows, features, programs,
+        residual_grad is not None, block, stages, num_warps=min(16, max(1, block // (32 * elements))),
+    )  # fmt: skip
+    return x_grad, partial.sum(0).to(weight.dtype)
+
+
+def rms_norm_grad_triton(out_grad, x, weight, rstd, rstd_grad) -> tuple[Tensor, Tensor]:
+    """The gradients of rms_norm."""
+    return launch_grads(out_grad, None, x, weight, rstd, rstd_grad)
+
+
+def is_narrow(weight: Tensor) -> bool:
+    """Whether a row fits into the registers of a program."""
+    return 0 < weight.numel() <= WIDEST
