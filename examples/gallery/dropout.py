@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from launch_choices import ELEMENTWISE, launch_of
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
@@ -112,12 +113,13 @@ def dropout_groups(x, out, seed, count, first, start,
 
 @dropout.register_kernel("cuda", name="triton", layouts={"x": "contiguous"})
 def dropout_cuda(x, p, seed, offset) -> Tensor:
-    """Triton: 8 groups for each program, so that 16 bytes are loaded at once; the seed is read on the device."""
+    """Triton: some groups for each program, so that 16 bytes are loaded at once; the seed is read on the device."""
     require_arguments(x, p, seed, offset)
     out, (first, start) = x.new_empty(x.shape), divmod(offset, 512)
     if count := x.numel():  # a grid of size 0 is an error
-        grid = (-(-(start + count) // (8 * 512)),)
-        dropout_groups[grid](x, out, seed, count, first, start, *threshold_and_scale(p), groups=8)
+        (size,), warps, _ = launch_of(f"dropout, {x.element_size()} bytes", ELEMENTWISE)
+        choices = *threshold_and_scale(p), size // 512
+        dropout_groups[(-(-(start + count) // size),)](x, out, seed, count, first, start, *choices, num_warps=warps)
     return out
 
 
@@ -127,9 +129,7 @@ def _(grad, p, seed, offset):
     return dropout(grad, p, seed, offset)
 
 
-@dropout.register_jvp
-def _(tangent_x, p, seed, offset):
-    return dropout(tangent_x, p, seed, offset)
+dropout.register_jvp(lambda tangent_x, p, seed, offset: dropout(tangent_x, p, seed, offset))
 
 
 @dropout.register_samples

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from launch_choices import ELEMENTWISE, launch_of
 from torch import Tensor
 
 from custom_autograd import CustomOp, Sample, custom_op
@@ -97,19 +98,18 @@ def gated_piece(gate, up, grad, out, up_grad, features, gate_row, up_row, grad_r
 
 @gated_unit_grad.register_kernel("cuda", name="triton", layouts="contiguous_rows")
 def launch(gate, up, out_grad, is_silu) -> tuple[Tensor, ...]:
-    """One program per 1024 columns of a row: both gradients, or where out_grad is None the output."""
+    """Some columns of a row for each program: both gradients, or where out_grad is None the output."""
     inputs = (gate, up) if out_grad is None else (gate, up, out_grad)
     outputs = tuple(gate.new_empty(gate.shape) for _ in inputs[1:])
-    data = rows(*inputs)
-    (count, features), blocks = data[0].shape, -(-data[0].shape[1] // 1024)
-    data = (*data, data[0])[:3]  # the forward reads no gradient: any address does
+    (size,), warps, _ = launch_of(f"{len(inputs)} inputs of gates, {gate.element_size()} bytes", ELEMENTWISE)
+    data = [*rows(*inputs), *rows(gate)][:3]  # the forward reads no gradient: any address does
+    (count, features), blocks = data[0].shape, -(-data[0].shape[1] // size)
     if count * features:  # a grid of size 0 is an error
-        sizes = features, *(t.stride(0) for t in data), blocks
-        gated_piece[(count * blocks,)](*data, outputs[0], outputs[-1], *sizes, is_silu, len(inputs) == 3, 1024)
+        sizes = features, *(t.stride(0) for t in data), blocks, is_silu, len(inputs) == 3, size
+        gated_piece[(count * blocks,)](*data, outputs[0], outputs[-1], *sizes, num_warps=warps)
     return outputs
 
 
-# Rows may have gaps between them: the two halves of one projection are not copied.
 @gated_unit_grad.register_kernel("cpu", name="cpp", layouts="contiguous_rows")
 def _(gate, up, out_grad, is_silu):
     return tuple(gradient.view(gate.shape) for gradient in gated_grad_cpp(*rows(gate, up, out_grad), is_silu))

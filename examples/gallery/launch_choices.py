@@ -18,6 +18,9 @@ class Launch(NamedTuple):
     stages: int
 
 
+# Of kernels that take each element by itself: elements of a program.
+ELEMENTWISE = (Launch((2048,), 4, 1), Launch((1024,), 4, 1), Launch((4096,), 8, 1), Launch((4096,), 4, 1))
+
 CANDIDATES: dict[str, Sequence[Launch]] = {}  # what was launched in this process, for a tuning run
 FORCED: dict[str, Launch] = {}  # what a tuning run launches instead
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from custom_autograd.kernels import tl, triton_kernel
 
+FORWARD = (Launch((16,), 0, 1), Launch((32,), 0, 1), Launch((8,), 0, 1))  # elements for each thread
 # Programs, elements for each thread, and stages of the loop.
-CANDIDATES = tuple(
+BACKWARD = tuple(
     Launch((programs, elements), 0, stages)
     for programs, elements, stages in (
         (528, 16, 2),
@@ -40,10 +41,11 @@ def rms_norm_row(x, weight, out, rstd, features, eps, block: tl.constexpr) -> No
 
 
 def launch(x, weight, eps, out, rstd) -> None:
-    """Fills out and rstd: one program for each row, about 16 elements for each thread."""
+    """Fills out and rstd: one program for each row."""
     if rows := rstd.numel():  # a grid of size 0 is an error
         block = 1 << max(0, x.shape[-1] - 1).bit_length()
-        warps = min(16, max(1, block // 512))
+        (elements,), _, _ = launch_of(f"rms_norm, {block} x {x.element_size()} bytes", FORWARD)
+        warps = min(16, max(1, block // (32 * elements)))
         rms_norm_row[(rows,)](x, weight, out, rstd, x.shape[-1], eps, block=block, num_warps=warps)
 
 
@@ -79,7 +81,7 @@ def launch_grads(out_grad, residual_grad, x, weight, rstd, rstd_grad) -> tuple[T
     features, rows, wide = x.shape[-1], rstd.numel(), rstd.dtype
     block = 1 << max(0, features - 1).bit_length()
     kind = f"rms_norm gradients, {block} x {x.element_size()} bytes"
-    (most, elements), _, stages = launch_of(kind, CANDIDATES)
+    (most, elements), _, stages = launch_of(kind, BACKWARD)
     programs = max(1, min(rows, most))
     x_grad, partial = x.new_empty(x.shape), x.new_empty((programs, features), dtype=wide)
     differentiate_rows[(programs,)](

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from launch_choices import ELEMENTWISE, launch_of
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
@@ -86,13 +87,14 @@ def rotate_rows(x, cos, sin, out, rows, positions, half, block: tl.constexpr, co
 
 @rope.register_kernel("cuda", name="triton", layouts={"x": "contiguous"})
 def rope_triton(x, cos, sin) -> Tensor:
-    """A program rotates 1024 pairs: 16 bytes are loaded at once, and several loads are under way."""
+    """A program rotates many pairs: 16 bytes are loaded at once, and several loads are under way."""
     out = x.new_empty(x.shape)
     if x.numel():  # a grid of size 0 is an error
         positions, half = x.shape[-2], x.shape[-1] // 2
         block, rows = 1 << (half - 1).bit_length(), x.numel() // (2 * half)
-        count = max(1, 1024 // block)
-        rotate_rows[(-(-rows // count),)](x, *tables(x, cos, sin), out, rows, positions, half, block=block, count=count)
+        (most,), warps, _ = launch_of(f"rope, {x.element_size()} bytes", ELEMENTWISE)
+        sizes = rows, positions, half, block, max(1, most // 2 // block)
+        rotate_rows[(-(-rows // sizes[-1]),)](x, *tables(x, cos, sin), out, *sizes, num_warps=warps)
     return out
 
 
