@@ -98,6 +98,20 @@ def gallery(lines: list[Line]) -> Iterator[str]:
         yield from (f"- {line['name']}: {line['how']}: {' / '.join(line['last lines'][-2:])}" for line in failed)
 
 
+def tuned(lines: list[Line]) -> Iterator[str]:
+    """Yield the times of the candidates of each kernel."""
+    own = [line for line in lines if line["stage"] == "tune" and "kernel" in line]
+    if own:
+        yield "\n## Candidates of kernels\n"
+        rows = [[line["kernel"], str(line["launch"]), *(shown(line, key) for key in TUNE_FACTS)] for line in own]
+        yield table(
+            ["kernel", "sizes, warps, stages", "case", "default", "forward, µs", "backward, µs", "problem"], rows
+        )
+
+
+TUNE_FACTS = ("case", "is default", "forward", "backward", "problem")
+
+
 def shown(line: Line, key: str) -> str:
     """Return a fact of a line as text."""
     return str(line.get(key, ""))
@@ -129,7 +143,7 @@ def missing(lines: list[Line]) -> Iterator[str]:
 
 def report(lines: list[Line]) -> str:
     """Return the whole report."""
-    parts = (stages, targets, missing, probes, outcomes, calls, gallery)
+    parts = (stages, targets, missing, probes, outcomes, calls, gallery, tuned)
     return "# What a run on a GPU found\n\n" + "\n".join(line for part in parts for line in part(lines)) + "\n"
 
 
