@@ -10,13 +10,12 @@ import importlib.util
 import os
 import re
 import sys
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from processes import Job, end_jobs_on_sigterm, run_all
-from stage import ROOT, Stage, environment, this_stage
+from processes import Ended, Job, end_jobs_on_sigterm, run_all
+from stage import ROOT, Stage, environment, parsed, this_stage
 
 TESTS = ROOT / "tests"
 OF_A_GPU = re.compile(r"""mark\.cuda|is_available\(\)|["']cuda["']|cuda:\d""")
@@ -33,19 +32,21 @@ def main() -> None:
         runs, files = {"marked cuda": ["-m", "cuda"]}, files[:1]
     stage.plan(list(runs))
     for name, marks in runs.items():
-        junit = stage.out / f"junit-{name.split()[0]}.xml"
-        command = [*pytest_command(), *marks, f"--junitxml={junit}", *map(str, files)]
-        for ended in run_all(
-            [Job(name, command, stage.seconds_left, environment(ROOT))], at_once=1, until=stage.until - 2
-        ):
-            facts = outcome(junit) if junit.exists() else {}
-            stage.add(name, how=ended.how, seconds=round(ended.seconds, 1), last=ended.last_lines(5), **facts)
+        outcomes = stage.out / f".outcomes-{name.split()[0]}"
+        outcomes.unlink(missing_ok=True)
+        command = [*pytest_command(), *marks, f"--junitxml={stage.out / f'junit-{name.split()[0]}.xml'}"]
+        variables = {**environment(ROOT), "GPU_TEST_OUTCOMES": str(outcomes)}
+        job = Job(name, [*command, *map(str, files)], stage.seconds_left, variables)
+        for ended in run_all([job], at_once=1, until=stage.until - 2):
+            stage.add(name, how=ended.how, seconds=round(ended.seconds, 1), **came_to(outcomes, ended))
+        outcomes.unlink(missing_ok=True)
 
 
 def pytest_command() -> list[str]:
     """Return pytest in several processes, if it can do that; plugins of others that warn would end the session."""
-    several = ["-n", str(min(8, os.cpu_count() or 1)), "--dist", "worksteal"] if is_there("xdist") else []
-    return [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", "-p", "no:benchmark", *several]
+    several = ["-n", str(max(2, (os.cpu_count() or 1) // 3)), "--dist", "worksteal"] if is_there("xdist") else []
+    plugins = ["-p", "no:benchmark", "-p", "benchmarks.gpu_stages.pytest_outcomes"]
+    return [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", *plugins, *several]
 
 
 def runnable(stage: Stage) -> Iterator[Path]:
@@ -82,16 +83,12 @@ def is_there(name: str) -> bool:
         return False
 
 
-def outcome(junit: Path) -> dict[str, object]:
-    """Return how many tests passed, failed and were skipped, and which failed."""
-    counts, failed = Counter[str](), list[str]()
-    for case in ElementTree.parse(junit).getroot().iter("testcase"):
-        kinds = {child.tag for child in case} & {"failure", "error", "skipped"}
-        counts[min(kinds, default="passed")] += 1
-        if kinds & {"failure", "error"}:
-            message = next((child.get("message") or "" for child in case if child.tag != "skipped"), "")
-            failed.append(f"{case.get('classname')}::{case.get('name')}: {message[:300]}")
-    return {"counts": dict(counts), "failed": failed[:100]}
+def came_to(outcomes: Path, ended: Ended) -> dict[str, object]:
+    """Return how many tests passed, failed and were skipped, and which failed; without any, what pytest printed."""
+    lines = list(parsed(outcomes.read_text(encoding="utf-8"))) if outcomes.exists() else []
+    failed = [f"{line['name']}: {line['message']}" for line in lines if line["outcome"] in ("failed", "not collected")]
+    counts = dict(Counter(line["outcome"] for line in lines))
+    return {"counts": counts, "failed": failed[:100], **({} if lines else {"last lines": ended.last_lines()})}
 
 
 if __name__ == "__main__":

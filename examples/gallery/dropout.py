@@ -117,7 +117,7 @@ def dropout_cuda(x, p, seed, offset) -> Tensor:
     require_arguments(x, p, seed, offset)
     out, (first, start) = x.new_empty(x.shape), divmod(offset, 512)
     if count := x.numel():  # a grid of size 0 is an error
-        (size,), warps, _ = launch_of(f"dropout, {x.element_size()} bytes", ELEMENTWISE)
+        (size,), warps, _ = launch_of(f"dropout, {x.element_size()} bytes", ELEMENTWISE[::-1])
         choices = *threshold_and_scale(p), size // 512
         dropout_groups[(-(-(start + count) // size),)](x, out, seed, count, first, start, *choices, num_warps=warps)
     return out
