@@ -12,6 +12,7 @@ import multiprocessing
 import signal
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -209,14 +210,19 @@ def work(pipe: Connection, processes: int, trace: str) -> None:
     with open(trace, "w", encoding="utf-8") as stream:
         faulthandler.enable(file=stream, all_threads=False)
         torch.set_num_threads(max(1, torch.get_num_threads() // max(1, processes)))
-        while (task := pipe.recv()) is not None:
-            pipe.send(_perform(task, pipe))
+        try:
+            while (task := pipe.recv()) is not None:
+                pipe.send(_perform(task, pipe))
+        except BaseException:
+            traceback.print_exc(limit=MOST_FRAMES, file=stream)
+            raise
 
 
 def _perform(task: Task, pipe: Connection) -> Told:
     """Check one op; what it finds is told at once, so that it survives the process."""
     from custom_autograd.cli.options import dtype_of  # imports torch
     from custom_autograd.core.errors import CheckError  # imports torch
+    from custom_autograd.values.accelerators import synchronize_accelerators  # imports torch
     from custom_autograd.verification.check import case_of, select_checks  # imports torch
     from custom_autograd.verification.harness.op_files import load  # imports torch
     from custom_autograd.verification.isolation.running import perform  # imports torch
@@ -234,6 +240,7 @@ def _perform(task: Task, pipe: Connection) -> Told:
     except CheckError as error:
         return "failure", str(error)
     perform(case, checks, task.seed, tell, is_noting=task.is_noting)
+    synchronize_accelerators()  # raises if a kernel broke the device, which would fail the next op in this process
     return "end", None
 
 
@@ -245,6 +252,9 @@ def _command(task: Task, progress: Progress) -> str:
     words = [f"{option} {value}" for option, value in options.items() if value]
     return " ".join(["custom-autograd check", task.alone or task.text, *words])
 
+
+MOST_FRAMES = -3
+"""The last frames of an exception that ends a process."""
 
 MOST_UNHEARD = 1000
 """How many words of a process are listened to after Ctrl-C: it goes on talking until it is killed."""

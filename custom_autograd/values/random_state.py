@@ -14,13 +14,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.values.accelerators import accelerators_in_use
 
 
 class _Generator(NamedTuple):
@@ -81,19 +81,6 @@ def kept_random_state(*, is_enabled: bool = True) -> Iterator[None]:
         before.restore()
 
 
-def accelerators_in_use() -> list[tuple[str, ModuleType]]:
-    """Return the device types besides the CPU that this process has initialised, each with torch's module for it."""
-    current = torch.accelerator.current_accelerator()  # that of the build, or of an out-of-tree backend
-    names = dict.fromkeys((*ACCELERATORS, *([] if current is None else [current.type])))
-    modules = [(name, getattr(torch, name, None)) for name in names]
-    return [(name, module) for name, module in modules if module is not None and _is_in_use(module)]
-
-
-def _is_in_use(module: ModuleType) -> bool:
-    """Return True if a device is initialised, or may be: `torch.mps` and some out-of-tree backends cannot say."""
-    return bool(getattr(module, "is_initialized", module.is_available)())
-
-
 def _generators() -> list[_Generator]:
     found = [_Generator(torch.device("cpu"), torch.get_rng_state, torch.set_rng_state)]
     for name, module in accelerators_in_use():
@@ -107,6 +94,3 @@ def _generators() -> list[_Generator]:
             read, write = partial(module.get_rng_state, index), partial(module.set_rng_state, device=index)
             found.append(_Generator(torch.device(name, index), read, write))
     return found
-
-
-ACCELERATORS = ("cuda", "xpu", "mps", "mtia", "hpu")

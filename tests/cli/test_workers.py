@@ -20,6 +20,8 @@ import os
 import signal
 import threading
 
+import torch
+
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 from custom_autograd.core.samples import Sample
 
@@ -43,6 +45,21 @@ def killed_on_seven(x):
     return x * 2
 
 
+class Device:  # on which a kernel fails, which is noticed when the host waits for it
+    @staticmethod
+    def is_initialized():
+        return bool(FAILED)
+
+    @staticmethod
+    def synchronize():
+        raise RuntimeError("device-side assert triggered")
+
+
+def breaking(x):
+    FAILED.append(True)
+    return x * 2
+
+
 def leaving(x):
     os._exit(3)
 
@@ -57,6 +74,8 @@ def interrupted_on_seven(x):
 
 
 SENT = []
+FAILED = []
+torch.hpu = Device
 
 
 def target(function):
@@ -64,7 +83,7 @@ def target(function):
 
 
 RIGHT, WRONG, KILLED, LEAVING = target(right), target(wrong), target(killed_on_seven), target(leaving)
-INTERRUPTED = target(interrupted_on_seven)
+INTERRUPTED, BREAKING = target(interrupted_on_seven), target(breaking)
 """
 
 CHECKS = ["--checks", "gradcheck"]
@@ -125,6 +144,16 @@ ERROR workers::leaving: gradcheck, on three
 3 passed, 2 error
 """,
     )
+
+
+@pytest.mark.slow
+def test_a_device_that_fails_is_an_error_of_its_op_and_what_remains_gets_another_process(file, capsys):
+    main(["check", "worker_ops.py:BREAKING", "worker_ops.py:RIGHT", *CHECKS, "--json", "found.json"])
+
+    assert ["passed", "passed", "error", "passed", "passed"] == [row[3] for row in rows(file / "found.json")]
+    message = rows(file / "found.json")[2][4]
+    assert "the process ended by itself, with exit code 1" in message
+    assert "RuntimeError: device-side assert triggered" in message
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ CHANGES = {
     ),
     "anomaly mode is True": lambda: torch.autograd.set_detect_anomaly(True),
     "float32 precision is medium": lambda: torch.set_float32_matmul_precision("medium"),
-    "autocast is True, and was False": lambda: torch.set_autocast_enabled("cpu", True),
+    "autocast is ('cpu',), and was ()": lambda: torch.set_autocast_enabled("cpu", True),
     "NumPy's error handling is": lambda: np.seterr(over="raise"),
     "working folder is /, and was": lambda: os.chdir("/"),
     "cudnn is (True, True, False), and was": lambda: setattr(torch.backends.cudnn, "benchmark", True),
@@ -110,7 +110,7 @@ CONSTANTS = {
     **CHANGES,
     "recursion limit is": lambda: sys.setrecursionlimit(1234),
 }
-MEANT = {"default device is meta, and was cpu", "autocast is True, and was False"}
+MEANT = {"default device is meta, and was cpu", "autocast is ('cpu',), and was ()"}
 """What no check can set beforehand: an op computes something else with it."""
 
 

@@ -153,6 +153,21 @@ def test_an_accelerator_in_use_forbids_it(monkeypatch):
     assert not is_sound()
 
 
+class Device:
+    """The module of an accelerator that torch does not know by itself."""
+
+    @staticmethod
+    def is_initialized():
+        return True
+
+
+@pytest.mark.parametrize("name", ["xpu", "mtia", "hpu"])
+def test_every_accelerator_in_use_forbids_it(monkeypatch, name):
+    monkeypatch.setattr(torch, name, Device, raising=False)
+
+    assert not is_sound()
+
+
 def test_a_library_with_threads_of_its_own_forbids_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", sys)
 

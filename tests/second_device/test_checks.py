@@ -97,3 +97,28 @@ def test_a_sample_that_raises_on_the_cpu_is_not_called_on_the_device():
 
     assert "it raises on cpu only, and its result on second is undefined" == result.message
     assert [] == [row for row in check(picked, checks="reference", device="second").results if row.status == "failed"]
+
+
+@custom_op("second_device::product", reference=True, outputs=("out",))
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x @ weight."""
+    return x @ weight
+
+
+product.register_autocast("second", torch.bfloat16)
+
+
+@product.register_backward
+def _(grad, x, weight):
+    return grad @ weight.mT, x.mT @ grad
+
+
+@product.register_samples
+def _(make):
+    yield Sample(make(3, 4), make(4, 2))
+
+
+def test_autocast_is_checked_on_the_device():
+    report = check(product, checks="autocast", device="second")
+
+    assert {"passed"} == {result.status for result in report.results}, report

@@ -33,6 +33,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
+from custom_autograd.verification.harness.dispatching import device_type_of
 from custom_autograd.verification.harness.passes import why_not_own_op
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
@@ -52,7 +53,7 @@ Calls: TypeAlias = tuple[
 
 
 class Autocast(Check):
-    """torch.autocast("cpu", bfloat16), and float32 mixed with bfloat16 without it."""
+    """torch.autocast of bfloat16 on the device of the sample, and float32 mixed with bfloat16 without it."""
 
     name = "autocast"
     code = "T04"
@@ -67,6 +68,9 @@ class Autocast(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Compare dtypes with the fake, values and gradients with the policy, then mixed dtypes."""
+        device_type = device_type_of(sample)
+        if not torch.amp.is_autocast_available(device_type):
+            raise NothingToCheckError(f"torch has no autocast for {device_type}")
         single = _in_single(sample)
         try:
             plain = _run(target, single)
@@ -74,13 +78,13 @@ class Autocast(Check):
             if find_refusal(error) is not None:
                 raise
             raise NothingToCheckError(f"the op does not take float32: {first_line(error)}") from error
-        with torch.autocast("cpu", LOW):
+        with torch.autocast(device_type, LOW):
             outputs = _run(target, single.map(Tensor.detach)).outputs
         finding = _against_fake(target, single, outputs, "under autocast", is_autocast=True)
         yield finding
         if finding.status == "failed":
             return
-        with torch.autocast("cpu", LOW):
+        with torch.autocast(device_type, LOW):
             found = _run(target, single)
         yield from _against_policy(target, single, plain, found)
         for finding in _mixed(target, single):
@@ -104,7 +108,7 @@ def _in_single(sample: Sample) -> Sample:
 
 def _run(target: Target, sample: Sample) -> Results:
     """Return one call on copies, and its backward for an incoming gradient of 1.5, where one is asked."""
-    with kept_random_state(), torch.autocast("cpu", enabled=False):
+    with kept_random_state(), torch.autocast(device_type_of(sample), enabled=False):
         sample, _ = without_refused_gradients(target, sample)
     leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
     positions = target.written_positions(sample)
@@ -116,7 +120,7 @@ def _run(target: Target, sample: Sample) -> Results:
     wanted = [(target.name_of(leaf), x) for leaf, x in zip(sample.leaves(), leaves, strict=True) if x.requires_grad]
     if not able or not wanted:
         return Results(tuple(y.detach() for y in outputs), ())
-    with kept_random_state(), torch.autocast("cpu", enabled=False):
+    with kept_random_state(), torch.autocast(device_type_of(sample), enabled=False):
         grads = torch.autograd.grad(
             able, [x for _, x in wanted], [torch.full_like(y, 1.5) for y in able], allow_unused=True
         )
@@ -129,7 +133,11 @@ def _against_fake(
 ) -> Finding:
     """Compare the dtypes of the fake's outputs with those of the kernel's."""
     try:
-        with verification.fake_mode() as to_fake, torch.no_grad(), torch.autocast("cpu", LOW, enabled=is_autocast):
+        with (
+            verification.fake_mode() as to_fake,
+            torch.no_grad(),
+            torch.autocast(device_type_of(sample), LOW, enabled=is_autocast),
+        ):
             said = call_on(target.call, sample.map(lambda tensor: to_fake(tensor.detach())))
     except Exception as error:  # noqa: BLE001 - whatever a fake raises where the kernel does not is what there is to report
         refusal = find_refusal(error)
@@ -146,7 +154,7 @@ def _against_fake(
 
 def _against_policy(target: Target, sample: Sample, plain: Results, found: Results) -> Iterator[Finding]:
     record = record_of(target)
-    rule = None if record is None else record.registrations.autocast.get("cpu")
+    rule = None if record is None else record.registrations.autocast.get(device_type_of(sample))
     if record is None or rule is None:
         yield _roughly(found.outputs, plain.outputs)
         return

@@ -20,6 +20,7 @@ from custom_autograd.verification.harness.base import (
     first_line,
     skipped,
 )
+from custom_autograd.verification.harness.dispatching import device_type_of
 from custom_autograd.verification.harness.targets import Target, call_on
 
 
@@ -38,7 +39,7 @@ class Errors(Check):
         expected = sample.error
         if expected is None:
             raise NothingToCheckError("the sample is not declared to raise")
-        device_type = _device_type_of(sample)
+        device_type = device_type_of(sample)
         if expected.device_types and device_type not in expected.device_types:
             where = " and ".join(expected.device_types)
             raise NothingToCheckError(f"it raises on {where} only, and its result on {device_type} is undefined")
@@ -53,12 +54,6 @@ class Errors(Check):
         difference = _find_difference(raised, expected)
         if difference is not None:
             yield skipped(f"fake tensors do not show the error: {difference}")
-
-
-def _device_type_of(sample: Sample) -> str:
-    """Return the device type on which a call runs: that of the tensors that are not on the CPU."""
-    types = (tensor.device.type for tensor in sample.tensors())
-    return next((name for name in types if name != "cpu"), "cpu")
 
 
 def _raised_by(target: Target, sample: Sample) -> Exception | None:

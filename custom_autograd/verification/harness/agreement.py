@@ -131,9 +131,14 @@ def accepted_long_sizes(target: Target, sample: Sample, length: int) -> Iterator
 
 
 def _find_shapes(target: Target, reference: Function, sample: Sample) -> set[tuple[int, ...]] | None:
-    """Return the shapes of what a function returns; None if it refuses the sample."""
+    """Return the shapes of what a function returns; None if it refuses the sample.
+
+    A call with indices is made on the CPU: an accelerator that meets one beyond its tensor does not refuse it, and can
+    fail everything that this process does on it afterwards.
+    """
+    call = sample.map(Tensor.cpu) if any(map(is_index, sample.tensors())) else sample
     with torch.no_grad(), contextlib.suppress(Exception):
-        return {tuple(tensor.shape) for tensor in values_of(target, reference, sample)}
+        return {tuple(tensor.shape) for tensor in values_of(target, reference, call)}
     return None
 
 

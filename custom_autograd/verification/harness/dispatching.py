@@ -52,6 +52,12 @@ def has_generator(sample: Sample) -> bool:
     return any(isinstance(value, torch.Generator) for value in (*sample.args, *sample.kwargs.values()))
 
 
+def device_type_of(sample: Sample) -> str:
+    """Return the device type on which a call runs: that of its tensors that are not on the CPU."""
+    types = (tensor.device.type for tensor in sample.tensors())
+    return next((name for name in types if name != "cpu"), "cpu")
+
+
 def takes_instances(overload: Overload) -> bool:
     """Return True if an argument of an op is an instance of a class that is registered with torch."""
     return any(argument.type.rstrip("?") == "PyObject" for argument in arguments_of_overload(overload))

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from custom_autograd.values.accelerators import accelerators_in_use
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -104,6 +106,20 @@ def _set_anomaly(value: bool) -> None:
     torch.autograd.set_detect_anomaly(value, check_nan=torch.is_anomaly_check_nan_enabled())
 
 
+def _autocast_types() -> list[str]:
+    return ["cpu", *(name for name, _ in accelerators_in_use() if torch.amp.is_autocast_available(name))]
+
+
+def _autocast() -> tuple[str, ...]:
+    """Return the device types for which it is enabled."""
+    return tuple(name for name in _autocast_types() if torch.is_autocast_enabled(name))
+
+
+def _set_autocast(value: tuple[str, ...]) -> None:
+    for name in _autocast_types():
+        torch.set_autocast_enabled(name, name in value)
+
+
 def _cudnn() -> tuple[bool, bool, bool]:
     flags = torch.backends.cudnn
     return flags.enabled, flags.benchmark, flags.deterministic
@@ -146,9 +162,7 @@ SETTINGS: Mapping[str, Setting] = {
         torch.set_float32_matmul_precision,
         lambda value: "high" if value == "highest" else "highest",
     ),
-    "autocast": Setting(
-        lambda: torch.is_autocast_enabled("cpu"), lambda value: torch.set_autocast_enabled("cpu", value)
-    ),
+    "autocast": Setting(_autocast, _set_autocast),
     "cudnn": Setting(_cudnn, _set_cudnn, lambda value: tuple(not flag for flag in value)),
     "NumPy's error handling": Setting(
         _numpy_errors,

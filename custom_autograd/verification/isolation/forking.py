@@ -29,6 +29,7 @@ from typing import IO, NoReturn, TypeAlias
 import torch
 
 from custom_autograd.torch_private import guards
+from custom_autograd.values.accelerators import accelerators_in_use
 
 Tell: TypeAlias = Callable[[object], None]
 """Sends one picklable object to the parent."""
@@ -52,7 +53,7 @@ def is_sound() -> bool:
         return False
     has_modes = guards.torch_function_modes() or guards.torch_dispatch_modes() or torch.is_inference_mode_enabled()
     has_modes = has_modes or torch.is_autocast_enabled("cpu")
-    return not has_modes and not _is_accelerator_in_use() and all(map(_is_waiting, _other_threads()))
+    return not has_modes and not accelerators_in_use() and all(map(_is_waiting, _other_threads()))
 
 
 def run_forked(work: Callable[[Tell], None], hear: Tell) -> Ending:
@@ -212,11 +213,6 @@ def _other_threads() -> list[str]:
 def _is_waiting(module: str) -> bool:
     root = module.partition(".")[0]
     return root in sys.stdlib_module_names or root in IDLE
-
-
-def _is_accelerator_in_use() -> bool:
-    devices = [getattr(torch, name, None) for name in ("cuda", "xpu", "mtia")]
-    return any(device is not None and device.is_initialized() for device in devices)
 
 
 IDLE = ("execnet", "tornado", "zmq")
