@@ -97,6 +97,18 @@ def test_writes_to_arguments():
     assert other.tolist() == [1, 0]
 
 
+def test_inference_mode():
+    x = torch.ones(2, 3, device=DEVICE)
+    with torch.inference_mode():
+        made, view = x + 1, x.reshape(6)
+        promoted = x.reshape(6).to(torch.float64)
+
+    assert made.is_inference()
+    assert promoted.is_inference()
+    assert not view.is_inference()
+    assert promoted.tolist() == [1] * 6
+
+
 def test_random_numbers_are_not_the_cpus():
     torch.manual_seed(0)
     ours, cpus = torch.randn(5, device=DEVICE).cpu(), torch.randn(5)

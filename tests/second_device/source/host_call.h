@@ -17,9 +17,15 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 
 // A tensor over `storage` with the sizes, strides, dtype and lazy bits of another one.
+//
+// The keys are given, as for a view: the usual constructor makes every tensor an inference tensor in inference mode, and a
+// view of a normal tensor is a normal tensor there too.
 inline Tensor with_storage(const Tensor& like, c10::Storage storage, DispatchKey key) {
+  const auto backend = c10::toBackendComponent(key);
   const DispatchKeySet lazy({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
-  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), DispatchKeySet(key) | (like.key_set() & lazy), like.dtype());
+  auto keys = DispatchKeySet(key) | (like.key_set() & lazy) | c10::getAutocastRelatedKeySetFromBackend(backend);
+  if (!like.is_inference()) keys = keys | c10::getAutogradRelatedKeySetFromBackend(backend);
+  auto made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, std::move(storage), keys, like.dtype());
   auto* impl = made.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   if (like.dim() == 0) impl->set_wrapped_number(like.unsafeGetTensorImpl()->is_wrapped_number());  // asserts dim() == 0
@@ -84,7 +90,7 @@ class HostCall {
   }
 
  private:
-  // That of an argument, else new memory of the kernel, which changes its owner.
+  // The storage of an argument, else new memory of the kernel, which changes its owner.
   c10::Storage from_host(const c10::Storage& host) {
     auto* impl = host.unsafeGetStorageImpl();
     if (auto found = ours_of_.find(impl); found != ours_of_.end()) return found->second;

@@ -8,6 +8,8 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/utils/pybind.h>
 
+namespace py = pybind11;
+
 namespace second_device {
 
 REGISTER_ALLOCATOR(c10::kPrivateUse1, &allocator);
@@ -39,6 +41,11 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {  // the macro needs the name
 PYBIND11_MODULE(second_device, module) {
   module.def("calls", [](const std::string& name) { return counts.of(name); });
   module.def("default_generator", &default_generator);
+  py::class_<HostCall>(module, "HostCall")
+      .def(py::init<>())
+      .def("to_host", [](HostCall& call, const Tensor& tensor) { return call.to_host(tensor, true); })
+      .def("from_host", [](HostCall& call, const Tensor& result) { return call.from_host(result); })
+      .def("write_back", &HostCall::write_back);
   module.def("install", [] {
     static Hooks hooks;
     at::RegisterPrivateUse1HooksInterface(&hooks);

@@ -1,0 +1,35 @@
+"""Kernels of the CPU registered for the second device: they run on host tensors that share its memory."""
+
+import functools
+from dataclasses import replace
+
+from custom_autograd.core.containers import map_tensors
+from custom_autograd.dispatch.attaching import attach_device
+from custom_autograd.registration.registry import OpRecord
+from second_device import backend
+
+
+def serve_by_host_kernels(record: OpRecord, *, device_type: str | None = "cpu") -> bool:
+    """Register each kernel that an op has for a device type, or for any, for the device; return False if it has none."""
+    kernels = [kernel for kernel in record.kernels.all() if kernel.device_type == device_type]
+    for kernel in kernels:
+        served = replace(kernel, device_type=backend.NAME, function=on_host(kernel.function))
+        record.kernels.add(served, replace=True)
+    if kernels:
+        attach_device(record, backend.NAME)
+    return bool(kernels)
+
+
+def on_host(kernel):
+    """Return a kernel for tensors of the device that calls one of the CPU."""
+
+    @functools.wraps(kernel)
+    def call(*args, **kwargs):
+        host = backend.native.HostCall()
+        positional = [map_tensors(value, host.to_host) for value in args]
+        keywords = {name: map_tensors(value, host.to_host) for name, value in kwargs.items()}
+        result = kernel(*positional, **keywords)
+        host.write_back()
+        return map_tensors(result, host.from_host)
+
+    return call
