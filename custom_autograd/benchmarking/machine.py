@@ -8,9 +8,11 @@ from pathlib import Path
 
 import torch
 
+from custom_autograd.benchmarking.devices import name_of_accelerator
+
 
 def describe_machine() -> dict[str, str | int | None]:
-    """Return CPU, cores, threads of torch, system, versions and GPU."""
+    """Return CPU, cores, threads of torch, system, versions and GPU or other accelerator."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -18,7 +20,7 @@ def describe_machine() -> dict[str, str | int | None]:
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": name_of_accelerator(),
     }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from custom_autograd.benchmarking.devices import waiting_for
 from custom_autograd.torch_private.allocations import allocations
 
 
@@ -22,17 +23,18 @@ def peak_memory(work: Callable[[], object], device: str = "cpu") -> int:
 
     Args:
         work: what it returns is kept until the end, as its caller would.
-        device: "cpu", or a device of "cuda".
+        device: "cpu", or the name of an accelerator, such as "cuda:1".
 
     Returns:
         Bytes.
 
     Raises:
         OSError: this system does not tell, or does not forget, the peak of a process.
+        NotImplementedError: if the device does not count its memory.
     """
     gc.collect()
-    if torch.device(device).type == "cuda":
-        return _peak_on_gpu(work, device)
+    if torch.device(device).type != "cpu":
+        return _peak_on_device(work, torch.device(device))
     _return_what_is_free()
     _STATUS_RESET.write_text("5", encoding="ascii")  # the peak so far becomes what there is now
     before = _resident("VmRSS")
@@ -56,15 +58,18 @@ def peak_allocation(work: Callable[[], object]) -> int:
     return max(itertools.accumulate(allocations(work), initial=0))
 
 
-def _peak_on_gpu(work: Callable[[], object], device: str) -> int:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+def _peak_on_device(work: Callable[[], object], device: torch.device) -> int:
+    module, finish = torch.get_device_module(device), waiting_for(device)
+    if not hasattr(module, "max_memory_allocated"):
+        raise NotImplementedError(f"torch.{device.type} does not count the memory of its devices")
+    finish()
+    module.reset_peak_memory_stats(device)
+    before = module.memory_allocated(device)
     kept = work()
-    torch.cuda.synchronize(device)
-    after = torch.cuda.max_memory_allocated(device)
+    finish()
+    after = module.max_memory_allocated(device)
     del kept
-    return after - before
+    return int(after - before)
 
 
 def _return_what_is_free() -> None:

@@ -138,13 +138,12 @@ def _measure(
     left_out: list[Row],
 ) -> None:
     """Add the figures of each sample: all callables in all modes, in one run."""
-    import torch  # heavy
-
+    from custom_autograd.benchmarking.devices import waiting_for  # imports torch
     from custom_autograd.benchmarking.interleaved import measure  # imports torch
     from custom_autograd.cli.calls import MODES, calls_of, kernel_of  # imports torch
 
     modes = MODES if arguments.backward else MODES[:1]
-    finish = torch.cuda.synchronize if arguments.device.startswith("cuda") else lambda: None
+    finish = waiting_for(arguments.device)
     for sample in (row for row in case.samples if row.error is None):
         calls = calls_of(case.target, sample, compared, modes=modes)
         kernel = kernel_of(case.target, sample)

@@ -45,9 +45,16 @@ def device_of(name: str) -> "torch.device":
         device = torch.device(name)
     except RuntimeError as error:
         raise CheckError(f"{name}: there is no device type of that name") from error
-    if not has_device(device.type):
+    if not has_device(device.type) or not _has_index(device):
         raise CheckError(f"{name}: there is no such device here")
     return device
+
+
+def _has_index(device: "torch.device") -> bool:
+    import torch  # heavy
+
+    count = getattr(getattr(torch, device.type, None), "device_count", None)
+    return device.index is None or count is None or device.index < count()
 
 
 def ranks_of(text: str) -> int:

@@ -103,6 +103,7 @@ def test_check_writes_every_document(file, capsys):
         (["check", "cli_ops:RIGHT", "--dtype", "float31"], "float31: there is no dtype of that name"),
         (["check", "cli_ops:RIGHT", "--device", "toaster"], "toaster: there is no device type of that name"),
         (["check", "cli_ops:RIGHT", "--device", "xla"], "xla: there is no such device here"),
+        (["check", "cli_ops:RIGHT", "--device", "cpu:9"], "cpu:9: there is no such device here"),
         (["check", "cli_ops:BROKEN"], "cli::broken: its samples cannot be made: ValueError: no luck"),
         (["check", "cli_ops:RIGHT", "--checks", "schema", "--json", "no/where.json"], "No such file or directory"),
         (["check", "json"], "json: no ops are declared there"),
