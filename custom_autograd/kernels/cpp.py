@@ -158,12 +158,20 @@ class CppKernel(LazyKernel):
             ) from error
         addresses = addresses_of(loaded or path, name, self.function)
         operator = Operator(f"{name}::{self.function}", self.source.name, addresses)
+        if {key for key, _ in addresses} <= {"CPU"}:
+            return self._served(overload, operator)
+        origin, names = Origin(self.source.name, str(self.source)), argument_names(operator.name)
+        return self._served(OneDevice(overload, origin, names, self.host), operator)
+
+    def _served(self, function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
+        """Return what serves the calls: the function; native code calls it too, from now on."""
+        self._offer(operator)
+        return function
+
+    def _offer(self, operator: Operator) -> None:
         if type(self).__call__ is LazyKernel.__call__:  # else a call does more than the operator
             self.operator = operator
             native_kernels.offer(self, operator)
-        if {key for key, _ in addresses} <= {"CPU"}:
-            return overload
-        return OneDevice(overload, Origin(self.source.name, str(self.source)), argument_names(operator.name), self.host)
 
 
 def words(

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.core.native_kernels import Operator
 from custom_autograd.kernels.compilers import CudaCompiler
 from custom_autograd.kernels.cpp import CppKernel, words
+from custom_autograd.kernels.first_launch import FirstLaunch
 from custom_autograd.kernels.shared_library import find_or_build
 
 
@@ -79,3 +81,15 @@ class CudaKernel(CppKernel):
             do = "call it with CUDA tensors where there is one, or register another kernel for this device"
             raise KernelUnavailable(self.source.name, problem, found=found, do=do)
         return super().load()
+
+    def _served(self, function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
+        def succeed() -> None:
+            self._call = function
+            self._offer(operator)
+
+        def fail(reason: KernelUnavailable) -> Callable[..., Any]:
+            self._call = self._without(reason)
+            self._warn(reason)
+            return self._call
+
+        return FirstLaunch(self.source.name, function, succeed, fail)

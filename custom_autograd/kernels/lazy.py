@@ -46,25 +46,27 @@ class LazyKernel(ABC):
         """
 
     def _first_call(self, /, *args: Any, **kwargs: Any) -> Any:
-        warning = None
+        reason = None
         with self._lock:
             if self._call == self._first_call:
-                warning = self._choose()
-        if warning is not None:  # unlocked: who shows it may call kernels, and may raise
-            warnings.warn(warning, KernelWarning, stacklevel=stacklevel_of_caller())
+                try:
+                    self._call = self.load()
+                except KernelUnavailable as error:
+                    reason = error
+                    self._call = self._without(error)
+        if reason is not None:
+            self._warn(reason)
         return self._call(*args, **kwargs)
 
-    def _choose(self) -> str | None:
-        """Take the kernel; or its fallback, for a reason to warn of; or what raises the reason at every call."""
-        try:
-            self._call = self.load()
-        except KernelUnavailable as error:
-            if self.fallback is None:
-                self._call = Refusal(str(error))
-                return None
-            self._call = self.fallback
-            return f"{error}\n  meanwhile  '{self._name}' runs in its fallback, more slowly"
-        return None
+    def _without(self, reason: KernelUnavailable) -> Callable[..., Any]:
+        """Return the fallback, or what raises the reason at every call."""
+        return Refusal(str(reason)) if self.fallback is None else self.fallback
+
+    def _warn(self, reason: KernelUnavailable) -> None:
+        """Warn that the fallback runs; without the lock: who shows a warning may call kernels, and may raise."""
+        if self.fallback is not None:
+            text = f"{reason}\n  meanwhile  '{self._name}' runs in its fallback, more slowly"
+            warnings.warn(text, KernelWarning, stacklevel=stacklevel_of_caller())
 
 
 class Refusal:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch.library import wrap_triton
 
-from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.core.devices import error_of_devices
+from custom_autograd.core.errors import KernelUnavailable, Origin
 from custom_autograd.core.launches import are_recorded
+from custom_autograd.core.locations import location_of
+from custom_autograd.kernels.refused_launches import unavailable
 
 
 def triton_kernel(function: Callable[..., Any]) -> TritonKernel:
@@ -46,12 +51,35 @@ class TritonKernel:
     def __getitem__(self, grid: Any) -> Callable[..., Any]:  # Any: Triton's grids are tuples or callables
         """Return the kernel on a grid, as Triton spells it; its launch is recorded where a graph inlines the op.
 
+        A launch raises KernelUnavailable if the kernel cannot run here: see refused_launches.py.
+
         Raises:
             KernelUnavailable: Triton is not installed.
         """
-        kernel = wrap_triton(self.compiled()) if are_recorded() else self.compiled()
-        launch: Callable[..., Any] = kernel[grid]
-        return launch
+        if are_recorded():
+            recorded: Callable[..., Any] = wrap_triton(self.compiled())[grid]
+            return recorded
+        return partial(self._launch, self.compiled()[grid])
+
+    def _launch(self, launch: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # Any: Triton's own
+        if _are_several():
+            self._refuse_foreign_memory(args, kwargs)
+        try:
+            return launch(*args, **kwargs)
+        except Exception as error:
+            reason = unavailable(self.function.__name__, error)
+            if reason is None:
+                raise
+            raise reason from error
+
+    def _refuse_foreign_memory(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise if tensors are on several devices: Triton does not notice that memory is that of another GPU."""
+        given = {**dict(zip(self.function.__code__.co_varnames, args, strict=False)), **kwargs}
+        error = error_of_devices(
+            Origin(self.function.__name__, location_of(self.function)), given, "all tensors on one GPU"
+        )
+        if error is not None:
+            raise error
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
@@ -88,6 +116,12 @@ def compiled(function: Callable[..., Any]) -> Any:  # Any: triton has no types h
         if isinstance(called, TritonKernel):
             function.__globals__[name] = called.compiled()
     return triton.jit(function)
+
+
+@cache
+def _are_several() -> bool:
+    """Return True if there are several GPUs; a kernel is launched, so that their driver runs."""
+    return torch.accelerator.is_available() and torch.accelerator.device_count() > 1
 
 
 tl: Any = None  # Any: in place of triton.language in a module whose kernels have not been launched
