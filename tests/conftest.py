@@ -14,11 +14,13 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.native import loading
 from custom_autograd.native.native_calls import NativeCalls
 from custom_autograd.registration.registry import all_records
+from visible_gpus import hide_gpus
 
 # How long an example takes depends on what else runs on the machine.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+hide_gpus(sys.argv, os.environ)
 torch.set_num_threads(1)
 # FakeTensorMode gives CUDA builds a device that is not there. Had the first backward seen it, autograd would have
 # started a thread for it, and no test of this process could fork.

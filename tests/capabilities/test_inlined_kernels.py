@@ -373,6 +373,7 @@ def test_a_graph_holds_the_launches_of_triton_kernels(tmp_path):
     assert [launch, launch] == json.loads(finished.stdout)
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_values_on_a_gpu(tmp_path):
     program = TRITON[: TRITON.index("launches = []")].replace('"cpu"', '"cuda"')

@@ -225,5 +225,3 @@ MODES: dict[str, Callable[[Call, Any, Any, Seen], Any]] = {
     "below autograd": without_autograd,
     "multithreading off": within(lambda: torch.autograd.set_multithreading_enabled(False)),
 }
-if torch.cuda.is_available():
-    MODES["CUDA stream"] = within(lambda: torch.cuda.stream(torch.cuda.Stream()))
