@@ -1,8 +1,8 @@
 """Run PyTorch's database of custom ops and nested transforms: python benchmarks/torch_versions.py.
 
 Each cell compares by value, with the installed torch: for `torch.library.custom_op`, for `torch.autograd.Function`
-(nestings only) and for `custom_autograd.custom_op`. Writes benchmarks/results/torch-versions/<version>.json, and the
-tables of docs/explanation/torch-versions.md from all such files. `make versions TORCH=2.12.1` takes another torch.
+(nestings only) and for `custom_autograd.custom_op`. Writes benchmarks/results/torch-versions/<Python>/<torch>.json, and
+the tables of docs/explanation/torch-versions.md from all such files. `make versions TORCH=2.12.1` takes another torch.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ DECLARERS: dict[str, Callable[..., Any]] = {
 }
 Op = Callable[[Tensor], Tensor]
 Outcome = dict[str, Any]  # Any: "held", "all" and "failed" of one declarer
+ByPython = dict[str, dict[str, dict[str, Any]]]  # Any: what `measure` returns; by "3.11", then by "2.13.0"
+PYTHON, OURS = "3.11", "custom_autograd"
 
 
 class FunctionCube(torch.autograd.Function):
@@ -155,27 +157,38 @@ def measure() -> dict[str, Any]:
 def write_tables() -> None:
     """Write the tables of the page from every recorded version."""
     text = DOCUMENT.read_text(encoding="utf-8")
-    DOCUMENT.write_text(put_between(text, BEGIN, END, tables(read_recorded(RESULTS))), encoding="utf-8")
+    DOCUMENT.write_text(put_between(text, BEGIN, END, tables(by_python())), encoding="utf-8")
 
 
-def tables(recorded: list[dict[str, Any]]) -> str:
-    """Return both tables in Markdown, with a row per version."""
+def by_python() -> ByPython:
+    """Return the recorded runs by Python, and those by torch, the newest torch first."""
+    folders = sorted(RESULTS.iterdir(), key=lambda folder: [int(part) for part in folder.name.split(".")])
+    return {folder.name: {run["torch"]: run for run in read_recorded(folder)} for folder in folders}
+
+
+def tables(recorded: ByPython) -> str:
+    """Return both tables in Markdown, with a row per torch."""
     return "\n\n".join([
         titled_table("The database of custom ops", "database", recorded),
         titled_table("Nested transforms", "nestings", recorded),
     ])  # fmt: skip
 
 
-def titled_table(title: str, key: str, recorded: list[dict[str, Any]]) -> str:
-    """Return one table in Markdown."""
-    names = list(recorded[0][key])
-    heads = [f"`{name}`" if "." in name or "_" in name else name for name in names]
-    rows = [[row["torch"], *(_counted(row[key][name]) for name in names)] for row in recorded]
+def titled_table(title: str, key: str, recorded: ByPython) -> str:
+    """Return one table in Markdown: others on `PYTHON`, and ops of this package with a column per Python."""
+    runs = recorded[PYTHON]
+    others = [name for name in next(iter(runs.values()))[key] if name != OURS]
+    heads = [f"`{name}`" if "." in name or "_" in name else name for name in others]
+    heads += [f"`{OURS}`, Python {python}" for python in recorded]
+    rows = []
+    for version, run in runs.items():
+        ours = [its[version][key][OURS] if version in its else None for its in recorded.values()]
+        rows.append([version, *(_counted(found) for found in [*(run[key][name] for name in others), *ours])])
     return f"**{title}**\n\n{table(['torch', *heads], rows)}"
 
 
-def _counted(found: Outcome) -> str:
-    return f"{found['held']} of {found['all']}"
+def _counted(found: Outcome | None) -> str:
+    return "not measured" if found is None else f"{found['held']} of {found['all']}"
 
 
 def main() -> None:
@@ -186,8 +199,8 @@ def main() -> None:
         warnings.simplefilter("ignore")
         logging.disable(logging.CRITICAL)  # Dynamo reports what it cannot trace, which is counted here
         found = measure()
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        path = RESULTS / f"{found['torch']}.json"
+        path = RESULTS / found["python"].rpartition(".")[0] / f"{found['torch']}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         print(f"{path.relative_to(ROOT)} written")
     write_tables()

@@ -5,17 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "explanation" / "torch-versions.md"
 RESULTS = ROOT / "benchmarks" / "results" / "torch-versions"
 
 
 def recorded():
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*/*.json"))]
 
 
-def test_every_tested_version_is_recorded():
-    assert ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"] == [row["torch"] for row in recorded()]
+@pytest.mark.parametrize("python", ["3.11", "3.12"])
+def test_every_tested_version_is_recorded(python):
+    found = [row["torch"] for row in recorded() if row["python"].startswith(f"{python}.")]
+
+    assert ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"] == found
 
 
 def test_every_cell_and_nesting_holds_for_our_ops():

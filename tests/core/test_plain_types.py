@@ -9,10 +9,12 @@ from typing import Annotated, Any, Final, List, NewType, Optional, TypeVar, Unio
 import pytest
 import torch
 import typing_extensions
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from custom_autograd.core.plain_types import resolve
+
+jaxtyping = pytest.importorskip("jaxtyping")
+Float, Int = jaxtyping.Float, jaxtyping.Int
 
 Maybe = typing_extensions.TypeAliasType("Maybe", Optional[Tensor])  # noqa: UP045 - see above
 Item = TypeVar("Item")

@@ -3,11 +3,13 @@
 
 import pytest
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor
 
 from custom_autograd import custom_op
 from custom_autograd.core.errors import DeclarationError, ShapeError
+
+jaxtyping = pytest.importorskip("jaxtyping")
+Float, Int64 = jaxtyping.Float, jaxtyping.Int64
 
 
 def line_of(op):
