@@ -6,6 +6,7 @@ from torch.autograd import Function
 from verdicts import verdict
 
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.checks import directional
 
 
 def result_of(op, *shapes):
@@ -179,3 +180,16 @@ def test_gradient_to_every_tie_fails():
 
 def test_infinite_slope_is_no_failure():
     assert "passed" == result_of(torch.sqrt, (0,)).status
+
+
+def test_a_failure_whose_cause_cannot_be_looked_for_stays_a_failure(monkeypatch):
+    """On an accelerator a tensor of the host once got in there, and an op that fails was said to pass."""
+
+    def raising(*arguments):
+        raise RuntimeError("Expected all tensors to be on the same device")
+
+    monkeypatch.setattr(directional, "_cause", raising)
+    result = verdict("directional", lambda make: [Sample(make(3, 4), make(4))])(Negative, isolated=False)
+
+    assert "failed" == result.status
+    assert "the gradient of" in result.message
