@@ -6,6 +6,7 @@ added in order afterwards: the result is the same in each run. How many programs
 
 from __future__ import annotations
 
+import torch
 from launch_choices import Launch, launch_of
 from torch import Tensor
 
@@ -78,14 +79,15 @@ def differentiate_rows(
 
 def launch_grads(out_grad, residual_grad, x, weight, rstd, rstd_grad) -> tuple[Tensor, Tensor]:
     """The gradients of x, or of the residual before the call, and of weight."""
-    features, rows, wide = x.shape[-1], rstd.numel(), rstd.dtype
+    features, rows, wide = x.shape[-1], rstd.numel(), torch.promote_types(x.dtype, torch.float32)
     block = 1 << max(0, features - 1).bit_length()
     kind = f"rms_norm gradients, {block} x {x.element_size()} bytes"
     (most, elements), _, stages = launch_of(kind, BACKWARD)
     programs = max(1, min(rows, most))
     x_grad, partial = x.new_empty(x.shape), x.new_empty((programs, features), dtype=wide)
+    statistics = rstd.to(wide), rstd_grad.to(wide)
     differentiate_rows[(programs,)](
-        out_grad, residual_grad, x, weight, rstd, rstd_grad.to(wide), x_grad, partial, rows, features, programs,
+        out_grad, residual_grad, x, weight, *statistics, x_grad, partial, rows, features, programs,
         residual_grad is not None, block, stages, num_warps=min(16, max(1, block // (32 * elements))),
     )  # fmt: skip
     return x_grad, partial.sum(0).to(weight.dtype)

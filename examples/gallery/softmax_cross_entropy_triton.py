@@ -56,7 +56,7 @@ def row_grad(
     row = program // blocks
     place = program % blocks * block + tl.arange(0, block)
     inside = place < classes
-    statistic = lse.dtype.element_ty
+    statistic: tl.constexpr = tl.float64 if logits.dtype.element_ty == tl.float64 else tl.float32
     label = tl.load(labels + row)
     on_label = tl.load(grad_loss + row * loss_stride).to(statistic)
     if is_mean:
@@ -66,7 +66,7 @@ def row_grad(
     if has_grad_lse:
         on_softmax += tl.load(grad_lse + row).to(statistic)
     values = tl.load(logits + row * classes + place, mask=inside, other=0).to(statistic)
-    softmax = tl.exp(values - tl.load(lse + row)) * on_softmax
+    softmax = tl.exp(values - tl.load(lse + row).to(statistic)) * on_softmax
     softmax -= tl.where(place == label, on_label, 0.0)
     tl.store(logits_grad + row * classes + place, softmax.to(logits_grad.dtype.element_ty), mask=inside)
 

@@ -43,6 +43,20 @@ def test_gradients_of_the_norms(shape, dtype):
 
 
 @interpreted
+def test_statistics_of_fewer_digits_are_widened():
+    """As in the samples of these ops: the arithmetic is that of float32 all the same."""
+    rows, others = inputs_of_norm((5, 130), torch.bfloat16)
+    others = [tensor.bfloat16() for tensor in others]
+    exact = norm.rms_norm_grad.__wrapped__(*wide(*rows[:2], *others))
+    assert_all_near(norm.rms_norm_grad_triton(*rows[:2], *others), exact, torch.bfloat16)
+
+    logits, labels, grad_loss = random(3, 19, dtype=torch.bfloat16), torch.tensor([18, -100, 0]), torch.tensor(1.5)
+    arguments = grad_loss.bfloat16(), None, logits, labels, logits.logsumexp(-1)
+    exact = entropy.cross_entropy_grad.__wrapped__(*wide(*arguments[:3]), labels, arguments[4].double(), -100, "mean")
+    assert_all_near((entropy.cross_entropy_grad_triton(*arguments, -100, "mean"),), (exact,), torch.bfloat16)
+
+
+@interpreted
 def test_rows_are_shared_by_a_few_programs(monkeypatch):
     """Each of them sums several rows; one of them has fewer."""
     launch = choices.Launch((3, 16), 0, 2)
