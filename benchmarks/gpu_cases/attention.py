@@ -19,7 +19,7 @@ SIZES = (
     (LLAMA_8B, 1, 4096, torch.bfloat16, False),
     (LLAMA_70B, 1, 8192, torch.bfloat16, True),
     (LLAMA_8B, 1, 4096, torch.float32, True),
-    (LLAMA_8B, 1, 131072, torch.bfloat16, True),
+    (LLAMA_8B, 1, 32768, torch.bfloat16, True),
 )
 BACKENDS = {
     "SDPA, flash": SDPBackend.FLASH_ATTENTION,

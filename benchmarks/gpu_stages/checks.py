@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,17 +29,13 @@ def main() -> None:
     names = ["rope"] if stage.is_tiny else [path.stem for path in files()]
     kinds = ["quick"] if stage.is_tiny else list(LIMITS)
     stage.plan([f"{name}, {kind}" for kind in kinds for name in names])
-    reports = stage.out / ".checks"
-    reports.mkdir(exist_ok=True)
-    jobs = [job(stage, name, kind, reports) for kind in kinds for name in names]
     findings: dict[str, list[dict[str, Any]]] = {}
-    for ended in run_all(jobs, at_once=max(1, min(8, (os.cpu_count() or 2) * 2 // 3)), until=stage.until - 2):
-        facts, findings[ended.job.name] = outcome(reports / f"{ended.job.name}.json", ended)
-        stage.add(ended.job.name, how=ended.how, seconds=round(ended.seconds, 1), **facts)
-        write_whole(stage.out / "checks.json", json.dumps(findings, indent=1, ensure_ascii=False) + "\n")
-    for path in reports.iterdir():
-        path.unlink()
-    reports.rmdir()
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = [job(stage, name, kind, Path(folder)) for kind in kinds for name in names]
+        for ended in run_all(jobs, at_once=max(1, min(8, (os.cpu_count() or 2) * 2 // 3)), until=stage.until - 2):
+            facts, findings[ended.job.name] = outcome(Path(folder) / f"{ended.job.name}.json", ended)
+            stage.add(ended.job.name, how=ended.how, seconds=round(ended.seconds, 1), **facts)
+            write_whole(stage.out / "checks.json", json.dumps(findings, indent=1, ensure_ascii=False) + "\n")
 
 
 def files() -> list[Path]:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from processes import Job, end_jobs_on_sigterm, run_all
-from stage import BENCHMARKS, Stage, environment, this_stage
+from stage import BENCHMARKS, LOCK, Stage, environment, this_stage
 
 CASES = BENCHMARKS / "gpu_cases"
 WORKER = Path(__file__).with_name("gallery_worker.py")
@@ -24,13 +24,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tune", action="store_true", help="time the candidates of each kernel instead")
     stage, options = this_stage(parser)
-    (stage.out / ".lock").touch()
-    more = ["--tune"] if options.tune else []
-    jobs = [job(stage, name, more) for name in names()]
-    for ended in run_all(jobs, at_once=min(6, os.cpu_count() or 1), until=stage.until - 1):
-        last = {} if ended.status == 0 else {"last lines": ended.last_lines()}
-        stage.add(f"all of {ended.job.name}", how=ended.how, seconds=round(ended.seconds, 1), **last)
-    (stage.out / ".lock").unlink(missing_ok=True)
+    stage.plan([f"all of {name}" for name in names()])
+    jobs = [job(stage, name, ["--tune"] if options.tune else []) for name in names()]
+    try:
+        for ended in run_all(jobs, at_once=min(6, os.cpu_count() or 1), until=stage.until - 1):
+            last = {} if ended.status == 0 else {"last lines": ended.last_lines()}
+            stage.add(f"all of {ended.job.name}", how=ended.how, seconds=round(ended.seconds, 1), **last)
+    finally:
+        (stage.out / LOCK).unlink(missing_ok=True)
 
 
 def names() -> list[str]:
@@ -42,7 +43,12 @@ def names() -> list[str]:
 def job(stage: Stage, name: str, more: list[str]) -> Job:
     """Return the process that measures a file."""
     command = [sys.executable, str(WORKER), name, *stage.options(), *more]
-    return Job(name, command, stage.seconds_left, {**environment(), "PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+    return Job(
+        name,
+        command,
+        stage.seconds_left,
+        {**environment(), "TORCHINDUCTOR_COMPILE_THREADS": "4", "OMP_NUM_THREADS": "2"},
+    )
 
 
 if __name__ == "__main__":

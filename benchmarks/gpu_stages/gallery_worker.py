@@ -15,7 +15,7 @@ import torch
 import torch._functorch.config  # for one setting, in main
 from gpu_case import GpuCase, errors, exact_values
 from measure_gallery import load_cases, load_native_calls
-from stage import BENCHMARKS, Stage, this_stage
+from stage import BENCHMARKS, LOCK, Stage, this_stage
 from timing import copy_bandwidth, time_in_turns
 from tuning import build_candidates, tune
 from workload import backward_works, first_line, forward_works, free_memory
@@ -27,7 +27,7 @@ Works = dict[str, Callable[..., Any]]
 @contextmanager
 def turn(stage: Stage) -> Iterator[None]:
     """Hold the device alone, as far as other processes of this stage go."""
-    with (stage.out / ".lock").open("w") as lock:
+    with (stage.out / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield

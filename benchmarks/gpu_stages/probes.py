@@ -31,7 +31,7 @@ def main() -> None:
     stage.plan(list(probes))
     command = [sys.executable, __file__, "--module", options.module, *stage.options()]
     jobs = [Job(name, [*command, "--one", name], stage.seconds_left, environment()) for name in probes]
-    for ended in run_all(jobs, at_once=max(2, (os.cpu_count() or 2) // 2), until=stage.until - 1):
+    for ended in run_all(jobs, at_once=max(2, os.cpu_count() or 2), until=stage.until - 1):
         stage.add(ended.job.name, how=ended.how, seconds=round(ended.seconds, 1), **facts_of(ended))
 
 

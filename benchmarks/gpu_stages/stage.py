@@ -22,6 +22,7 @@ from typing import Any
 BENCHMARKS = Path(__file__).parents[1]
 ROOT = BENCHMARKS.parent
 RESULTS = "results.jsonl"
+LOCK = ".lock"  # of the device, while the gallery is measured
 IMPORTED_FROM = (BENCHMARKS, BENCHMARKS / "gpu_stages", ROOT / "examples", ROOT / "examples" / "gallery", ROOT)
 
 

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,14 +33,13 @@ def main() -> None:
         runs, files = {"marked cuda": ["-m", "cuda"]}, files[:1]
     stage.plan(list(runs))
     for name, marks in runs.items():
-        outcomes = stage.out / f".outcomes-{name.split()[0]}"
-        outcomes.unlink(missing_ok=True)
-        command = [*pytest_command(), *marks, f"--junitxml={stage.out / f'junit-{name.split()[0]}.xml'}"]
-        variables = {**environment(ROOT), "GPU_TEST_OUTCOMES": str(outcomes)}
-        job = Job(name, [*command, *map(str, files)], stage.seconds_left, variables)
-        for ended in run_all([job], at_once=1, until=stage.until - 2):
-            stage.add(name, how=ended.how, seconds=round(ended.seconds, 1), **came_to(outcomes, ended))
-        outcomes.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes = Path(folder) / "outcomes.jsonl"
+            command = [*pytest_command(), *marks, f"--junitxml={stage.out / f'junit-{name.split()[0]}.xml'}"]
+            variables = {**environment(ROOT), "GPU_TEST_OUTCOMES": str(outcomes)}
+            job = Job(name, [*command, *map(str, files)], stage.seconds_left, variables)
+            for ended in run_all([job], at_once=1, until=stage.until - 2):
+                stage.add(name, how=ended.how, seconds=round(ended.seconds, 1), **came_to(outcomes, ended))
 
 
 def pytest_command() -> list[str]:

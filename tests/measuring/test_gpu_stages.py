@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "gpu.py"
@@ -17,12 +18,12 @@ SCRIPT = ROOT / "benchmarks" / "gpu.py"
 @pytest.fixture
 def stage_modules(monkeypatch):
     """Import the modules of the stages for one test, under their names there."""
-    folders = [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu_stages")]
+    folders = [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu_stages"), str(ROOT / "examples" / "gallery")]
     monkeypatch.setattr(sys, "path", [*folders, *sys.path])
     before = set(sys.modules)
     yield importlib.import_module
     for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(folders[0]):
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(tuple(folders)):
             del sys.modules[name]
 
 
@@ -133,6 +134,53 @@ def test_files_of_tests_that_cannot_be_imported_are_named(stage_modules):
     assert {"torch", "expecttest"} == found
     assert not suite.is_there("no_such_package")
     assert suite.is_there("gallery_values")
+
+
+def doubling(modules):
+    """Return an op whose kernel has four candidates: the second is right too, the third wrong, and the fourth fails."""
+    launch = modules("launch_choices").Launch
+    candidates = [launch((size,), 4, 1) for size in (2, 2, 3, 4)]
+
+    def double(x):
+        (factor,), _, _ = modules("launch_choices").launch_of("doubling", candidates)
+        if factor == 4:
+            raise RuntimeError("out of resources")
+        return factor * x
+
+    return double
+
+
+def case_of(modules, op, reference):
+    case = modules("gpu_case").GpuCase
+    return case("doubled", op, reference, lambda device: (torch.ones(4, device=device, requires_grad=True),))
+
+
+def test_candidates_that_are_wrong_or_fail_are_no_choice(stage_modules, tmp_path):
+    tuning, stage = stage_modules("tuning"), stage_modules("stage")
+    case = case_of(stage_modules, doubling(stage_modules), lambda x: x + x)
+    this = stage.Stage("tune", "cpu", tmp_path, time.time() + 60, True)
+    kernels = tuning.build_candidates(case, "cpu", ())
+    tuning.tune(case, kernels, this)
+    lines = stage.read(tmp_path)
+
+    assert ["doubling"] == list(kernels)
+    assert [True, False, False, False] == [line["is default"] for line in lines]
+    assert [True, True, False, False] == ["forward" in line and "backward" in line for line in lines]
+    assert "ValueError: relative error 0.5, where 0.0001 is allowed" == lines[2]["problem"]
+    assert "RuntimeError: out of resources" == lines[3]["problem"]
+    assert {} == stage_modules("launch_choices").FORCED
+    assert {} == tuning.build_candidates(case, "cpu", {"doubling"})
+
+
+def test_values_are_compared_in_higher_precision(stage_modules):
+    gpu_case = stage_modules("gpu_case")
+    case = case_of(stage_modules, torch.sin, torch.sin)
+    exact = gpu_case.exact_values(case, "cpu")
+
+    assert [torch.float64, torch.float64] == [tensor.dtype for part in exact for tensor in part]
+    assert all(error < 1e-6 for error in gpu_case.errors(case, torch.sin, "cpu", exact))
+    with pytest.raises(ValueError, match=r"relative error nan, where 0.0001 is allowed"):
+        gpu_case.errors(case, lambda x: x.sin() / 0 * 0, "cpu", exact)
 
 
 def test_the_plan_is_listed_without_torch(tmp_path):
