@@ -55,9 +55,15 @@ def backward_of(case: Case, work: Callable[..., Any], device: str) -> Callable[[
     if not wanted or not outputs:
         return None
     torch.manual_seed(1)
-    # Not randn_like: in another layout it draws other numbers.
-    cotangents = [torch.randn(output.shape, dtype=output.dtype, device=output.device) for output in outputs]
+    cotangents = [cotangent(output) for output in outputs]
     return lambda: torch.autograd.grad(outputs, wanted, cotangents, retain_graph=True, allow_unused=True)
+
+
+def cotangent(output: Tensor) -> Tensor:
+    """Random numbers of an output's shape, the same in each layout and in each real dtype of at least 16 bits."""
+    if output.is_complex():
+        return torch.randn(output.shape, dtype=output.dtype, device=output.device)
+    return torch.randn(output.shape, device=output.device).bfloat16().to(output.dtype)
 
 
 def disagreement(case: Case, work: Callable[..., Any], device: str) -> str | None:

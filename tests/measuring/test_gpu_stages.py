@@ -177,6 +177,9 @@ def test_values_are_compared_in_higher_precision(stage_modules):
     case = case_of(stage_modules, torch.sin, torch.sin)
     exact = gpu_case.exact_values(case, "cpu")
 
+    torch.manual_seed(1)
+    cotangent = torch.randn(4).bfloat16().double()
+    assert torch.equal(torch.ones(4).double().cos() * cotangent, exact[1][0])
     assert [torch.float64, torch.float64] == [tensor.dtype for part in exact for tensor in part]
     assert all(error < 1e-6 for error in gpu_case.errors(case, torch.sin, "cpu", exact))
     with pytest.raises(ValueError, match=r"relative error nan, where 0.0001 is allowed"):
@@ -213,5 +216,5 @@ def test_each_stage_is_rehearsed_on_a_cpu(name, tmp_path):
 
 
 def is_expected(problem):
-    """Return True for what a CPU or an absent package explains."""
-    return any(text in problem for text in ("No module named", "No available kernel", "Could not run", "CUDA"))
+    """Return True if a CPU or an absent package explains it."""
+    return any(text in problem for text in ("No module named", "No viable backend"))
