@@ -157,6 +157,16 @@ def test_autocast_is_off_without_its_key():
         assert torch.is_autocast_enabled("cpu")
 
 
+def test_lazy_bits_are_heeded_again_where_their_keys_are_left_out():
+    x = torch.tensor([1 + 2j])
+    assert not dispatch.are_lazy_bits_ignored()
+    with dispatch.without_key("Conjugate"):
+        assert dispatch.are_lazy_bits_ignored()
+        with dispatch.heeding_lazy_bits():
+            assert not dispatch.are_lazy_bits_ignored()
+            assert [3 + 0j] == (x.conj() + x.conj() * 0 + 2 + 2j).tolist()
+
+
 def test_every_device_type_has_a_key():
     assert ["CPU", "CUDA", "MPS"] == [dispatch.key_of_device(device) for device in ("cpu", "cuda", "mps")]
     with pytest.raises(RuntimeError):

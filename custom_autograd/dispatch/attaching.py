@@ -5,6 +5,7 @@ The registered functions look up the generated code of the op at each call, beca
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -78,8 +79,11 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
     def backend(*args: Any, **kwargs: Any) -> Any:
         if device_type not in record.kernels:
             raise mixed.unserved(args, kwargs)
+        # Below a TorchDispatchMode a kernel would compute a * b.conj() as a * b: tests/dispatch/test_lazy_views.py.
+        lazy = dispatch.heeding_lazy_bits() if dispatch.are_lazy_bits_ignored() else contextlib.nullcontext()
         try:
-            return generated_code_of(record).kernel(device_type, *args, **kwargs)
+            with lazy:
+                return generated_code_of(record).kernel(device_type, *args, **kwargs)
         except (RuntimeError, ValueError) as error:
             explained = mixed.explain(error, args, kwargs)
             if explained is not None:

@@ -30,7 +30,7 @@ from custom_autograd.dispatch.direct_source import NO_DIRECT_CALL, DirectCall
 from custom_autograd.dispatch.generated import GeneratedOp, generated_code_of
 from custom_autograd.dispatch.proofs import Proof, Prover
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private import guards, transforms, versions
+from custom_autograd.torch_private import dispatch, guards, transforms, versions
 from custom_autograd.torch_private.registered_kernels import changes
 from custom_autograd.values import validation
 
@@ -124,7 +124,9 @@ class DirectCallTable:
         return found
 
     def _may_be_direct(self, tensors: Sequence[Tensor]) -> bool:
-        return not _closed and not validation.is_overridden() and self._prover.may_be_direct(tensors)
+        if _closed or validation.is_overridden() or dispatch.are_lazy_bits_ignored():
+            return False
+        return self._prover.may_be_direct(tensors)
 
     def _find_new(self, pattern: Hashable, given: Sequence[Tensor], fixed: Sequence[Tensor]) -> DirectCall | None:
         """Return a new direct call, which is remembered once its first call has passed every check."""

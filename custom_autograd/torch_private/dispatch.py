@@ -3,6 +3,9 @@
 - `_C._AutoDispatchBelowAutograd`: there is no public guard that leaves out the Autograd keys (torch 1.9 and up).
 - `_C._after_autograd_keyset`, `_C._after_ADInplaceOrView_keyset`: where a kernel continues (torch 2.0 and up).
 - `_C._ExcludeDispatchKeyGuard`, `_C.DispatchKeySet`: `torch.library` has no public "call me without this key".
+- `_C._dispatch_tls_is_dispatch_key_excluded`, `_C._ForceDispatchKeyGuard`, `_C._dispatch_tls_local_include_set`,
+  `_C._dispatch_tls_local_exclude_set`: the handler of a TorchDispatchMode runs with all keys above Python left out, and
+  no public function takes them in again (torch 2.11 to 2.15).
 - `_C._dispatch_key_for_device`: the name of a device type's key; also what says that a device type does not exist.
 - `Library._register_torch_dispatch_rule`, `Library.m.register_ad_inplace_or_view_fallback`, `OpOverload.redispatch`:
   what `torch.library.CustomOpDef` itself uses.
@@ -28,6 +31,7 @@ BELOW_VERSIONING = _C._after_ADInplaceOrView_keyset
 
 below_autograd = _C._AutoDispatchBelowAutograd
 KeySet = _C.DispatchKeySet
+LAZY = ("Conjugate", "Negative", "ZeroTensor")
 
 
 def is_defined(namespace: str, name: str, overload: str) -> bool:
@@ -38,6 +42,20 @@ def is_defined(namespace: str, name: str, overload: str) -> bool:
 def without_key(key: str) -> AbstractContextManager[Any]:  # Any: the guard object
     """Leave one dispatch key out while the context is open."""
     guard: AbstractContextManager[Any] = _C._ExcludeDispatchKeyGuard(KeySet(getattr(_C.DispatchKey, key)))
+    return guard
+
+
+def are_lazy_bits_ignored() -> bool:
+    """Return True if operations would read a lazily conjugated or negated tensor as if it were not."""
+    return _C._dispatch_tls_is_dispatch_key_excluded("Conjugate")
+
+
+def heeding_lazy_bits() -> AbstractContextManager[Any]:  # Any: the guard object
+    """Let operations conjugate and negate lazily while the context is open."""
+    excluded = _C._dispatch_tls_local_exclude_set()
+    for key in LAZY:
+        excluded = excluded - KeySet(getattr(_C.DispatchKey, key))
+    guard: AbstractContextManager[Any] = _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded)
     return guard
 
 

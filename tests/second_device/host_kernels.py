@@ -10,7 +10,7 @@ from second_device import backend
 
 
 def serve_by_host_kernels(record: OpRecord, *, device_type: str | None = "cpu") -> bool:
-    """Register each kernel for a device type, or for any, for the device too; return False if the op has none."""
+    """Register the kernels of an op for a device type, or for any (None), for the device; return False if none."""
     kernels = [kernel for kernel in record.kernels.all() if kernel.device_type == device_type]
     for kernel in kernels:
         served = replace(kernel, device_type=backend.NAME, function=on_host(kernel.function))
