@@ -51,8 +51,9 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _is_being_captured(tensor: Tensor) -> bool:
-    """Return True while a CUDA graph is captured, when no result can be looked at."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    """Return True while a graph of the device is captured, such as a CUDA graph, when no result can be looked at."""
+    capturing = getattr(getattr(torch, tensor.device.type, None), "is_current_stream_capturing", None)
+    return capturing is not None and bool(capturing())
 
 
 def _words(tensor: Tensor) -> Tensor:

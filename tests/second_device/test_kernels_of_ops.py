@@ -164,3 +164,17 @@ def test_autocast_has_a_policy_for_the_device(device_type):
     assert torch.equal(2 * x(2, device="cpu").float(), on_cpu)
     assert_close(torch.full_like(given, 2), given.grad)
     assert_close(2 * x(2), op(x(2)))
+
+
+def test_results_are_not_looked_at_while_a_graph_of_the_device_is_captured(monkeypatch):
+    """Looking waits for the device, which ends the capture."""
+    op = make_op("captured")
+    op.validation = "full"
+    op(x(2))
+    given, before = x(2), torch.second.calls("aten::equal")
+    op(given)
+    looked = torch.second.calls("aten::equal") - before
+    monkeypatch.setattr(torch.second, "is_current_stream_capturing", lambda: True, raising=False)
+    op(given)
+
+    assert 0 < looked == torch.second.calls("aten::equal") - before
