@@ -117,7 +117,13 @@ class KernelError(CustomAutogradError):
 
 
 class KernelUnavailable(KernelError):  # noqa: N818 - a state, not a mistake
-    """A kernel cannot be built or loaded here; raised before anything was computed or written."""
+    """A kernel cannot be built or loaded here; raised before anything was computed or written.
+
+    Attributes:
+        is_late: True if the kernel may have written to arguments before: then no other kernel may run instead.
+    """
+
+    is_late = False
 
 
 class FakeUnavailable(KernelError):  # noqa: N818 - a state, not a mistake

@@ -22,11 +22,13 @@ class Reason:
         problem: what is wrong, in the present tense.
         text: a pattern in the text of the exception.
         do: what to do about it.
+        is_late: another launch of the same call may have come before.
     """
 
     problem: str
     text: str
     do: str
+    is_late: bool = True
 
 
 def unavailable(kernel: str, error: Exception) -> KernelUnavailable | None:
@@ -36,13 +38,13 @@ def unavailable(kernel: str, error: Exception) -> KernelUnavailable | None:
         kernel: its name.
         error: as the driver, Triton or a compiler raised it.
     """
-    text = str(error)
-    if isinstance(error, subprocess.CalledProcessError):
-        return KernelUnavailable(kernel, COMPILER.problem, found=text, do=COMPILER.do)
-    for reason in REASONS:
-        if re.search(reason.text, text):
-            return KernelUnavailable(kernel, reason.problem, found=first_line(error), do=reason.do)
-    return None
+    is_of_compiler = isinstance(error, subprocess.CalledProcessError)
+    reason = COMPILER if is_of_compiler else next((one for one in REASONS if re.search(one.text, str(error))), None)
+    if reason is None:
+        return None
+    found = KernelUnavailable(kernel, reason.problem, found=first_line(error), do=reason.do)
+    found.is_late = reason.is_late
+    return found
 
 
 COMPILER = Reason(
@@ -56,6 +58,7 @@ REASONS = (
         "the kernel needs a GPU that Triton has a driver for",
         r"\d+ active drivers|Backend device '.*' is not active",
         "call it with tensors on such a GPU, or register another kernel for this device",
+        is_late=False,
     ),
     Reason(
         "the kernel needs ptxas, the assembler of CUDA",

@@ -196,7 +196,13 @@ class Kernels(Mapping["str | None", Kernel]):
             self._changed()
 
     def pass_over(self, kernel: Kernel, error: KernelUnavailable) -> None:
-        """Note that a kernel cannot run in this process, and warn of it."""
+        """Note that a kernel cannot run in this process, and warn of it.
+
+        Raises:
+            KernelUnavailable: the error, if the kernel may have written to arguments that another one would read.
+        """
+        if error.is_late and self._declaration.schema.mutated_arguments:
+            raise error
         self._unavailable = {**self._unavailable, kernel: first_line(error)}
         self._changed()
         text = f"{error}\n  meanwhile  the {kernel.label} of {self._declaration.name} is passed over"

@@ -82,6 +82,10 @@ def doubling(x, out, size):
     raise AssertionError("it is not compiled here")
 
 
+def triple_(x):
+    x.mul_(3)
+
+
 class Compiled:
     """A compiled kernel that a driver refuses, for as long as it has errors."""
 
@@ -125,6 +129,24 @@ doubling: the kernel needs ptxas, the assembler of CUDA
   do         set TRITON_PTXAS_PATH, install Triton again, or register another kernel for the device
   meanwhile  the cpu kernel 'triton' of refused::ptxas is passed over""",
     )
+
+
+@pytest.mark.parametrize(("refusal", "expected"), [("no driver", [3.0, 3.0]), ("shared memory", None)])
+def test_no_other_kernel_runs_on_arguments_that_may_have_been_written_to(monkeypatch, refusal, expected):
+    """A kernel may launch several times, and write with the first launch what the next kernel would read."""
+    monkeypatch.setattr(doubling, "_compiled", Compiled(REFUSALS[refusal][0]))
+    name = f"refused::{refusal.replace(' ', '_')}"
+    op = custom_op(name, triple_, schema="(Tensor(a!) x) -> ()", mutates_args="x")
+    op.register_kernel("cpu", lambda x: doubling[(1,)](x, x, x.numel()))
+    x = torch.ones(2)
+    if expected is None:
+        with pytest.raises(KernelUnavailable, match="does not have the resources"):
+            op(x)
+    else:
+        with pytest.warns(KernelWarning, match="is passed over"):
+            op(x)
+
+    assert x.tolist() == (expected or [1.0, 1.0])
 
 
 def test_a_kernel_that_is_out_of_memory_raises_and_runs_the_next_time(monkeypatch):
