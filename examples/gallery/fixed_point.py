@@ -6,8 +6,7 @@
 Dtypes: all of one, float64, float32, bfloat16 or float16; iterates are float64 for float64, else float32.
 Convergence: no element changes by more than `tolerance` (<= 1e-4) or 16 last places, times the largest of its row.
 Not so after `limit` iterations, or values that are not finite: ConvergenceError. A norm of weight below 1 suffices.
-Iterates are not saved, so memory does not depend on their number. A GPU is waited for in each, so a tag
-keeps both ops out of CUDA graphs.
+Iterates are not saved, so memory does not depend on their number. A GPU is waited for in each: no CUDA graph.
 Source: Bai et al. 2019, "Deep Equilibrium Models", equation 3; gradients by the implicit function theorem, theorem 1.
 """
 
@@ -55,13 +54,8 @@ def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 # As a reference it is differentiated through all its iterations; as a kernel it records none.
-@custom_op(
-    "gallery::fixed_point",
-    outputs=("z",),
-    reference=True,
-    tags=torch.Tag.cudagraph_unsafe,
-    shapes="weight: *b [f f], drive: *b n [f] -> z: *b n [f]",
-)
+@custom_op("gallery::fixed_point", outputs=("z",), reference=True, tags=torch.Tag.cudagraph_unsafe,
+    shapes="weight: *b [f f], drive: *b n [f] -> z: *b n [f]")  # fmt: skip
 def fixed_point(weight: Tensor, drive: Tensor, tolerance: float = 0.0, limit: int = 1000) -> Tensor:
     """Solves z = tanh(weight · z + drive) for each row of drive."""
     check_dtypes(weight, drive)
@@ -69,12 +63,8 @@ def fixed_point(weight: Tensor, drive: Tensor, tolerance: float = 0.0, limit: in
     return iterate(lambda z: torch.tanh(z @ matrix + constant), constant.tanh(), tolerance, limit).to(drive.dtype)
 
 
-@custom_op(
-    "gallery::linear_fixed_point",
-    outputs=("v",),
-    tags=torch.Tag.cudagraph_unsafe,
-    shapes="weight: *b [f f], slope: *b n [f], source: *b n [f] -> v: *b n [f]",
-)
+@custom_op("gallery::linear_fixed_point", outputs=("v",), tags=torch.Tag.cudagraph_unsafe,
+    shapes="weight: *b [f f], slope: *b n [f], source: *b n [f] -> v: *b n [f]")  # fmt: skip
 def linear_fixed_point(
     weight: Tensor, slope: Tensor, source: Tensor, tolerance: float = 0.0, limit: int = 1000
 ) -> Tensor:

@@ -3,9 +3,8 @@
     out[r] = a[r] @ b[g]    for offsets[g-1] <= r < offsets[g],  offsets[-1] = 0;  zero from the last offset on
 
 Shapes: a: (rows, depth); b: (groups, depth, columns); offsets: (groups,), where each group ends; out: (rows, columns).
-A group may be empty. The offsets ascend; every kernel looks at them before it addresses rows with them.
-Dtypes: a and b alike: float64, float32, bfloat16, float16, with sums in float64 or float32; offsets
-of any integer dtype.
+A group may be empty. The offsets ascend; every kernel looks at them on the host, which waits for a GPU.
+Dtypes: a and b alike: float64, float32, bfloat16, float16, with sums in float64 or float32; offsets any integers.
 Semantics: `torch.nn.functional.grouped_mm`. Source: Gale et al. 2023, "MegaBlocks: Efficient Sparse Training with
 Mixture-of-Experts", section 3. With G the gradient of out: grad a[r] = G[r] @ b[g]ᵀ, grad b[g] = a[rows of g]ᵀ @ G.
 """
@@ -32,13 +31,8 @@ def members(rows: Tensor, offsets: Tensor) -> Tensor:
     return ((place >= starts) & (place < ends.unsqueeze(1))).unsqueeze(2)[:, :-1]
 
 
-# The lengths of groups are read on the host, so that a CUDA graph cannot capture either op.
-@custom_op(
-    "gallery::grouped_mm",
-    reference=True,
-    tags=torch.Tag.cudagraph_unsafe,
-    shapes="a: [r] d, b: [g] d c, offsets: [g] -> output: [r] c",
-)
+@custom_op("gallery::grouped_mm", reference=True, tags=torch.Tag.cudagraph_unsafe,
+    shapes="a: [r] d, b: [g] d c, offsets: [g] -> output: [r] c")  # fmt: skip
 def grouped_mm(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
     """Each group of rows of a times its own matrix of b."""
     grouped_mm_fake(a, b, offsets)
@@ -46,12 +40,8 @@ def grouped_mm(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
 
 
 # The gradient of b, as an op of its own: the C++ stays differentiable. The derivatives of each of the two are the two.
-@custom_op(
-    "gallery::grouped_outer",
-    reference=True,
-    tags=torch.Tag.cudagraph_unsafe,
-    shapes="a: [r] d, g: [r] c, offsets: [n] -> output: [n] d c",
-)
+@custom_op("gallery::grouped_outer", reference=True, tags=torch.Tag.cudagraph_unsafe,
+    shapes="a: [r] d, g: [r] c, offsets: [n] -> output: [n] d c")  # fmt: skip
 def grouped_outer(a: Tensor, g: Tensor, offsets: Tensor) -> Tensor:
     """Per group, the sum of the outer products of the rows of a and g."""
     grouped_outer_fake(a, g, offsets)
@@ -59,32 +49,26 @@ def grouped_outer(a: Tensor, g: Tensor, offsets: Tensor) -> Tensor:
     return torch.where(of_group, a, 0).mT @ torch.where(of_group, g, 0)
 
 
-def refuse(found: str) -> None:
+def check(fits: bool, *tensors: Tensor) -> None:
     """Raises what is expected."""
-    expected = "'a' (rows, depth), 'b' (groups, depth, columns) of the same dtype and 'offsets' (groups,), integers"
-    raise ValueError(f"gallery::grouped_mm: expected {expected}; found {found}")
-
-
-def are_integers(offsets: Tensor) -> bool:
-    """Of any size: they are read on the host, or converted."""
-    return not (offsets.is_floating_point() or offsets.is_complex() or offsets.dtype == torch.bool)
+    integers = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    if not fits or tensors[0].dtype != tensors[1].dtype or tensors[2].dtype not in integers:
+        expected = "'a' (rows, depth), 'b' (groups, depth, columns) of the same dtype and 'offsets' (groups,), integers"
+        found = ", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors)
+        raise ValueError(f"gallery::grouped_mm: expected {expected}; found {found}")
 
 
 @grouped_mm.register_fake
 def grouped_mm_fake(a, b, offsets) -> Tensor:
     """Contiguous, whatever the strides of a and b."""
-    fits = a.dim() == 2 and b.dim() == 3 and a.shape[1] == b.shape[1] and offsets.shape == b.shape[:1]
-    if not fits or a.dtype != b.dtype or not are_integers(offsets):
-        refuse(", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in (a, b, offsets)))
+    check((a.dim(), b.dim()) == (2, 3) and a.shape[1:] == b.shape[1:2] and offsets.shape == b.shape[:1], a, b, offsets)
     return a.new_empty(a.shape[0], b.shape[2])
 
 
 @grouped_outer.register_fake
 def grouped_outer_fake(a, g, offsets) -> Tensor:
     """Contiguous, as b is at best."""
-    fits = a.dim() == 2 and g.dim() == 2 and a.shape[0] == g.shape[0]
-    if not fits or a.dtype != g.dtype or not are_integers(offsets):
-        refuse(", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in (a, g, offsets)))
+    check(a.dim() == 2 and g.dim() == 2 and a.shape[0] == g.shape[0], a, g, offsets)
     return a.new_empty(offsets.shape[0], a.shape[1], g.shape[1])
 
 
@@ -137,10 +121,8 @@ def _(grad, a, g, offsets):
 
 
 # BLAS multiplies bfloat16 in hardware: faster for more than some rows per matrix, and where b is transposed.
-grouped_mm.register_kernel(
-    ("cpu", "cuda"), products, name="loop", priority=1,
-    when=lambda a, b: a.is_cuda or (a.dtype == torch.bfloat16 and (b.stride(-1) != 1 or len(a) > 16 * len(b))),
-)  # fmt: skip
+grouped_mm.register_kernel(("cpu", "cuda"), products, name="loop", priority=1, when=lambda a, b: a.is_cuda or (
+    a.dtype == torch.bfloat16 and (b.stride(-1) != 1 or len(a) > 16 * len(b))))  # fmt: skip
 grouped_outer.register_kernel(("cpu", "cuda"), outer_products, name="loop", priority=1,
     when=lambda a: a.is_cuda or a.dtype == torch.bfloat16)  # fmt: skip
 for device_type in ("cpu", "cuda"):
