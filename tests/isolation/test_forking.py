@@ -14,6 +14,9 @@ from custom_autograd.verification.isolation.forking import is_sound, run_forked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 
+PYTHON = (sys.executable, "-W", "ignore:This process:DeprecationWarning")
+"""From 3.12 on Python warns of a fork beside threads, which is what these programs are for."""
+
 
 class UnpicklableError(Exception):
     def __init__(self, one, two):
@@ -211,7 +214,7 @@ if pid == 0:
 os.waitpid(pid, 0)
 thread.join()
 """
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    finished = subprocess.run([*PYTHON, "-c", program], capture_output=True, text=True, check=False)
 
     assert ("[2.0, 2.0, 2.0]\n", "") == (finished.stdout, finished.stderr)
 
@@ -237,8 +240,6 @@ os.waitpid(pid, 0)
 thread.join()
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
-    )
+    finished = subprocess.run([*PYTHON, "-c", program], capture_output=True, text=True, check=False, env=environment)
 
     assert (0, "") == (finished.returncode, finished.stderr)

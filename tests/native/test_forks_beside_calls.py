@@ -48,7 +48,9 @@ for _ in range(5):
 
 
 def output_of(program):
-    finished = subprocess.run([sys.executable, "-c", DECLARED + program], capture_output=True, text=True, check=False)
+    # From 3.12 on Python warns of a fork beside threads, which is what these programs are for.
+    python = (sys.executable, "-W", "ignore:This process:DeprecationWarning")
+    finished = subprocess.run([*python, "-c", DECLARED + program], capture_output=True, text=True, check=False)
     return finished.stdout, finished.stderr
 
 
