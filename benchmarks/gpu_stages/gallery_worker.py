@@ -114,7 +114,7 @@ def measure_all(cases: list[GpuCase], file: str, stage: Stage) -> None:
     stage.plan(names)
     with turn(stage):
         copy = copy_bandwidth(stage.device, 2**16 if stage.is_tiny else 2**30)
-        stage.add(f"copy, seen by {file}", **{"GB/s": copy})
+        stage.add(f"copy, seen by {file}", **{"GB/s": round(copy, 1)})
     for case in cases:
         attempt(case, {"op": case.op, "eager": case.reference, **case.peers}, stage, copy)
     for case in compiled:

@@ -64,4 +64,4 @@ def copy_bandwidth(device: str, count: int) -> float:
     source = torch.empty(count, dtype=torch.uint8, device=device).random_()
     target = torch.empty_like(source)
     shortest, _ = time_in_turns({"copy": lambda: target.copy_(source)}, device, 0.3)["copy"]
-    return round(2 * count / shortest / 1e3, 1)
+    return 2 * count / shortest / 1e3
