@@ -30,7 +30,9 @@ def tiles_of(kernel: str, q: Tensor, v: Tensor) -> Launch:
     """How a kernel is launched: float32 takes no tensor core, and more registers."""
     width = width_of(max(q.shape[-1], v.shape[-1]))
     if q.element_size() == 2 and width <= 128:
-        return launch_of(f"flash_attention {kernel}, {width}", (NARROW if width <= 64 else WIDE)[kernel])
+        launch = launch_of(f"flash_attention {kernel}, {width}", (NARROW if width <= 64 else WIDE)[kernel])
+        # AMD's GPUs have 64 KB of shared memory: no third stage fits.
+        return launch._replace(stages=min(2, launch.stages)) if torch.version.hip else launch
     side = 64 if kernel == "attend" else 32
     return Launch((side, 32), 4 if width <= 64 else 8, 2)
 
