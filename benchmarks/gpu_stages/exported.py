@@ -5,6 +5,9 @@ Each probe prints how far it has come, so that the end of a crash shows where it
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,14 @@ class PythonKernel(torch.nn.Module):
         return scaled_sin(x + 1) * weight
 
 
+class Plain(torch.nn.Module):
+    """A program of PyTorch's own operators: if it fails, the fault is not in an op of ours."""
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Call none of our ops."""
+        return torch.sin(x + 1) * weight
+
+
 class RmsNorm(torch.nn.Module):
     """A program with an op of the gallery: C++ on a CPU, Triton on a GPU."""
 
@@ -39,7 +50,43 @@ class RmsNorm(torch.nn.Module):
         return torch.ops.gallery.rms_norm(x + 1, weight, 1e-6)[0] * 2
 
 
+def has_own_runtime(compiler: str) -> bool:
+    """Return True if a compiler links libstdc++ into each library, as some CUDA images set in CXX.
+
+    AOTInductor compiles programs with CXX. Loading such a program ends the process, also without custom ops.
+    """
+    source = '#include <stdexcept>\nvoid raise() { throw std::runtime_error("x"); }'
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "library.so"
+        command = [*shlex.split(compiler), "-x", "c++", "-shared", "-fPIC", "-o", str(library), "-"]
+        subprocess.run(command, input=source, text=True, check=True)
+        return b"libstdc++.so" not in library.read_bytes()
+
+
+def use_compiler_of_torch() -> str:
+    """Let Inductor compile with a compiler that shares libstdc++ with torch: CXX, or else c++; return it."""
+    import torch._inductor.config
+
+    compiler = os.environ.get("CXX", "c++")
+    if has_own_runtime(compiler):
+        compiler = os.environ["CXX"] = "c++"
+        torch._inductor.config.cpp.cxx = (None, compiler)
+    return compiler
+
+
+def control(stage: Stage) -> dict[str, Any]:
+    """Export a program without ops of ours, compiled with CXX as it is."""
+    compiler = os.environ.get("CXX", "c++")
+    print(f"CXX {compiler}, links libstdc++ into libraries: {has_own_runtime(compiler)}", flush=True)
+    return run_exported(Plain(), "cpu")
+
+
 def exported(model: torch.nn.Module, device: str) -> dict[str, Any]:
+    """Export a program with a compiler that shares libstdc++ with torch."""
+    return {"compiler": use_compiler_of_torch(), **run_exported(model, device)}
+
+
+def run_exported(model: torch.nn.Module, device: str) -> dict[str, Any]:
     """Export, compile, load and run a program; raise if it computes something else."""
     import rms_norm  # noqa: F401 - it declares the op
 
@@ -80,6 +127,7 @@ def peers_of_calls(stage: Stage) -> dict[str, Any]:
 
 
 PROBES: dict[str, Probe] = {
+    "PyTorch alone on the CPU, compiled with CXX": control,
     "Python kernel on the device": lambda stage: exported(PythonKernel(), stage.device),
     "gallery's kernel on the device": lambda stage: exported(RmsNorm(), stage.device),
     "C++ kernel on the CPU": lambda _: exported(RmsNorm(), "cpu"),

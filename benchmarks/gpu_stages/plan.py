@@ -44,22 +44,25 @@ class Wave:
     stages: tuple[Planned, ...]
 
 
+# The first wave builds what the others wait for; AOTInductor compiles meanwhile.
 PLAN = (
     Wave(
-        0.10,
-        (Planned("trial", "do kernels build, and do their exceptions arrive", "probes.py", ("--module", "trial")),),
-    ),
-    Wave(
-        0.30,
+        0.20,
         (
-            Planned("tests", "do the tests pass that need a GPU or name CUDA", "suite.py"),
-            Planned("checks", "what the checks find on the gallery's ops on the device", "checks.py"),
+            Planned("trial", "do kernels build, and do their exceptions arrive", "probes.py", ("--module", "trial")),
             Planned("exported", "do programs of AOTInductor run ops", "probes.py", ("--module", "exported")),
         ),
     ),
-    Wave(0.10, (Planned("calls", "what a call costs on tensors of the device, and on the CPU", "calls.py"),)),
-    Wave(0.35, (Planned("gallery", "how fast the gallery is on layers of real models", "gallery_files.py"),)),
-    Wave(0.15, (Planned("tune", "which launch of a Triton kernel is fastest", "gallery_files.py", ("--tune",)),)),
+    Wave(
+        0.27,
+        (
+            Planned("tests", "do the tests pass that need a GPU or name CUDA", "suite.py"),
+            Planned("checks", "what the checks find on the gallery's ops on the device", "checks.py"),
+        ),
+    ),
+    Wave(0.08, (Planned("calls", "what a call costs on tensors of the device, and on the CPU", "calls.py"),)),
+    Wave(0.33, (Planned("gallery", "how fast the gallery is on layers of real models", "gallery_files.py"),)),
+    Wave(0.12, (Planned("tune", "which launch of a Triton kernel is fastest", "gallery_files.py", ("--tune",)),)),
 )
 
 
