@@ -20,6 +20,13 @@ def serve_by_host_kernels(record: OpRecord, *, device_type: str | None = "cpu") 
     return bool(kernels)
 
 
+def copy_autocast_policy(record: OpRecord) -> None:
+    """Register the policy that an op has for the CPU for the device too."""
+    rule = record.registrations.autocast.get("cpu")
+    if rule is not None and backend.NAME not in record.registrations.autocast:
+        record.handle.register_autocast(backend.NAME, rule.policy.arguments, output=rule.policy.outputs or None)
+
+
 def on_host(kernel):
     """Return a kernel for tensors of the device that calls one of the CPU."""
 
