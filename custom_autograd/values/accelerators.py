@@ -10,8 +10,8 @@ import torch
 def accelerators_in_use() -> list[tuple[str, ModuleType]]:
     """Return the device types besides the CPU that this process has initialised, each with torch's module for it."""
     current = torch.accelerator.current_accelerator()  # that of the build, or of an out-of-tree backend
-    names = dict.fromkeys((*ACCELERATORS, *([] if current is None else [current.type])))
-    modules = [(name, getattr(torch, name, None)) for name in names]
+    names = [*ACCELERATORS, *([] if current is None or current.type in ACCELERATORS else [current.type])]
+    modules: list[tuple[str, ModuleType | None]] = [(name, getattr(torch, name, None)) for name in names]
     return [(name, module) for name, module in modules if module is not None and _is_in_use(module)]
 
 

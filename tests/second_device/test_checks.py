@@ -105,7 +105,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     return x @ weight
 
 
-product.register_autocast("second", torch.bfloat16)
+product.register_autocast("second", "lower")
 
 
 @product.register_backward

@@ -159,7 +159,8 @@ def _against_policy(target: Target, sample: Sample, plain: Results, found: Resul
         yield _roughly(found.outputs, plain.outputs)
         return
     policy = rule.policy
-    expected = _run(replace(target, call=_cast_by_hand(target, record, policy)), sample)
+    with torch.autocast(device_type_of(sample), LOW, enabled=False):  # "lower" is float16 on most devices
+        expected = _run(replace(target, call=_cast_by_hand(target, record, policy)), sample)
     label = f"under autocast, not what casts by hand give, as the policy {policy.text} says"
     difference = find_difference(found.outputs, expected.outputs) or find_difference(
         [g for _, g in found.grads],
