@@ -3,7 +3,7 @@
     out[r] = a[r] @ b[g]    for offsets[g-1] <= r < offsets[g],  offsets[-1] = 0;  zero from the last offset on
 
 Shapes: a: (rows, depth); b: (groups, depth, columns); offsets: (groups,), where each group ends; out: (rows, columns).
-A group may be empty. The offsets ascend; every kernel looks at them on the host, which waits for a GPU.
+A group may be empty. The offsets ascend; a kernel that looks at them on the host waits for a GPU, see grouped_mm_torch.
 Dtypes: a and b alike: float64, float32, bfloat16, float16, with sums in float64 or float32; offsets any integers.
 Semantics: `torch.nn.functional.grouped_mm`. Source: Gale et al. 2023, "MegaBlocks: Efficient Sparse Training with
 Mixture-of-Experts", section 3. With G the gradient of out: grad a[r] = G[r] @ b[g]ᵀ, grad b[g] = a[rows of g]ᵀ @ G.
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import torch
+from grouped_mm_torch import built_in_outer_products, built_in_products, is_built_in, outer_products, products
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
@@ -72,26 +72,6 @@ def grouped_outer_fake(a, g, offsets) -> Tensor:
     return a.new_empty(offsets.shape[0], a.shape[1], g.shape[1])
 
 
-def parts(rows: Tensor, offsets: Tensor) -> list[Tensor]:
-    """The rows of each group, and those of none."""
-    ends = [0, *offsets.tolist(), len(rows)]
-    if any(start > end for start, end in pairwise(ends)):
-        raise RuntimeError(f"'offsets' must ascend from 0 to at most {len(rows)}, the rows of 'a'; found {ends[1:-1]}")
-    return [rows[start:end] for start, end in pairwise(ends)]
-
-
-def products(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
-    """grouped_mm as a loop of products, with its offsets on the host."""
-    *groups, rest = parts(a.to(b.dtype), offsets)
-    return torch.cat([*map(torch.matmul, groups, b), b.new_zeros(len(rest), b.shape[2])])
-
-
-def outer_products(a: Tensor, g: Tensor, offsets: Tensor) -> Tensor:
-    """grouped_outer as a loop of products."""
-    lefts, rights = parts(a.to(g.dtype), offsets), parts(g, offsets)
-    return torch.stack([left.T @ right for left, right in zip(lefts, rights, strict=True)])[:-1]
-
-
 grouped_mm_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "grouped_mm", fallback=products)
 grouped_outer_cpp = cpp_kernel(Path(__file__).with_suffix(".cpp"), "grouped_outer", fallback=outer_products)
 
@@ -125,6 +105,9 @@ grouped_mm.register_kernel(("cpu", "cuda"), products, name="loop", priority=1, w
     a.dtype == torch.bfloat16 and (b.stride(-1) != 1 or len(a) > 16 * len(b))))  # fmt: skip
 grouped_outer.register_kernel(("cpu", "cuda"), outer_products, name="loop", priority=1,
     when=lambda a: a.is_cuda or a.dtype == torch.bfloat16)  # fmt: skip
+grouped_mm.register_kernel("cuda", built_in_products, name="built_in", priority=2, when=is_built_in)
+grouped_outer.register_kernel("cuda", built_in_outer_products, name="built_in", priority=2,
+    when=lambda a, g, offsets: is_built_in(a, g, offsets))  # fmt: skip
 for device_type in ("cpu", "cuda"):
     grouped_mm.register_autocast(device_type, {"a": "lower", "b": "lower"})  # as torch.mm
 
@@ -133,6 +116,7 @@ for device_type in ("cpu", "cuda"):
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     ends = partial(torch.tensor, dtype=torch.int64, device=make(1).device)
     yield Sample(make(7, 3), make(3, 3, 5), ends([2, 2, 6]))  # an empty group, and a row of none
+    yield Sample(make(20, 16), make(3, 16, 24), ends([5, 5, 18]))  # rows of whole 16 bytes
     yield Sample(make(9, 4), make(1, 4, 35), ends([9]))  # more rows and columns than a tile of some dtype
     yield Sample(make(2, 3), make(2, 4, 5), ends([1, 2])).raises(ValueError, match="'b' must be .g d c. with d = 3")
     yield Sample(make(2, 3), make(2, 3, 5), ends([2, 1])).raises(RuntimeError, match="'offsets' must ascend", on="cpu")
@@ -142,6 +126,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     ends = partial(torch.tensor, dtype=torch.int64, device=make(1).device)
     yield Sample(make(7, 3), make(7, 5), ends([2, 2, 6]))
+    yield Sample(make(20, 16), make(20, 24), ends([5, 5, 18]))  # rows of whole 16 bytes
     yield Sample(make(2, 3), make(2, 5), ends([3])).raises(RuntimeError, match="to at most 2", on="cpu")
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gallery_values import BUDGETS, assert_near, dtypes, layouts, load, needs_compiler, random
+from gallery_values import BUDGETS, assert_near, dtypes, interpreted, layouts, load, needs_compiler, random
 
 grouped, listed = load("grouped_mm"), load("grouped_mm_list")
 # rows, depth, columns, ends: an empty group and rows of none; whole tiles and rests; one of everything; nothing.
@@ -108,6 +108,80 @@ def test_loops_of_products(case: str) -> None:
 
     torch.testing.assert_close(grouped.products(a, b, offsets), exact(a, b, offsets))
     torch.testing.assert_close(grouped.outer_products(a, g, offsets), grouped.grouped_outer.__wrapped__(a, g, offsets))
+
+
+# PyTorch's own has no float64. On a CPU it differs by its speed, and by the rows that it leaves undefined.
+BUILT_IN = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+
+
+def aligned_arguments(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of whole 16 bytes, an empty group, and more undefined elements than a program zeroes."""
+    a, b = random(2100, 16, dtype=dtype), random(3, 16, 24, dtype=dtype, seed=1)
+    return a, b, torch.tensor([5, 5, 18])
+
+
+@interpreted
+@BUILT_IN
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_the_built_in_products(is_transposed, dtype):
+    a, b, offsets = aligned_arguments(dtype)
+    b = b.mT.contiguous().mT if is_transposed else b
+    assert grouped.is_built_in(a, b, offsets)
+    found = grouped.built_in_products(a, b, offsets)
+
+    assert found.is_contiguous()
+    assert_near(found, exact(a.double(), b.double(), offsets), dtype, 8 * BUDGETS[dtype])
+
+
+@interpreted
+@BUILT_IN
+def test_the_built_in_outer_products(dtype):
+    a, b, offsets = aligned_arguments(dtype)
+    g = random(a.shape[0], b.shape[2], dtype=dtype, seed=2)
+    assert grouped.is_built_in(a, g, offsets)
+    found = grouped.built_in_outer_products(a, g, offsets)
+
+    assert found.is_contiguous()
+    expected = grouped.grouped_outer.__wrapped__(a.double(), g.double(), offsets)
+    assert_near(found, expected, dtype, 8 * BUDGETS[dtype])
+
+
+@interpreted
+def test_the_built_in_products_of_tensors_that_lie_anywhere():
+    """Not from a multiple of 16 bytes on, with gaps, and one row with any stride."""
+    a, b, offsets = aligned_arguments(torch.float32)
+    shifted = torch.empty(b.numel() + 1)[1:].view(b.shape).copy_(b)
+    apart = torch.empty(3, 16, 25)[..., 1:].copy_(b)
+    for given in (shifted, apart):
+        found = grouped.built_in_products(a, given, offsets)
+        torch.testing.assert_close(found, exact(a, b, offsets))
+    row = torch.rand(16).as_strided((1, 16), (1, 1))
+    torch.testing.assert_close(grouped.built_in_products(row, b[:1], torch.tensor([1])), row @ b[0])
+
+
+@interpreted
+@pytest.mark.parametrize("ends", [[7, 2, 9], [0, 4, 2**40], [-1, 3, 3]], ids=str)
+def test_the_built_in_products_keep_wrong_offsets_within_the_rows(ends):
+    """A GPU that reads them reports no error, so the result is that of offsets that ascend."""
+    a, b, _ = aligned_arguments(torch.float32)
+    a = a[:10]
+    ascending = torch.tensor(ends).clamp(0, 10).cummax(0).values
+
+    found = grouped.built_in_products(a, b, torch.tensor(ends))
+    torch.testing.assert_close(found, exact(a, b, ascending))
+    found = grouped.built_in_outer_products(a, a, torch.tensor(ends))
+    torch.testing.assert_close(found, grouped.grouped_outer.__wrapped__(a, a, ascending))
+
+
+def test_what_the_built_in_products_do_not_take():
+    a, b, offsets = aligned_arguments(torch.bfloat16)
+    assert not grouped.is_built_in(a[:, :4], b[:, :4], offsets)
+    assert not grouped.is_built_in(a, b[..., :4], offsets)
+    assert not grouped.is_built_in(a[:0], b, offsets)
+    assert not grouped.is_built_in(a.double(), b.double(), offsets)
+    assert not grouped.is_built_in(a, b.float(), offsets)
+    assert not grouped.is_built_in(a, b[:0], offsets[:0])
+    assert not grouped.is_built_in(a, b, offsets.double())
 
 
 @needs_compiler
