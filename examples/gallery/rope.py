@@ -14,17 +14,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from launch_choices import ELEMENTWISE, launch_of
+from rope_triton import launch
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
-from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
+from custom_autograd.kernels import cpp_kernel
+
+
+def check_tables(cos: Tensor, sin: Tensor) -> None:
+    """Raises if an angle would be rounded to an integer, or would be complex."""
+    if not (cos.is_floating_point() and sin.is_floating_point()):
+        raise ValueError(f"gallery::rope: 'cos' and 'sin' must be floating-point; found {cos.dtype} and {sin.dtype}")
 
 
 def tables(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Both contiguous and in the dtype of the arithmetic, small beside x."""
-    if not (cos.is_floating_point() and sin.is_floating_point()):
-        raise ValueError(f"gallery::rope: 'cos' and 'sin' must be floating-point; found {cos.dtype} and {sin.dtype}")
+    check_tables(cos, sin)
     wide = torch.promote_types(x.dtype, torch.float32)
     return cos.to(wide).contiguous(), sin.to(wide).contiguous()
 
@@ -70,31 +75,13 @@ def rope_cpp_(x, cos, sin) -> None:
     rotate_cpp(x, *tables(x, cos, sin), x)
 
 
-@triton_kernel
-def rotate_rows(x, cos, sin, out, rows, positions, half, block: tl.constexpr, count: tl.constexpr) -> None:
-    """Rotates some positions of a head, and of the next where it ends."""
-    row = (tl.program_id(0).to(tl.int64) * count + tl.arange(0, count))[:, None]
-    place = tl.arange(0, block)[None, :]
-    inside = (row < rows) & (place < half)
-    angle = row % positions * half + place
-    first = row * (2 * half) + place
-    low, high = tl.load(x + first, mask=inside, other=0), tl.load(x + first + half, mask=inside, other=0)
-    c, s = tl.load(cos + angle, mask=inside, other=0), tl.load(sin + angle, mask=inside, other=0)
-    low, high = low.to(c.dtype), high.to(c.dtype)
-    tl.store(out + first, (low * c - high * s).to(out.dtype.element_ty), mask=inside)
-    tl.store(out + first + half, (high * c + low * s).to(out.dtype.element_ty), mask=inside)
-
-
-@rope.register_kernel("cuda", name="triton", layouts={"x": "contiguous"})
+@rope.register_kernel("cuda", name="triton", layouts="contiguous")
 def rope_triton(x, cos, sin) -> Tensor:
-    """A program rotates many pairs: 16 bytes are loaded at once, and several loads are under way."""
+    """Rotates into a new tensor, which is contiguous."""
+    check_tables(cos, sin)
     out = x.new_empty(x.shape)
     if x.numel():  # a grid of size 0 is an error
-        positions, half = x.shape[-2], x.shape[-1] // 2
-        block, rows = 1 << (half - 1).bit_length(), x.numel() // (2 * half)
-        (most,), warps, _ = launch_of(f"rope, {x.element_size()} bytes", ELEMENTWISE)
-        sizes = rows, positions, half, block, max(1, most // 2 // block)
-        rotate_rows[(-(-rows // sizes[-1]),)](x, *tables(x, cos, sin), out, *sizes, num_warps=warps)
+        launch(x, cos, sin, out)
     return out
 
 
