@@ -17,12 +17,12 @@ from custom_autograd.kernels import tl, triton_kernel
 NARROW = {
     "attend": (Launch((128, 64), 4, 3), Launch((128, 128), 8, 3), Launch((128, 64), 8, 3), Launch((64, 64), 4, 3)),
     "queries": (Launch((128, 64), 8, 3), Launch((64, 64), 4, 3), Launch((128, 64), 4, 3), Launch((128, 32), 4, 3)),
-    "keys": (Launch((128, 64), 8, 3), Launch((64, 64), 4, 3), Launch((128, 32), 4, 3), Launch((128, 64), 8, 2)),
+    "keys": (Launch((128, 64), 8, 3), Launch((64, 64), 4, 3), Launch((64, 32), 4, 3), Launch((128, 64), 8, 2)),
 }
 WIDE = {
     "attend": (Launch((128, 64), 8, 3), Launch((128, 128), 8, 2), Launch((128, 64), 4, 3), Launch((64, 64), 4, 3)),
-    "queries": (Launch((128, 64), 8, 2), Launch((128, 64), 8, 3), Launch((128, 32), 8, 3), Launch((64, 64), 4, 2)),
-    "keys": (Launch((128, 32), 8, 3), Launch((64, 64), 8, 2), Launch((128, 64), 8, 2), Launch((64, 32), 4, 3)),
+    "queries": (Launch((128, 64), 8, 3), Launch((128, 64), 8, 2), Launch((128, 32), 8, 3), Launch((64, 64), 4, 2)),
+    "keys": (Launch((64, 32), 4, 3), Launch((128, 64), 8, 2), Launch((128, 32), 8, 3), Launch((64, 64), 8, 2)),
 }
 
 
