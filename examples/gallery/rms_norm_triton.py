@@ -17,14 +17,16 @@ FORWARD = (Launch((16,), 0, 1), Launch((32,), 0, 1), Launch((8,), 0, 1))  # elem
 BACKWARD = tuple(
     Launch((programs, elements), 0, stages)
     for programs, elements, stages in (
-        (528, 16, 2),
-        (264, 16, 2),
         (264, 16, 3),
+        (264, 16, 2),
+        (264, 8, 3),
+        (528, 16, 3),
         (528, 16, 1),
-        (1056, 16, 1),
-        (264, 8, 2),
+        (132, 8, 3),
     )
 )
+# Bytes of the rows that a loop loads ahead: two programs of Hopper, and one of AMD's GPUs, have that shared memory.
+AHEAD = (48 if torch.version.hip else 96) * 1024
 WIDEST = 16384  # features of a row that fits into the registers of one program
 
 
@@ -77,12 +79,24 @@ def differentiate_rows(
     tl.store(partial + first * features + column, sums, mask=inside)
 
 
+@triton_kernel
+def add_partials(partial, total, programs, features, count: tl.constexpr, block: tl.constexpr) -> None:
+    """Adds the sums of all programs for some features, in order."""
+    row, column = tl.arange(0, count)[:, None], tl.program_id(0) * block + tl.arange(0, block)
+    sums = tl.zeros((count, block), partial.dtype.element_ty)
+    for first in range(0, programs, count):
+        inside = (first + row < programs) & (column < features)[None, :]
+        sums += tl.load(partial + (first + row) * features + column[None, :], mask=inside, other=0)
+    tl.store(total + column, tl.sum(sums, axis=0).to(total.dtype.element_ty), mask=column < features)
+
+
 def launch_grads(out_grad, residual_grad, x, weight, rstd, rstd_grad) -> tuple[Tensor, Tensor]:
     """The gradients of x, or of the residual before the call, and of weight."""
     features, rows, wide = x.shape[-1], rstd.numel(), torch.promote_types(x.dtype, torch.float32)
     block = 1 << max(0, features - 1).bit_length()
     kind = f"rms_norm gradients, {block} x {x.element_size()} bytes"
     (most, elements), _, stages = launch_of(kind, BACKWARD)
+    stages = min(stages, 1 + AHEAD // (block * x.element_size() * (2 if residual_grad is None else 3)))
     programs = max(1, min(rows, most))
     x_grad, partial = x.new_empty(x.shape), x.new_empty((programs, features), dtype=wide)
     statistics = rstd.to(wide), rstd_grad.to(wide)
@@ -90,7 +104,9 @@ def launch_grads(out_grad, residual_grad, x, weight, rstd, rstd_grad) -> tuple[T
         out_grad, residual_grad, x, weight, *statistics, x_grad, partial, rows, features, programs,
         residual_grad is not None, block, stages, num_warps=min(16, max(1, block // (32 * elements))),
     )  # fmt: skip
-    return x_grad, partial.sum(0).to(weight.dtype)
+    weight_grad = torch.empty_like(weight)
+    add_partials[(-(-features // 32),)](partial, weight_grad, programs, features, count=64, block=32, num_warps=8)
+    return x_grad, weight_grad
 
 
 def rms_norm_grad_triton(out_grad, x, weight, rstd, rstd_grad) -> tuple[Tensor, Tensor]:

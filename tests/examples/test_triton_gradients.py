@@ -68,6 +68,18 @@ def test_rows_are_shared_by_a_few_programs(monkeypatch):
 
 
 @interpreted
+def test_sums_of_more_programs_and_features_than_a_block_has(monkeypatch):
+    """The gradient of the weight, in the dtype of the weight."""
+    monkeypatch.setitem(choices.FORCED, "rms_norm gradients, 64 x 4 bytes", choices.Launch((70, 16), 0, 2))
+    rows, (weight, *statistics) = inputs_of_norm((150, 37), torch.float32)
+    exact = norm.rms_norm_grad.__wrapped__(*wide(*rows[:2], weight, *statistics))
+    for dtype, tolerance in ((torch.float64, 1e-5), (torch.bfloat16, 1e-2)):
+        _, found = norm.rms_norm_grad_triton(*rows[:2], weight.to(dtype), *statistics)
+        assert dtype == found.dtype
+        torch.testing.assert_close(found.double(), exact[1], rtol=tolerance, atol=1e-4)
+
+
+@interpreted
 @dtypes
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("has_grad_lse", [True, False])
