@@ -237,3 +237,21 @@ def test_other_values_under_autocast_fail():
 
 def test_composition_is_left_to_its_parts():
     assert "skipped" == result_of(torch.matmul).status
+
+
+@custom_op("faults_autocast::for_another_device", reference=True)
+def for_another_device(x: Tensor, w: Tensor) -> Tensor:
+    if torch.is_autocast_enabled("cpu"):
+        raise RuntimeError("it does not converge in bfloat16")
+    return x * w.mT
+
+
+for_another_device.register_autocast("cuda", "float32")
+
+
+def test_an_op_whose_policies_are_for_other_device_types_is_advised():
+    result = result_of(for_another_device)
+
+    reason = "the op has an autocast policy for cuda, but not for cpu"
+    assert ("passed", f"not checked: {reason}") == (result.status, result.message.splitlines()[0])
+    assert f"{reason}: call register_autocast('cpu', ...)" == result.advice

@@ -1,24 +1,17 @@
 """Under autocast, and for inputs of two dtypes, the fake says what the kernel gives, and the op's own policy holds.
 
 policy       `register_autocast` was called: the call is that without autocast, inputs and outputs cast as it says
-no policy    the call is that without autocast, up to the dtypes in which the ops inside the kernel then run
+no policy    the call is that without autocast, up to the dtypes in which the ops inside the kernel then run;
+             skipped, with advice, if the op has policies for other device types: the author means casts, or none
 """
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from custom_autograd.calls.bind import gather
-from custom_autograd.core.casting import Cast, CastPolicy
 from custom_autograd.core.samples import Sample
-from custom_autograd.core.schema import Schema
-from custom_autograd.pytrees.argument_tree import ArgumentTree
-from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import verification
 from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import (
@@ -31,25 +24,17 @@ from custom_autograd.verification.harness.base import (
     first_line,
     skipped,
 )
+from custom_autograd.verification.harness.casts_by_hand import cast_by_hand
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.dispatching import device_type_of
 from custom_autograd.verification.harness.passes import why_not_own_op
 from custom_autograd.verification.harness.records import record_of
-from custom_autograd.verification.harness.targets import Function, Target, call_on
+from custom_autograd.verification.harness.targets import Target, call_on
 
 LOW = torch.bfloat16
 
 ADVICE = "no sample mixes dtypes, so this is advice"
-
-Arguments: TypeAlias = Sequence[object]
-ByName: TypeAlias = dict[str, Any]  # Any: arguments of any type
-Calls: TypeAlias = tuple[
-    Callable[[Schema, Arguments, ByName], ByName],
-    Callable[[Schema, ByName, Arguments, ByName], tuple[Arguments, ByName]],
-    Callable[[object], object],
-]
-"""A call -> its arguments by the names of the schema; other values of those -> a call; a result -> the flat one."""
 
 
 class Autocast(Check):
@@ -78,15 +63,7 @@ class Autocast(Check):
             if find_refusal(error) is not None:
                 raise
             raise NothingToCheckError(f"the op does not take float32: {first_line(error)}") from error
-        with torch.autocast(device_type, LOW):
-            outputs = _run(target, single.map(Tensor.detach)).outputs
-        finding = _against_fake(target, single, outputs, "under autocast", is_autocast=True)
-        yield finding
-        if finding.status == "failed":
-            return
-        with torch.autocast(device_type, LOW):
-            found = _run(target, single)
-        yield from _against_policy(target, single, plain, found)
+        yield from _under_autocast(target, single, plain)
         for finding in _mixed(target, single):
             yield skipped(f"{ADVICE}: {finding.message}") if finding.status == "failed" else finding
 
@@ -128,6 +105,25 @@ def _run(target: Target, sample: Sample) -> Results:
     return Results(tuple(y.detach() for y in outputs), tuple(named))
 
 
+def _under_autocast(target: Target, sample: Sample, plain: Results) -> Iterator[Finding]:
+    """Compare a call under autocast with the fake, and with the policy unless the op lacks one for the device type."""
+    device_type = device_type_of(sample)
+    record = record_of(target)
+    policies = {} if record is None else record.registrations.autocast
+    if policies and device_type not in policies:
+        reason = f"the op has an autocast policy for {' and '.join(policies)}, but not for {device_type}"
+        yield skipped(reason, advice=f"{reason}: call register_autocast({device_type!r}, ...)")
+        return
+    with torch.autocast(device_type, LOW):
+        outputs = _run(target, sample.map(Tensor.detach)).outputs
+    finding = _against_fake(target, sample, outputs, "under autocast", is_autocast=True)
+    yield finding
+    if finding.status != "failed":
+        with torch.autocast(device_type, LOW):
+            found = _run(target, sample)
+        yield from _against_policy(target, sample, plain, found)
+
+
 def _against_fake(
     target: Target, sample: Sample, outputs: Sequence[Tensor], label: str, *, is_autocast: bool
 ) -> Finding:
@@ -160,7 +156,7 @@ def _against_policy(target: Target, sample: Sample, plain: Results, found: Resul
         return
     policy = rule.policy
     with torch.autocast(device_type_of(sample), LOW, enabled=False):  # "lower" is float16 on most devices
-        expected = _run(replace(target, call=_cast_by_hand(target, record, policy)), sample)
+        expected = _run(replace(target, call=cast_by_hand(target, record, policy)), sample)
     label = f"under autocast, not what casts by hand give, as the policy {policy.text} says"
     difference = find_difference(found.outputs, expected.outputs) or find_difference(
         [g for _, g in found.grads],
@@ -168,88 +164,6 @@ def _against_policy(target: Target, sample: Sample, plain: Results, found: Resul
         names=[f"the gradient of '{name}'" for name, _ in expected.grads],
     )
     yield PASSED if difference is None else failed(f"{label}: {difference}", cause="the policy is not applied")
-
-
-def _cast_by_hand(target: Target, record: OpRecord, policy: CastPolicy) -> Function:
-    """Return the call without autocast, between the casts that autocast should make; written without dispatch keys."""
-    schema, adapter = record.declaration.schema, adapter_of(record.declaration)
-    outputs = [output.name for output in schema.visible_outputs]
-    flat: Calls = (_read, _write, _take)
-    read, write, take = adapter.around(flat, _containers)
-
-    def call(*args: object, **kwargs: object) -> object:
-        given = read(schema, args, kwargs)
-        first = [x.dtype for name in schema.argument_names for x in _floating(given.get(name))]
-        promoting = [
-            x for name in given for x in Sample(given[name]).tensors() if policy.arguments.get(name) == "promote"
-        ]
-        widest = policy.promoted(x.dtype for x in promoting if policy.is_castable(x))
-        values = {name: _to(given[name], policy, policy.arguments.get(name, "keep"), widest) for name in given}
-        positional, keywords = write(schema, values, args, kwargs)
-        found = take(target.call(*positional, **keywords))
-        results = [found] if len(outputs) == 1 else cast(Sequence[object], found or ())
-        before = next(iter(first), None)
-        return [
-            _to(value, policy, policy.outputs.get(name, "keep"), before)
-            for name, value in zip(outputs, results, strict=True)
-        ]
-
-    return call
-
-
-def _read(schema: Schema, args: Arguments, kwargs: ByName) -> ByName:
-    """Return the arguments of a call by the names of the schema."""
-    return {**dict(gather(schema, args)), **kwargs}
-
-
-def _write(schema: Schema, values: ByName, args: Arguments, kwargs: ByName) -> tuple[Arguments, ByName]:
-    """Return the same call with other values."""
-    positional = [one for name, _ in gather(schema, args) for one in _spread(schema, name, values[name])]
-    return positional, {name: values[name] for name in kwargs}
-
-
-def _take(result: object) -> object:
-    """Return what a call returned, as the schema has it."""
-    return result
-
-
-def _containers(tree: ArgumentTree, _: Calls) -> Calls:
-    """Return the three for an op with containers."""
-
-    def read(schema: Schema, args: Arguments, kwargs: ByName) -> ByName:
-        positional, keywords = tree.flat_call(*args, **kwargs)
-        return {**dict(zip(schema.argument_names, positional, strict=False)), **keywords}
-
-    def write(schema: Schema, values: ByName, args: Arguments, kwargs: ByName) -> tuple[Arguments, ByName]:
-        return tree.arguments(values)
-
-    return read, write, functools.partial(_take_containers, tree)
-
-
-def _spread(schema: Schema, name: str, value: object) -> Sequence[object]:
-    return cast(Sequence[object], value) if schema.argument(name).is_variadic else [value]
-
-
-def _floating(value: object) -> list[Tensor]:
-    return [x for x in Sample(value).tensors() if x.is_floating_point()]
-
-
-def _take_containers(tree: ArgumentTree, result: object) -> object:
-    results = tree.results
-    if results is None:
-        return result
-    if not results.hidden:
-        taken: object = results.take(result)
-        return taken
-    items = (result,) if len(results.visible) == 1 else cast(Sequence[object], result)
-    found = [one for node, item in zip(results.visible, items, strict=True) for one in node.take(item)]
-    return found if len(found) != 1 else found[0]
-
-
-def _to(value: object, policy: CastPolicy, wanted: Cast, other: torch.dtype | None) -> object:
-    """Return a tensor, or all in a container, cast as one entry of a policy says."""
-    dtype = policy.dtype_of(wanted, other)
-    return Sample(value).map(lambda x: x if dtype is None or not policy.is_castable(x) else x.to(dtype)).args[0]
 
 
 def _roughly(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
