@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --custom-ops and --custom-ops-checks."""
+    """Add --custom-ops, --custom-ops-checks and --custom-ops-device."""
     group = parser.getgroup("custom_autograd", "custom operators")
     group.addoption(
         "--custom-ops",
@@ -30,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--custom-ops-checks",
         metavar="NAMES",
         help="the checks to run, by name, code or group, separated by commas, such as quick; all by default",
+    )
+    group.addoption(
+        "--custom-ops-device", metavar="DEVICE", help="the device of the samples, such as cuda; the CPU by default"
     )
 
 
@@ -49,15 +52,16 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     from custom_autograd.core.errors import CheckError  # imports torch
 
     try:
-        items.extend(_items(session, targets, config.getoption("--custom-ops-checks")))
+        items.extend(_items(session, targets))
     except CheckError as error:
         raise pytest.UsageError(f"--custom-ops {error}") from error
 
 
-def _items(session: pytest.Session, targets: list[str], checks: str | None) -> Iterator[pytest.Item]:
+def _items(session: pytest.Session, targets: list[str]) -> Iterator[pytest.Item]:
     from custom_autograd.testing import cases_of  # imports torch
     from custom_autograd.verification.check import accepted_failures  # imports torch
     from custom_autograd.verification.harness import acceptance  # imports torch
+    from custom_autograd.verification.harness.devices import device_of  # imports torch
     from custom_autograd.verification.harness.op_files import is_whole, load, names_of_all  # imports torch
     from custom_autograd.verification.harness.targets import target_of  # imports torch
 
@@ -66,8 +70,11 @@ def _items(session: pytest.Session, targets: list[str], checks: str | None) -> I
     if all(map(is_whole, targets)):
         acceptance.require_known(accepted, names_of_all() | {target_of(row.value).name for row in loaded})
     texts = {id(row.value): row.text for row in loaded}
+    checks: str | None = session.config.getoption("--custom-ops-checks")
     names = None if checks is None else [name.strip() for name in checks.split(",") if name.strip()]
-    for case in cases_of(*(row.value for row in loaded), checks=names):
+    text: str | None = session.config.getoption("--custom-ops-device")
+    device = None if text is None else device_of(text)
+    for case in cases_of(*(row.value for row in loaded), checks=names, device=device):
         nodeid = f"{texts[id(case.op)]}::{case}"
         item: OpItem = OpItem.from_parent(session, name=str(case), nodeid=nodeid, case=case)
         yield item

@@ -81,14 +81,16 @@ class CheckCase:
         return self.label or _label(self.op, self.check, self.part)
 
 
-def cases_of(*ops: object, checks: Sequence[str] | str | None = None) -> tuple[CheckCase, ...]:
-    """Return one case per op, check and part of the check, all checks by default."""
+def cases_of(
+    *ops: object, checks: Sequence[str] | str | None = None, device: torch.device | str | None = None
+) -> tuple[CheckCase, ...]:
+    """Return one case per op, check and part of the check, all checks by default, with samples on a device."""
     chosen = select_checks(checks)
     names = Counter(short_name(op) for op in ops)
-    found = [(op, check, part) for op in ops for check in chosen for part in _parts(check, op)]
+    found = [(op, check.name, part) for op in ops for check in chosen for part in _parts(check, op)]
     return tuple(
-        CheckCase(op, check.name, part=part, label=_label(op, check.name, part, is_short=names[short_name(op)] == 1))
-        for op, check, part in found
+        CheckCase(op, name, device, part=part, label=_label(op, name, part, is_short=names[short_name(op)] == 1))
+        for op, name, part in found
     )
 
 
@@ -120,19 +122,22 @@ def _parts(check: Check, op: object) -> Mapping[str, Check]:
     return whole if is_accepted else check.parts(target, samples)
 
 
-def parametrize_checks(*ops: object, checks: Sequence[str] | str | None = None) -> Callable[[Test], Test]:
+def parametrize_checks(
+    *ops: object, checks: Sequence[str] | str | None = None, device: torch.device | str | None = None
+) -> Callable[[Test], Test]:
     """Parametrize a test function over ops and checks.
 
     Args:
         ops: what `custom_autograd.check` takes, with samples registered.
         checks: names, codes or groups of checks, such as "quick"; all by default.
+        device: device of the samples; the CPU by default.
 
     Returns:
         A decorator; the test's argument `case` is a `CheckCase`, which is to be called.
     """
     import pytest  # only a test suite has it
 
-    cases = cases_of(*ops, checks=checks)
+    cases = cases_of(*ops, checks=checks, device=device)
     groups = {row.name: group_or_other(row.group) for row in all_checks()}
     marks = [(pytest.mark.custom_op, getattr(pytest.mark, groups[case.check])) for case in cases]
     rows = [pytest.param(case, id=str(case), marks=own) for case, own in zip(cases, marks, strict=True)]

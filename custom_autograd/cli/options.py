@@ -1,4 +1,4 @@
-"""What the texts of options mean: names, dtypes, devices, numbers of processes and shards."""
+"""What the texts of options mean: names, dtypes, numbers of processes and shards."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -28,33 +28,6 @@ def dtype_of(name: str | None) -> "torch.dtype | None":
     if name is not None and not isinstance(value, torch.dtype):
         raise CheckError(f"{name}: there is no dtype of that name; float32, float64, bfloat16 and complex64 are some")
     return value
-
-
-def device_of(name: str) -> "torch.device":
-    """Return the device of a name such as cuda:0.
-
-    Raises:
-        CheckError: there is no device of that name, or none here.
-    """
-    import torch  # heavy
-
-    from custom_autograd.core.errors import CheckError  # imports torch
-    from custom_autograd.verification.checks.kernels import has_device  # imports torch
-
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise CheckError(f"{name}: there is no device type of that name") from error
-    if not has_device(device.type) or not _has_index(device):
-        raise CheckError(f"{name}: there is no such device here")
-    return device
-
-
-def _has_index(device: "torch.device") -> bool:
-    import torch  # heavy
-
-    count = getattr(getattr(torch, device.type, None), "device_count", None)
-    return device.index is None or count is None or device.index < count()
 
 
 def ranks_of(text: str) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from custom_autograd.cli.options import device_of, dtype_of
+from custom_autograd.cli.options import dtype_of
 
 if TYPE_CHECKING:
     from custom_autograd.verification.harness.runner import Case
@@ -66,6 +66,7 @@ def select_ops(texts: Sequence[str], *, done: str = "checked") -> tuple[Selected
 def cases_of(ops: Sequence[SelectedOp], arguments: argparse.Namespace) -> "list[Case]":
     """Return the ops that have samples with these, made for a device, a dtype and a seed."""
     from custom_autograd.verification.check import case_of  # imports torch
+    from custom_autograd.verification.harness.devices import device_of  # imports torch
 
     device, dtype = device_of(arguments.device), dtype_of(arguments.dtype)
     return [case_of(op.target, device=device, dtype=dtype, seed=arguments.seed) for op in ops if op.has_samples]

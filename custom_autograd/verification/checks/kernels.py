@@ -5,12 +5,11 @@ import operator
 from collections.abc import Iterable
 from dataclasses import replace
 
-import torch
-
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.agreement import compare_values
 from custom_autograd.verification.harness.base import Check, Finding, first_line, skipped
+from custom_autograd.verification.harness.devices import has_device
 from custom_autograd.verification.harness.dispatching import completing
 from custom_autograd.verification.harness.known_kernels import as_dispatched, device_of_kernel, label_of_kernel
 from custom_autograd.verification.harness.records import unless_replaced
@@ -94,11 +93,3 @@ def _on(kernel: Function, target: Target, *, device: str, home: str) -> Function
         return Sample(result).map(lambda tensor: tensor.to(home)).args[0]
 
     return call
-
-
-def has_device(device: str) -> bool:
-    """Return True if a tensor can be made on a device of this type here."""
-    if device == "cpu":
-        return True
-    module = getattr(torch, device, None)
-    return bool(module is not None and hasattr(module, "is_available") and module.is_available())
