@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 import torch
 
 from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
-from custom_autograd.core.device_types import has_index, name_of
+from custom_autograd.core.device_types import advice_on, has_index, name_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import suggest
 from custom_autograd.core.names import names_of
 from custom_autograd.dispatch import attaching
 from custom_autograd.pytrees.op_adapter import adapter_of
@@ -87,7 +86,7 @@ def _check_device(record: OpRecord, device_type: str, function: Callable[..., An
             f"torch knows no device type {device_type!r}",
             expected="'cpu', 'cuda', 'mps', 'xpu', ...",
             found=repr(device_type),
-            do=suggest(ALIASES.get(device_type, device_type), DEVICE_TYPES) or IMPORT_BACKEND,
+            do=advice_on(device_type),
         ) from error
     schema = record.declaration.schema
     if not schema.tensor_arguments and not schema.device_arguments:
@@ -97,9 +96,3 @@ def _check_device(record: OpRecord, device_type: str, function: Callable[..., An
             expected="an argument 'device: torch.device'",
             do="add one, or declare the op with device_types=None",
         )
-
-
-IMPORT_BACKEND = "import the package that makes the device type known to torch, before this registration"
-DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "meta", "xla")
-ALIASES = {"gpu": "cuda"}  # nearer to 'cpu' by its letters
-"""The device types to suggest in place of one that torch does not know."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+
+from custom_autograd.core.messages import suggest
 
 OUT_OF_TREE = "privateuseone"
 """What PyTorch calls the device type of such a backend until the backend gives it another name."""
@@ -16,3 +20,28 @@ def name_of(device_type: str) -> str:
 def has_index(device_type: str) -> bool:
     """Return True for the name of a single device, such as "cuda:0"."""
     return ":" in str(device_type)
+
+
+def is_known(device_type: str) -> bool:
+    """Return True if torch has devices of that type, here or on another machine."""
+    try:
+        torch.device(device_type)
+    except RuntimeError:
+        return False
+    return True
+
+
+def unknown_among(names: Sequence[object]) -> object:
+    """Return the first that is not a device type of torch, such as "gpu" or "cuda:0"; None if all are."""
+    return next((one for one in names if not isinstance(one, str) or has_index(one) or not is_known(one)), None)
+
+
+def advice_on(unknown: str) -> str:
+    """Return what to do about a device type that torch does not know: the nearest name, if one is near."""
+    return suggest(ALIASES.get(unknown, unknown), DEVICE_TYPES) or IMPORT_BACKEND
+
+
+IMPORT_BACKEND = "import the package that makes the device type known to torch first"
+DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "meta", "xla")
+"""The device types to suggest in place of one that torch does not know."""
+ALIASES = {"gpu": "cuda"}  # nearer to 'cpu' by its letters

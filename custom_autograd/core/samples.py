@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.containers import children_of, map_tensors
+from custom_autograd.core.device_types import advice_on, name_of, unknown_among
 from custom_autograd.core.errors import CheckError
 
 
@@ -62,13 +63,13 @@ class Sample:
                 by default. The call is not made on others, where its result is undefined.
 
         Raises:
-            CheckError: what is given is not a class of exceptions.
+            CheckError: what is given is not a class of exceptions, or `on` is not device types that torch knows.
         """
         if not (isinstance(error, type) and issubclass(error, Exception)):
             problem = "raises() takes one class of exceptions"
             raise CheckError("samples", problem, found=repr(error)[:80], do="raises(ValueError)")
         sample = self.map(lambda tensor: tensor)
-        sample.error = ExpectedError(error, match, (on,) if isinstance(on, str) else tuple(on or ()))
+        sample.error = ExpectedError(error, match, () if on is None else _device_types(on))
         return sample
 
     def xfail(self, /, *checks: str, reason: str) -> "Sample":
@@ -216,13 +217,13 @@ class TensorFactory:
         """Return a tensor of given values, such as offsets or labels, on the device under test; nothing is drawn.
 
         Args:
-            data: a number, or numbers in nested sequences, as `torch.tensor` takes them.
+            data: a number, numbers in nested sequences, an array or a tensor; it is copied.
             dtype: by default the dtype under test for real numbers, else that of `torch.tensor`: int64 for integers.
         """
         if dtype is None:
-            found = torch.tensor(data).dtype
+            found = torch.as_tensor(data).dtype
             dtype = self.dtype if found.is_floating_point else found
-        return torch.tensor(data, dtype=dtype, device=self.device)
+        return torch.as_tensor(data, dtype=dtype).detach().to(self.device, copy=True)
 
     def _draw(self, shape: tuple[int, ...], dtype: torch.dtype, low: float, high: float) -> Tensor:
         if dtype == torch.bool:
@@ -248,7 +249,8 @@ def format_value(value: object) -> str:
     if isinstance(value, Tensor):
         layout = "" if value.layout == torch.strided else f", {str(value.layout).removeprefix('torch.')}"
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{layout}"
-    return _cut(_format_container(value) if _leaves(value, 0, "") else repr(value))
+    text = _format_container(value) if _leaves(value, 0, "") else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _format_container(value: object) -> str:
@@ -262,10 +264,6 @@ def _format_container(value: object) -> str:
     return f"{type(value).__name__}({fields})"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 def _bounds(low: float | None, high: float | None, is_differentiable: bool) -> tuple[float, float]:
     width = 4 if is_differentiable else 10
     if low is None:
@@ -275,6 +273,15 @@ def _bounds(low: float | None, high: float | None, is_differentiable: bool) -> t
         problem = "make() is given an empty range"
         raise CheckError("samples", problem, expected="low < high", found=f"low={low}, high={high}")
     return low, high
+
+
+def _device_types(on: str | Sequence[str]) -> tuple[str, ...]:
+    names = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, (list, tuple)) else ()
+    if names and (unknown := unknown_among(names)) is None:
+        return tuple(map(name_of, names))
+    do = advice_on(unknown) if names and isinstance(unknown, str) else None
+    expected, found = "on='cpu' or on=['cuda', 'xpu']", f"on={on!r}"[:80]
+    raise CheckError("samples", "raises() takes device types", expected=expected, found=found, do=do)
 
 
 def _no_gradient(dtype: torch.dtype) -> CheckError:

@@ -118,3 +118,37 @@ def test_raises_keeps_the_device_types_on_which_it_does(on, types):
     sample = Sample(torch.zeros(2)).raises(ValueError, on=on)
 
     assert types == sample.named("kept").error.device_types
+
+
+@pytest.mark.parametrize(
+    ("on", "advice"),
+    [
+        ("cud", "did you mean 'cuda'?"),
+        ("cuda:0", "did you mean 'cuda'?"),
+        (["cpu", "gpu"], "did you mean 'cuda'?"),
+        ("npu_of_tomorrow", "import the package that makes the device type known to torch first"),
+        ([], None),
+        (3, None),
+        (["cpu", 3], None),
+        (b"cpu", None),
+    ],
+)
+def test_raises_takes_device_types_that_torch_knows(on, advice):
+    """On a device type that does not exist the call is never made, and nothing fails."""
+    with pytest.raises(CheckError) as raised:
+        Sample(torch.zeros(2)).raises(ValueError, on=on)
+
+    expected = (
+        f"samples: raises() takes device types\n  expected   on='cpu' or on=['cuda', 'xpu']\n  found      on={on!r}"
+    )
+    assert expected + (f"\n  do         {advice}" if advice else "") == str(raised.value)
+
+
+def test_a_tensor_of_given_values_is_a_copy_of_a_tensor_without_its_gradient():
+    given = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    made = TensorFactory(dtype=torch.float32).tensor(given)
+    same = TensorFactory(dtype=torch.float64).tensor(given)
+    same.zero_()
+
+    assert ([0.5, 2.0], torch.float32, False) == (made.tolist(), made.dtype, made.requires_grad)
+    assert [0.5, 2.0] == given.tolist()

@@ -94,7 +94,7 @@ RegistrationError: words::rms_norm: torch knows no device type 'npu_of_tomorrow'
   found      'npu_of_tomorrow'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         import the package that makes the device type known to torch, before this registration""",
+  do         import the package that makes the device type known to torch first""",
     )
 
 
