@@ -154,8 +154,11 @@ class CudaCompiler(Compiler):
         return [*CUDA_FLAGS, *(f"-ccbin={word}" for word in self._host(source)), *architectures(source)]
 
     def as_input(self, library: str) -> str:
-        """Return a shared library as a word of the command: nvcc refuses a name that ends in a number."""
-        return f"-Xlinker={library}"
+        """Return a shared library as a word of the command: nvcc refuses a name that ends in a number.
+
+        Without the quotes nvcc would take a path with a comma or a space apart.
+        """
+        return f'-Xlinker="{library}"'
 
     def libraries(self) -> list[str]:
         """Return what the stable ABI needs, and torch's CUDA part where torch has one."""

@@ -44,7 +44,10 @@ def failure_of(library: Path, native: Path | None = None) -> Failure | None:
     if not sys.executable:  # Python within another program: nothing to try it with
         return None
     command = [sys.executable, "-I", "-S", trial_process.__file__, str(TORCH / "lib"), str(library)]
-    ended = run([*command, *([str(native)] if native else [])])
+    try:
+        ended = run([*command, *([str(native)] if native else [])])
+    except (FileNotFoundError, PermissionError):  # the Python of this process is not there any more
+        return None
     loading, is_loaded, raising = ended.stdout.partition(BEGUN)[2].partition(LOADED)
     if BEGUN not in ended.stdout:
         return None

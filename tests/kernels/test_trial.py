@@ -172,3 +172,26 @@ def without_versions(message):
     message = re.sub(r"SIG(ABRT|SEGV), .*", "SIG...", message)
     message = re.sub(r"\n +(terminate called|what\(\)).*", "", message)
     return re.sub(r"found      .*, torch .*", "found      COMPILER, torch VERSION", message)
+
+
+@pytest.mark.parametrize("program", ["/no/such/python", os.devnull])
+def test_library_is_used_untried_if_the_python_of_the_process_cannot_be_started(source, program, monkeypatch):
+    """It was moved or replaced meanwhile: the library was refused, with the advice to choose another cache."""
+    _, library = cpp_kernel(source, "refuses").build()
+    monkeypatch.setattr(sys, "executable", program)
+
+    assert failure_of(library) is None
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_nvcc_links_a_runtime_whose_path_has_spaces_and_commas(tmp_path):
+    folder = tmp_path / "a, b"
+    folder.mkdir()
+    runtime, source, made = folder / "libruntime.so.6", tmp_path / "one.cu", tmp_path / "one.so"
+    command = ["c++", "-x", "c", "-shared", "-fPIC", "-Wl,-soname,libruntime.so.6", "-o", str(runtime), "-"]
+    subprocess.run(command, input="int of_runtime(void) { return 1; }", text=True, check=True)
+    source.write_text('extern "C" int of_runtime(); int one() { return of_runtime(); }')
+    words = ["nvcc", "-shared", "-Xcompiler=-fPIC", compilers.CudaCompiler().as_input(str(runtime))]
+    subprocess.run([*words, "-o", str(made), str(source)], check=True)
+
+    assert b"libruntime.so.6" in made.read_bytes()
