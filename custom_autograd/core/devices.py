@@ -55,10 +55,10 @@ def _devices_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, torch.devic
 
 
 def without_numbers(value: Any) -> Any:
-    """Return an argument without its zero-dimensional tensors: on the CPU they go with tensors of any device."""
+    """Return an argument without its zero-dimensional tensors on the CPU, which go with tensors of any device."""
     if isinstance(value, (list, tuple)):
         return [without_numbers(item) for item in value]
-    return None if isinstance(value, Tensor) and value.dim() == 0 else value
+    return None if isinstance(value, Tensor) and value.dim() == 0 and value.device.type == "cpu" else value
 
 
 ONE_DEVICE = "all tensors on one device, but for zero-dimensional ones on the CPU"

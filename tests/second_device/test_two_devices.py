@@ -82,6 +82,12 @@ def test_numbers_on_the_cpu_go_with_tensors_of_any_device():
         assert_close(call(torch.tensor(3.0), x(2)).cpu(), 3 * x(2, device=CPU))
 
 
+def test_a_number_on_the_device_does_not_go_with_tensors_on_the_cpu():
+    for call in (scaled, derived, torch.ops.two.scaled):
+        with pytest.raises(KernelError, match="'x' is on cpu, 'weight' is on second:0"):
+            call(x(2, device=CPU), torch.tensor(3.0, device=DEVICE))
+
+
 def test_an_op_without_a_kernel_for_the_device():
     op = custom_op("two::host", lambda xs, y: y, schema="(Tensor[] xs, Tensor y) -> Tensor", device_types="cpu")
     alone = message(lambda: op([x(2)], torch.tensor(1.0)))
