@@ -29,7 +29,7 @@ def main() -> None:
     names = ["rope"] if stage.is_tiny else [path.stem for path in files()]
     kinds = ["quick"] if stage.is_tiny else list(LIMITS)
     stage.plan([f"{name}, {kind}" for kind in kinds for name in names])
-    findings: dict[str, list[dict[str, Any]]] = {}
+    findings: dict[str, list[dict[str, Any]] | str] = {}
     with tempfile.TemporaryDirectory() as folder:
         jobs = [job(stage, name, kind, Path(folder)) for kind in kinds for name in names]
         for ended in run_all(jobs, at_once=max(1, min(8, (os.cpu_count() or 2) * 2 // 3)), until=stage.until - 2):
@@ -52,12 +52,12 @@ def job(stage: Stage, name: str, kind: str, reports: Path) -> Job:
     return Job(f"{name}, {kind}", command, LIMITS[kind], {**environment(ROOT), "OMP_NUM_THREADS": "1"})
 
 
-def outcome(path: Path, ended: Ended) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return counts, and what does not pass; of a check that wrote no report, the last lines of its output."""
+def outcome(path: Path, ended: Ended) -> tuple[dict[str, Any], list[dict[str, Any]] | str]:
+    """Return counts, and what does not pass; of a check that wrote no report, its last lines and how it ended."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
-        return {"last lines": ended.last_lines()}, []
+        return {"last lines": ended.last_lines()}, ended.how
     found = list(findings_of(report))
     return {"counts": report["counts"], "findings": dict(Counter(row["check"] for row in found))}, found
 
