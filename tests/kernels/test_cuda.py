@@ -260,7 +260,7 @@ def test_kernel_runs_on_the_current_stream(source):
 @needs_gpu
 @pytest.mark.cuda
 def test_a_launch_that_fails_raises(source):
-    with pytest.raises(RuntimeError, match="times was not launched: invalid (configuration )?argument"):
+    with pytest.raises(RuntimeError, match=r"times was not launched: invalid (configuration )?argument"):
         cuda_kernel(source, "times")(torch.ones(4096, device="cuda"), 2048)
 
 

@@ -123,7 +123,7 @@ def test_shares_of_the_plan_are_the_whole_time(stage_modules):
 
 
 def test_an_unknown_stage_is_refused(stage_modules):
-    with pytest.raises(ValueError, match="there is no stage speed; there are trial, tests, checks, exported, calls"):
+    with pytest.raises(ValueError, match="there is no stage speed; there are trial, exported, tests, checks, calls"):
         stage_modules("plan").chosen(["speed"])
 
 
@@ -190,7 +190,7 @@ def test_the_plan_is_listed_without_torch(tmp_path):
     found = subprocess.run([sys.executable, "-S", SCRIPT, "--list", "--minutes", "4"], capture_output=True, text=True)
 
     assert (0, "") == (found.returncode, found.stderr)
-    assert "  4  gallery     84 s  how fast the gallery is on layers of real models\n" in found.stdout
+    assert "  4  gallery     79 s  how fast the gallery is on layers of real models\n" in found.stdout
 
 
 def test_a_run_without_a_gpu_says_so():
