@@ -110,6 +110,7 @@ grouped_outer.register_kernel("cuda", built_in_outer_products, name="built_in", 
     when=lambda a, g, offsets: is_built_in(a, g, offsets))  # fmt: skip
 for device_type in ("cpu", "cuda"):
     grouped_mm.register_autocast(device_type, {"a": "lower", "b": "lower"})  # as torch.mm
+    grouped_outer.register_autocast(device_type, {"a": "lower", "g": "lower"})
 
 
 @grouped_mm.register_samples

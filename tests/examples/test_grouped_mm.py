@@ -66,6 +66,22 @@ def test_outer_products(case: str, dtype: torch.dtype) -> None:
         assert_near(grouped.grouped_outer(a, g, offsets), expected, dtype, 8 * BUDGETS[dtype])
 
 
+@pytest.mark.parametrize("kernel", ["default", "loop"])
+def test_autocast_casts_what_products_do(kernel: str) -> None:
+    a, _, offsets = arguments("tile", torch.float32)
+    g = random(a.shape[0], 5, dtype=torch.float32, seed=2)
+    torch.compiler.reset()
+    compiled = torch.compile(grouped.grouped_outer, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", torch.bfloat16), grouped.grouped_outer.use_kernel(kernel):
+        found = [call(a, g, offsets) for call in (grouped.grouped_outer, compiled)]
+
+    groups = [(left.bfloat16().double(), right.bfloat16().double()) for left, right in ((a[:6], g[:6]), (a[6:], g[6:]))]
+    expected = torch.stack([left.T @ right for left, right in groups])
+    assert [torch.bfloat16] * 2 == [result.dtype for result in found]
+    for result in found:
+        assert_near(result, expected, torch.bfloat16, 2**-7)
+
+
 def test_gradients() -> None:
     a, b, offsets = arguments("rest", torch.float64)
     leaves = [tensor.requires_grad_() for tensor in (a, b)]
