@@ -15,6 +15,7 @@ from custom_autograd.kernels.compilers import CudaCompiler
 from custom_autograd.kernels.cpp import CppKernel, words
 from custom_autograd.kernels.first_launch import FirstLaunch
 from custom_autograd.kernels.shared_library import find_or_build
+from custom_autograd.torch_private.operators import is_mutable
 
 
 def cuda_kernel(
@@ -89,6 +90,8 @@ class CudaKernel(CppKernel):
 
         def fail(reason: KernelUnavailable) -> Callable[..., Any]:
             self._call = self._without(reason)
+            if self.fallback is None or (reason.is_late and is_mutable(operator.name)):
+                raise reason
             self._warn(reason)
             return self._call
 

@@ -29,7 +29,8 @@ class FirstLaunch:
         """Return the result of the function, or of what is called in its place.
 
         Raises:
-            KernelUnavailable: if the GPU refuses the code, and there is no fallback.
+            KernelUnavailable: if the GPU refuses the code, and there is no fallback, or it would read arguments that
+                the function may have written to.
         """
         try:
             result = self._function(*args, **kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -203,8 +204,19 @@ Tensor times(const Tensor& x, int64_t refuses) {
   return out;
 }
 
-STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) { m.def("times(Tensor x, int refuses) -> Tensor"); }
-STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("times", TORCH_BOX(&times)); }
+void double_(const Tensor& x, int64_t refuses) {
+  for (int64_t i = 0; i < x.numel(); ++i) write<float>(x)[i] *= 2;
+  STD_TORCH_CHECK(!refuses, "no kernel image is available for execution on the device");
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
+  m.def("times(Tensor x, int refuses) -> Tensor");
+  m.def("double_(Tensor(a!) x, int refuses) -> ()");
+}
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
+  m.impl("times", TORCH_BOX(&times));
+  m.impl("double_", TORCH_BOX(&double_));
+}
 """
 
 
@@ -253,6 +265,29 @@ def test_the_fallback_runs_for_code_that_was_built_for_other_gpus(source):
 
     assert [5.0] * 3 == found
     assert 1 == len(caught)
+
+
+def times_five_(x, refuses):
+    x.mul_(5)
+
+
+@pytest.mark.parametrize("fallback", [None, times_five_], ids=["next kernel", "fallback"])
+def test_nothing_runs_on_arguments_that_refused_code_may_have_written_to(source, fallback):
+    """It may have written before the launch that the GPU refuses, as this function does."""
+
+    @custom_op("refused::double_", mutates_args="x", replace=True)
+    def op(x: Tensor, refuses: int) -> None:
+        x.mul_(5)
+
+    op.register_kernel("cpu", name="cuda_cpp")(cuda_kernel(source, "double_", fallback=fallback))
+    x, y = torch.ones(1), torch.ones(1)
+    with pytest.raises(KernelUnavailable, match="no code that this GPU can run"):
+        op(x, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KernelWarning)
+        op(y, 1)
+
+    assert [2.0, 5.0] == [x.item(), y.item()]
 
 
 def test_code_that_a_gpu_runs_is_called_without_python_from_then_on(source):
