@@ -8,9 +8,11 @@ benchmarks/results/gpu-NAME/, where NAME is that of the device. What was not rea
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "gpu_stages"))
@@ -29,7 +31,7 @@ def main() -> int:
     end_jobs_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="print the plan, and run nothing")
-    parser.add_argument("--minutes", type=float, default=8.0, help="for everything")
+    parser.add_argument("--minutes", type=minutes, default=8.0, help="for everything")
     parser.add_argument("--stages", default="", help="names, separated by commas; all by default")
     parser.add_argument("--device", default="cuda", help="another device rehearses the run, with tiny sizes")
     parser.add_argument("--out", type=Path, default=BENCHMARKS / "results", help="where the folder of results goes")
@@ -44,7 +46,23 @@ def main() -> int:
     name = device_name() if options.device.startswith("cuda") else options.device
     if not name:
         parser.error("torch sees no GPU; --device cpu rehearses the run without one")
-    return run(waves, options, new_folder(options.out / f"gpu-{slug(name)}"))
+    try:
+        out = new_folder(options.out / f"gpu-{slug(name)}")
+    except OSError as error:
+        parser.error(f"the results cannot be written, choose another --out: {error}")
+    return run(waves, options, out)
+
+
+def minutes(text: str) -> float:
+    """Return a time in minutes.
+
+    Raises:
+        ArgumentTypeError: if there is no time.
+    """
+    with suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"a time is more than 0 minutes, such as 8 or 0.5, not {text!r}")
 
 
 def listed(waves: tuple[Wave, ...], minutes: float) -> str:
@@ -84,9 +102,14 @@ def run(waves: tuple[Wave, ...], options: argparse.Namespace, out: Path) -> int:
         stages = [Stage(planned.name, options.device, out.absolute(), until - 1, is_tiny) for planned in wave.stages]
         pairs = zip(wave.stages, stages, strict=True)
         jobs = [Job(s.name, p.command(s.options()), until - time.time(), environment()) for p, s in pairs]
+        late = {job.name for job in jobs}
         for ended in run_all(jobs, at_once=len(jobs), until=until):
             failures += ended.status != 0
+            late.discard(ended.job.name)
             note(ended, out)
+        failures += len(late)
+        for planned in (stage for stage in wave.stages if stage.name in late):
+            append(out, {"stage": planned.name, "planned": [planned.answers]})
     text = write_report(out)
     print(text[:SHOWN] + (f"\n... all of it: {out / 'report.md'}" if len(text) > SHOWN else ""))
     return 1 if failures else 0

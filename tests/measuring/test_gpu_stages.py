@@ -193,6 +193,34 @@ def test_the_plan_is_listed_without_torch(tmp_path):
     assert "  4  gallery     79 s  how fast the gallery is on layers of real models\n" in found.stdout
 
 
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "soon"])
+def test_a_time_in_which_nothing_can_run_is_refused(minutes, tmp_path):
+    command = [sys.executable, SCRIPT, "--device", "cpu", "--minutes", minutes, "--out", tmp_path]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert 2 == found.returncode
+    assert f"a time is more than 0 minutes, such as 8 or 0.5, not '{minutes}'" in found.stderr
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    command = [sys.executable, SCRIPT, "--device", "cpu", "--out", tmp_path / "file"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert 2 == found.returncode
+    assert "the results cannot be written, choose another --out: " in found.stderr
+
+
+def test_stages_for_which_no_time_is_left_are_reported(tmp_path):
+    command = [sys.executable, SCRIPT, "--device", "cpu", "--minutes", "1e-9", "--stages", "calls", "--out", tmp_path]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert 1 == found.returncode
+    assert "- calls: 1: what a call costs on tensors of the device, and on the CPU\n" in found.stdout
+    assert "Everything that was planned has a result." not in found.stdout
+
+
 def test_a_run_without_a_gpu_says_so():
     found = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False)
 
