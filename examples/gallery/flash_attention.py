@@ -111,6 +111,10 @@ def _(grad_out, grad_lse, q, k, v, bias, out, lse, scale, causal):
     return backward.flash_attention_bias_grad(grad_out, q, k, v, bias, lse, delta, scale, causal)
 
 
+for device_type in ("cpu", "cuda"):  # products in bfloat16 would make lse bfloat16
+    flash_attention.register_autocast(device_type, "keep")
+
+
 @flash_attention.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     q, k = make(2, 2, 3, 4, low=-0.5, high=0.5), make(2, 2, 5, 4, low=-0.5, high=0.5)  # also where features are many

@@ -106,6 +106,10 @@ def _(grad_out, grad_lse, q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, scale, 
     )
 
 
+for device_type in ("cpu", "cuda"):  # products in bfloat16 would make lse bfloat16
+    flash_attention_varlen.register_autocast(device_type, "keep")
+
+
 @flash_attention_varlen.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     queries, keys = make.tensor([0, 1, 1, 4]), make.tensor([0, 2, 3, 5])  # the second has no query

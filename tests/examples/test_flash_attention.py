@@ -449,3 +449,21 @@ def test_strided_ends() -> None:
 
     assert torch.equal(expected, out)
     assert torch.equal(expected_grad, grad)
+
+
+@pytest.mark.parametrize("name", ["dense", "packed"])
+def test_autocast_does_not_reach_the_reference(name: str) -> None:
+    q, k, v = (random(1, 2, 5, 4, dtype=torch.float32, seed=seed).requires_grad_() for seed in range(3))
+    ends = torch.tensor([0, 2, 5])
+    op = flash.flash_attention if name == "dense" else varlen.flash_attention_varlen
+    packed = [x[0].transpose(0, 1) for x in (q, k, v)]
+    call = partial(op, q, k, v) if name == "dense" else partial(op, *packed, ends, ends)
+
+    def results() -> list[Tensor]:
+        with op.use_kernel("default"):
+            out = call()
+        return [out, *torch.autograd.grad(out.square().sum(), (q, k, v))]
+
+    expected = results()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(results(), expected)
