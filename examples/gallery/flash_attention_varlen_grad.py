@@ -15,7 +15,7 @@ from flash_attention_reference import PACKED, check_grads, gradients, is_narrow,
 from flash_attention_triton_backward import launch_grads
 from torch import Tensor
 
-from custom_autograd import Sample, custom_op
+from custom_autograd import CustomOp, Sample, custom_op
 from custom_autograd.kernels import cpp_kernel
 
 NAME = "gallery::flash_attention_varlen_grad"
@@ -133,14 +133,20 @@ def flash_attention_varlen_grad_fake(
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
+def accepting(sample: Sample, op: CustomOp) -> Sample:
+    """The reference multiplies with the zero weights between sequences, where 0 · nan is nan; kernels meet none."""
+    if sample.tensors()[0].device.type not in op.kernels:  # the reference is compared with itself
+        return sample
+    return sample.xfail("special_values", reason="the reference carries NaN from one sequence to another")
+
+
 @flash_attention_varlen_grad.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     queries, keys = make.tensor([0, 1, 4]), make.tensor([0, 2, 5])
     statistics = make(2, 4), make(2, 4)
     # The statistics are of no forward pass: with a larger scale, values of 256 features come near the largest float.
     sample = Sample(make(4, 2, 3), make(4, 2, 2), make(5, 1, 2), make(5, 1, 3), queries, keys, *statistics, 0.002, True)
-    # As in flash_attention_varlen: 0 · nan between sequences.
-    yield sample.xfail("special_values", reason="the reference carries NaN from one sequence to another")
+    yield accepting(sample, flash_attention_varlen_grad)
 
 
 if __name__ == "__main__":
