@@ -3,6 +3,8 @@
 import functools
 from dataclasses import replace
 
+import torch
+
 from custom_autograd.core.containers import map_tensors
 from custom_autograd.dispatch.attaching import attach_device
 from custom_autograd.registration.registry import OpRecord
@@ -33,10 +35,16 @@ def on_host(kernel):
     @functools.wraps(kernel)
     def call(*args, **kwargs):
         host = backend.native.HostCall()
-        positional = [map_tensors(value, host.to_host) for value in args]
-        keywords = {name: map_tensors(value, host.to_host) for name, value in kwargs.items()}
+        positional = [to_host(host, value) for value in args]
+        keywords = {name: to_host(host, value) for name, value in kwargs.items()}
         result = kernel(*positional, **keywords)
         host.write_back()
         return map_tensors(result, host.from_host)
 
     return call
+
+
+def to_host(host, value):
+    """Return an argument with tensors of the CPU, on which the kernel also creates those that it returns."""
+    is_device = isinstance(value, torch.device) and value.type == backend.NAME
+    return torch.device("cpu") if is_device else map_tensors(value, host.to_host)
