@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from custom_autograd import CustomOp, Sample
+
 DENSE, PACKED = ("batch", "heads", "length", "features"), ("rows", "heads", "features")
 
 
@@ -132,3 +134,10 @@ def gradients(
     q_grad = (grads @ repeated(k, q) * scale).to(q.dtype)
     k_grad = summed(grads.mT @ wide(q) * scale, k)
     return q_grad, k_grad, summed(weights.mT @ wide(out_grad), v)
+
+
+def accepting(sample: Sample, op: CustomOp) -> Sample:
+    """Packed: the reference multiplies with zero weights between sequences, and 0 · nan is nan; kernels meet none."""
+    if sample.tensors()[0].device.type not in op.kernels:  # the reference is compared with itself
+        return sample
+    return sample.xfail("special_values", reason="the reference carries NaN from one sequence to another")

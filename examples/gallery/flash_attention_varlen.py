@@ -17,7 +17,7 @@ from pathlib import Path
 
 import flash_attention_varlen_grad as backward
 import torch
-from flash_attention_reference import PACKED, attend, check, delta_of, is_narrow, repeated, scale_of
+from flash_attention_reference import PACKED, accepting, attend, check, delta_of, is_narrow, repeated, scale_of
 from flash_attention_triton import launch_attend
 from flash_attention_varlen_grad import check_ends, offsets, packed, packed_scores
 from torch import Tensor
@@ -116,7 +116,7 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     q, k, v = make(4, 2, 3), make(5, 1, 3), make(5, 1, 2)
     plain, causal = Sample(q, k, v, queries, keys), Sample(q, k, v, queries, keys.int(), scale=0.7, causal=True)
     for sample in (plain, causal.named("the first of three queries sees nothing")):
-        yield backward.accepting(sample, flash_attention_varlen)
+        yield accepting(sample, flash_attention_varlen)
     bad = make.tensor([0, 1, 9, 4])
     yield Sample(q, k, v, bad, keys).raises(ValueError, match="'cu_seqlens_q' must rise from 0 to", on="cpu")
 

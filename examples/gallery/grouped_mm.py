@@ -12,7 +12,6 @@ Mixture-of-Experts", section 3. With G the gradient of out: grad a[r] = G[r] @ b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -115,7 +114,7 @@ for device_type in ("cpu", "cuda"):
 
 @grouped_mm.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
-    ends = partial(torch.tensor, dtype=torch.int64, device=make(1).device)
+    ends = make.tensor
     yield Sample(make(7, 3), make(3, 3, 5), ends([2, 2, 6]))  # an empty group, and a row of none
     yield Sample(make(20, 16), make(3, 16, 24), ends([5, 5, 18]))  # rows of whole 16 bytes
     yield Sample(make(9, 4), make(1, 4, 35), ends([9]))  # more rows and columns than a tile of some dtype
@@ -125,10 +124,9 @@ def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
 
 @grouped_outer.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
-    ends = partial(torch.tensor, dtype=torch.int64, device=make(1).device)
-    yield Sample(make(7, 3), make(7, 5), ends([2, 2, 6]))
-    yield Sample(make(20, 16), make(20, 24), ends([5, 5, 18]))  # rows of whole 16 bytes
-    yield Sample(make(2, 3), make(2, 5), ends([3])).raises(RuntimeError, match="to at most 2", on="cpu")
+    yield Sample(make(7, 3), make(7, 5), make.tensor([2, 2, 6]))
+    yield Sample(make(20, 16), make(20, 24), make.tensor([5, 5, 18]))  # rows of whole 16 bytes
+    yield Sample(make(2, 3), make(2, 5), make.tensor([3])).raises(RuntimeError, match="to at most 2", on="cpu")
 
 
 if __name__ == "__main__":
