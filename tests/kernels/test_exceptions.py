@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from custom_autograd.kernels import cpp_kernel
+from custom_autograd.native.loading import library
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler"),
@@ -21,15 +22,34 @@ static torch::stable::Tensor flattened(const torch::stable::Tensor& x) {
   return torch::stable::view(x, {x.size(0) * x.size(1)});
 }
 
-STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, library) { library.def("flattened(Tensor x) -> Tensor"); }
-STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, library) { library.impl("flattened", TORCH_BOX(&flattened)); }
+// Raises as torch's allocator does for a GPU, if x is false.
+static torch::stable::Tensor allocated(const torch::stable::Tensor& x) {
+  std::string text = "CUDA out of memory. Tried to allocate 80.00 GiB.";
+  StableIValue stack[] = {torch::stable::detail::from(x), torch::stable::detail::from(text)};
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::_assert_async", "msg", stack, TORCH_ABI_VERSION));
+  return x;
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, library) {
+  library.def("flattened(Tensor x) -> Tensor");
+  library.def("allocated(Tensor x) -> Tensor");
+}
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, library) {
+  library.impl("flattened", TORCH_BOX(&flattened));
+  library.impl("allocated", TORCH_BOX(&allocated));
+}
 """
 
 
 @pytest.fixture(scope="module")
-def flattened(tmp_path_factory):
-    source = tmp_path_factory.mktemp("exceptions") / "flattened.cpp"
-    source.write_text(SOURCE)
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("exceptions") / "flattened.cpp"
+    path.write_text(SOURCE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def flattened(source):
     return cpp_kernel(source, "flattened")
 
 
@@ -51,3 +71,16 @@ def test_error_of_a_size_keeps_its_message_and_prints_nothing(flattened, capfd):
         flattened(torch.tensor(1.0))
 
     assert ("", "") == capfd.readouterr()
+
+
+@since_2_13
+def test_out_of_memory_below_a_kernel_keeps_its_class(source):
+    """Training loops catch it to try a smaller batch. The first call is Python's; native code makes the next ones."""
+    allocated = cpp_kernel(source, "allocated")
+    assert library.module is None or (allocated(torch.tensor(True)).item() and allocated._native.address("CPU") != 0)
+
+    for call in (allocated.load(), allocated, allocated):
+        with pytest.raises(
+            torch.OutOfMemoryError, match=r"^CUDA out of memory. Tried to allocate 80.00 GiB. \(raised by"
+        ):
+            call(torch.tensor(False))
