@@ -89,10 +89,13 @@ class CudaKernel(CppKernel):
             self._offer(operator)
 
         def fail(reason: KernelUnavailable) -> Callable[..., Any]:
-            self._call = self._without(reason)
+            with self._lock:  # threads that make the first call at the same time warn once
+                is_known = self.is_replaced
+                self._call = self._without(reason)
             if self.fallback is None or (reason.is_late and is_mutable(operator.name)):
                 raise reason
-            self._warn(reason)
-            return self._call
+            if not is_known:
+                self._warn(reason)
+            return self.fallback
 
         return FirstLaunch(self.source.name, function, succeed, fail)

@@ -267,6 +267,16 @@ def test_the_fallback_runs_for_code_that_was_built_for_other_gpus(source):
     assert 1 == len(caught)
 
 
+def test_threads_that_make_the_first_call_at_the_same_time_warn_once(source):
+    kernel = cuda_kernel(source, "times", fallback=lambda x, refuses: x * 5)
+    first = kernel.load()
+    with pytest.warns(KernelWarning, match="no code that this GPU can run") as caught:
+        found = [first(torch.ones(1), 1).item() for _ in range(2)]
+
+    assert [5.0] * 2 == found
+    assert 1 == len(caught)
+
+
 def times_five_(x, refuses):
     x.mul_(5)
 
