@@ -95,7 +95,19 @@ def new_folder(folder: Path) -> Path:
 
 
 def run(waves: tuple[Wave, ...], options: argparse.Namespace, out: Path) -> int:
-    """Run the waves, each with its share of the time that is left; write the report after each stage."""
+    """Run the waves and print the report, also after Ctrl-C; return 1 if a stage did not end by itself."""
+    failures = 1
+    try:
+        failures = run_waves(waves, options, out)
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C: the report has what was there", flush=True)
+    text = write_report(out)
+    print(text[:SHOWN] + (f"\n... all of it: {out / 'report.md'}" if len(text) > SHOWN else ""))
+    return 1 if failures else 0
+
+
+def run_waves(waves: tuple[Wave, ...], options: argparse.Namespace, out: Path) -> int:
+    """Run the waves, each with its share of the time that is left; return how many stages did not end by themselves."""
     end, is_tiny, failures = time.time() + 60 * options.minutes, not options.device.startswith("cuda"), 0
     for number, wave in enumerate(waves):
         until = time.time() + (end - time.time()) * wave.share / sum(one.share for one in waves[number:])
@@ -110,9 +122,7 @@ def run(waves: tuple[Wave, ...], options: argparse.Namespace, out: Path) -> int:
         failures += len(late)
         for planned in (stage for stage in wave.stages if stage.name in late):
             append(out, {"stage": planned.name, "planned": [planned.answers]})
-    text = write_report(out)
-    print(text[:SHOWN] + (f"\n... all of it: {out / 'report.md'}" if len(text) > SHOWN else ""))
-    return 1 if failures else 0
+    return failures
 
 
 def note(ended: Ended, out: Path) -> None:

@@ -1,5 +1,6 @@
 """The run on a GPU: its plan, its budgets, and what it keeps when a stage crashes or hangs."""
 
+import argparse
 import importlib
 import json
 import signal
@@ -219,6 +220,21 @@ def test_stages_for_which_no_time_is_left_are_reported(tmp_path):
     assert 1 == found.returncode
     assert "- calls: 1: what a call costs on tensors of the device, and on the CPU\n" in found.stdout
     assert "Everything that was planned has a result." not in found.stdout
+
+
+def test_a_run_that_is_stopped_has_a_report(stage_modules, tmp_path, monkeypatch, capsys):
+    gpu = stage_modules("gpu")
+
+    def stopped(jobs, *, at_once, until):
+        gpu.append(tmp_path, {"stage": "calls", "planned": ["a call"]})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpu, "run_all", stopped)
+    options = argparse.Namespace(device="cpu", minutes=1.0)
+
+    assert 1 == gpu.run(stage_modules("plan").chosen(["calls"]), options, tmp_path)
+    assert "- calls: 1: a call\n" in (tmp_path / "report.md").read_text()
+    assert capsys.readouterr().out.startswith("stopped by Ctrl-C: the report has what was there\n")
 
 
 def test_a_run_without_a_gpu_says_so():
