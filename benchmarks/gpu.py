@@ -22,7 +22,14 @@ from processes import Ended, Job, end_jobs_on_sigterm, run_all
 from report import write_report
 from stage import BENCHMARKS, RESULTS, Stage, append, environment
 
-DEVICE_NAME = "import torch; print('name:', torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+DEVICE_NAME = """
+import sys, torch
+device = sys.argv[1]
+if not device.startswith("cuda"):
+    print("name:", torch.empty(0, device=device).device.type)
+elif torch.cuda.is_available():
+    print("name:", torch.cuda.get_device_name(device))
+"""
 SHOWN = 9000  # characters of the report on the terminal; the file has all of it
 
 
@@ -31,10 +38,15 @@ def main() -> int:
     end_jobs_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="print the plan, and run nothing")
-    parser.add_argument("--minutes", type=minutes, default=8.0, help="for everything")
+    parser.add_argument("--minutes", type=minutes, default=8.0, help="for all stages together; 8 by default")
     parser.add_argument("--stages", default="", help="names, separated by commas; all by default")
     parser.add_argument("--device", default="cuda", help="another device rehearses the run, with tiny sizes")
-    parser.add_argument("--out", type=Path, default=BENCHMARKS / "results", help="where the folder of results goes")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=BENCHMARKS / "results",
+        help="where the folder of results goes; benchmarks/results by default",
+    )
     options = parser.parse_args()
     try:
         waves = chosen([name for name in options.stages.split(",") if name])
@@ -43,9 +55,10 @@ def main() -> int:
     if options.list:
         print(listed(waves, options.minutes))
         return 0
-    name = device_name() if options.device.startswith("cuda") else options.device
+    name = device_name(options.device)
     if not name:
-        parser.error("torch sees no GPU; --device cpu rehearses the run without one")
+        seen = "no GPU" if options.device == "cuda" else f"no device '{options.device}'"
+        parser.error(f"torch sees {seen}; --device cpu rehearses the run without one")
     try:
         out = new_folder(options.out / f"gpu-{slug(name)}")
     except OSError as error:
@@ -75,9 +88,10 @@ def listed(waves: tuple[Wave, ...], minutes: float) -> str:
     return "\n".join(lines)
 
 
-def device_name() -> str:
-    """Return the name of the GPU, seen by a process of its own; empty without one."""
-    [ended] = run_all([Job("device", [sys.executable, "-c", DEVICE_NAME], 60, {})], at_once=1, until=time.time() + 60)
+def device_name(device: str) -> str:
+    """Return the name of a device, seen by a process of its own; empty if there is none."""
+    command = [sys.executable, "-c", DEVICE_NAME, device]
+    [ended] = run_all([Job("device", command, 60, {})], at_once=1, until=time.time() + 60)
     return "".join(line.removeprefix("name:") for line in ended.output.splitlines() if line.startswith("name:")).strip()
 
 

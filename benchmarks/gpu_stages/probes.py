@@ -32,7 +32,9 @@ def main() -> None:
     command = [sys.executable, __file__, "--module", options.module, *stage.options()]
     jobs = [Job(name, [*command, "--one", name], stage.seconds_left, environment()) for name in probes]
     for ended in run_all(jobs, at_once=max(2, os.cpu_count() or 2), until=stage.until - 1):
-        stage.add(ended.job.name, how=ended.how, seconds=round(ended.seconds, 1), **facts_of(ended))
+        facts = facts_of(ended)
+        how = "left out" if "left out" in facts.get("found", {}) else ended.how
+        stage.add(ended.job.name, how=how, seconds=round(ended.seconds, 1), **facts)
 
 
 def facts_of(ended: Ended) -> dict[str, Any]:

@@ -20,7 +20,9 @@ PURPOSE = "verify ops on their samples"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("--checks", metavar="NAMES", help="checks, codes or groups, or quick; all by default")
+    parser.add_argument(
+        "--checks", metavar="NAMES", help="checks, codes or groups, separated by commas, or quick; all by default"
+    )
     parser.add_argument("--device", metavar="DEVICE", default="cpu", help="where samples live (default: cpu)")
     parser.add_argument("--dtype", metavar="DTYPE", help="the dtype of samples, such as float64")
     parser.add_argument("--seed", type=int, default=0, help="where random numbers begin (default: 0)")

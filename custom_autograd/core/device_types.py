@@ -37,8 +37,11 @@ def unknown_among(names: Sequence[object]) -> object:
 
 
 def advice_on(unknown: str) -> str:
-    """Return what to do about a device type that torch does not know: the nearest name, if one is near."""
-    return suggest(ALIASES.get(unknown, unknown), DEVICE_TYPES) or IMPORT_BACKEND
+    """Return what to do about a name that is not a device type of torch: it is misspelled or its package is missing."""
+    if has_index(unknown) and is_known(unknown):
+        return f"name the device type, '{torch.device(unknown).type}', which all its devices share"
+    suggestion = suggest(ALIASES.get(unknown, unknown), DEVICE_TYPES)
+    return f"{suggestion} If not, {IMPORT_BACKEND}" if suggestion else IMPORT_BACKEND
 
 
 IMPORT_BACKEND = "import the package that makes the device type known to torch first"

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from custom_autograd.core.device_types import IMPORT_BACKEND
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.samples import Sample, TensorFactory
 
@@ -123,10 +124,10 @@ def test_raises_keeps_the_device_types_on_which_it_does(on, types):
 @pytest.mark.parametrize(
     ("on", "advice"),
     [
-        ("cud", "did you mean 'cuda'?"),
-        ("cuda:0", "did you mean 'cuda'?"),
-        (["cpu", "gpu"], "did you mean 'cuda'?"),
-        ("npu_of_tomorrow", "import the package that makes the device type known to torch first"),
+        ("cud", f"did you mean 'cuda'? If not, {IMPORT_BACKEND}"),
+        ("cuda:0", "name the device type, 'cuda', which all its devices share"),
+        (["cpu", "gpu"], f"did you mean 'cuda'? If not, {IMPORT_BACKEND}"),
+        ("npu_of_tomorrow", IMPORT_BACKEND),
         ([], None),
         (3, None),
         (["cpu", 3], None),

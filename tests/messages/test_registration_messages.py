@@ -81,7 +81,7 @@ RegistrationError: words::rms_norm: torch knows no device type 'gpu'
   found      'gpu'
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         did you mean 'cuda'?""",
+  do         did you mean 'cuda'? If not, import the package that makes the device type known to torch first""",
     )
 
 

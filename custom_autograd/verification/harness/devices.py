@@ -2,6 +2,7 @@
 
 import torch
 
+from custom_autograd.core.device_types import IMPORT_BACKEND
 from custom_autograd.core.errors import CheckError
 
 
@@ -14,7 +15,8 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise CheckError(f"{name}: there is no device type of that name") from error
+        do = f"{IMPORT_BACKEND}, for example in the file of the ops"
+        raise CheckError(f"{name}: there is no device type of that name", do=do) from error
     if not has_device(device.type) or not _has_index(device):
         raise CheckError(f"{name}: there is no such device here")
     return device

@@ -129,7 +129,9 @@ void for_element_type(const Tensor& tensor, const char* argument, const Work& wo
 }
 
 inline void check_contiguous(const Tensor& tensor, const char* argument) {
-  STD_TORCH_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "'", argument, "' must be a contiguous CPU tensor");
+  STD_TORCH_CHECK(
+      tensor.is_cpu() && tensor.is_contiguous(),
+      "'", argument, "' must be a contiguous CPU tensor (a kernel for other devices passes the tensor to compare with)");
 }
 
 inline void check_type(const Tensor& tensor, ScalarType type, const char* argument) {
