@@ -277,9 +277,10 @@ def _bounds(low: float | None, high: float | None, is_differentiable: bool) -> t
 
 def _device_types(on: str | Sequence[str]) -> tuple[str, ...]:
     names = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, (list, tuple)) else ()
-    if names and (unknown := unknown_among(names)) is None:
+    unknown = unknown_among(names)
+    if names and unknown is None:
         return tuple(map(name_of, names))
-    do = advice_on(unknown) if names and isinstance(unknown, str) else None
+    do = advice_on(unknown) if isinstance(unknown, str) else None
     expected, found = "on='cpu' or on=['cuda', 'xpu']", f"on={on!r}"[:80]
     raise CheckError("samples", "raises() takes device types", expected=expected, found=found, do=do)
 
