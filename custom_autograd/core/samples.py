@@ -280,9 +280,8 @@ def _device_types(on: str | Sequence[str]) -> tuple[str, ...]:
     unknown = unknown_among(names)
     if names and unknown is None:
         return tuple(map(name_of, names))
-    do = advice_on(unknown) if isinstance(unknown, str) else None
-    expected, found = "on='cpu' or on=['cuda', 'xpu']", f"on={on!r}"[:80]
-    raise CheckError("samples", "raises() takes device types", expected=expected, found=found, do=do)
+    expected, do = "on='cpu' or on=['cuda', 'xpu']", advice_on(unknown) if isinstance(unknown, str) else None
+    raise CheckError("samples", "raises() takes device types", expected=expected, found=f"on={on!r}"[:80], do=do)
 
 
 def _no_gradient(dtype: torch.dtype) -> CheckError:
