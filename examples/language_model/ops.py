@@ -46,10 +46,12 @@ def plain_ops() -> Ops:
 
 
 def load(name: str) -> ModuleType:
-    """A module of the gallery, from its file: `<name>.py` or `<name>/<name>.py`."""
+    """A module of the gallery, from its file; it may import the files beside it."""
     if name in sys.modules:
         return sys.modules[name]
-    path = next(path for path in (GALLERY / f"{name}.py", GALLERY / name / f"{name}.py") if path.exists())
+    if str(GALLERY) not in sys.path:
+        sys.path.append(str(GALLERY))
+    path = GALLERY / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
