@@ -1,4 +1,4 @@
-"""What flash_attention is measured on with a GPU."""
+"""Cases of flash_attention at sizes made for GPUs."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""What swiglu and geglu are measured on with a GPU."""
+"""Cases of swiglu and geglu at sizes made for GPUs."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

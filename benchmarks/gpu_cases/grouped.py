@@ -1,4 +1,4 @@
-"""What grouped_mm is measured on with a GPU."""
+"""Cases of grouped_mm at sizes made for GPUs."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the cross entropies are measured on with a GPU."""
+"""Cases of the cross entropies at sizes made for GPUs."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""What rms_norm and fused_add_rms_norm are measured on with a GPU."""
+"""Cases of rms_norm and fused_add_rms_norm at sizes made for GPUs."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""What rope and dropout are measured on with a GPU."""
+"""Cases of rope and dropout at sizes made for GPUs."""
 
 from collections.abc import Iterator
 from functools import partial
