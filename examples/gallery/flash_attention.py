@@ -18,7 +18,7 @@ from pathlib import Path
 
 import flash_attention_grad as backward
 import torch
-from flash_attention_reference import attend, check, delta_of, is_narrow, repeated, scale_of, scores_of, wide
+from flash_attention_reference import attend, check, delta_of, fits_triton, repeated, scale_of, scores_of, wide
 from flash_attention_triton import launch_attend
 from torch import Tensor
 
@@ -80,7 +80,7 @@ def flash_attention_cpu(q, k, v, bias, scale, causal) -> tuple[Tensor, Tensor]:
     return attention_cpp(q, k, v, backward.four_dims(bias), scale_of(q, scale), causal)
 
 
-@flash_attention.register_kernel("cuda", name="triton", layouts=ROWS, when=is_narrow)
+@flash_attention.register_kernel("cuda", name="triton", layouts=ROWS, when=fits_triton)
 def flash_attention_cuda(q, k, v, bias, scale, causal) -> tuple[Tensor, Tensor]:
     """Triton: one program per block of queries, which stays in registers."""
     out, lse = flash_attention_fake(q, k, v, bias)

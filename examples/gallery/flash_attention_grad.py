@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flash_attention_reference import check_grads, gradients, is_narrow, repeated, scale_of, score_grads, scores_of
+from flash_attention_reference import check_grads, fits_triton, gradients, repeated, scale_of, score_grads, scores_of
 from flash_attention_triton_backward import launch_grads
 from flash_attention_triton_bias import launch_bias_grad
 from torch import Tensor
@@ -98,7 +98,7 @@ def flash_attention_bias_grad_cpu(out_grad, q, k, v, bias, lse, delta, scale, ca
     return grad.reshape(bias.shape)
 
 
-@flash_attention_grad.register_kernel("cuda", name="triton", layouts=ROWS, when=is_narrow)
+@flash_attention_grad.register_kernel("cuda", name="triton", layouts=ROWS, when=fits_triton)
 def flash_attention_grad_cuda(out_grad, q, k, v, bias, lse, delta, scale, causal) -> tuple[Tensor, Tensor, Tensor]:
     """Triton: one kernel per block of queries, one per block of keys; no atomics, so that the sums have one order."""
     grads = flash_attention_grad_fake(out_grad, q, k, v, bias, lse, delta)
@@ -106,7 +106,7 @@ def flash_attention_grad_cuda(out_grad, q, k, v, bias, lse, delta, scale, causal
     return grads
 
 
-@flash_attention_bias_grad.register_kernel("cuda", name="triton", layouts=ROWS, when=is_narrow)
+@flash_attention_bias_grad.register_kernel("cuda", name="triton", layouts=ROWS, when=fits_triton)
 def flash_attention_bias_grad_cuda(out_grad, q, k, v, bias, lse, delta, scale, causal) -> Tensor:
     """Triton: one program per tile of the bias, which sums over all scores that it was added to."""
     grad = flash_attention_bias_grad_fake(out_grad, q, k, v, bias, lse, delta)

@@ -74,9 +74,9 @@ def scale_of(q: Tensor, scale: float | None) -> float:
     return max(1, q.shape[-1]) ** -0.5 if scale is None else scale
 
 
-def is_narrow(q: Tensor) -> bool:
-    """Whether the Triton kernels take it: their products are of float32 at most; float64 runs in the reference."""
-    return q.dtype != torch.float64
+def fits_triton(q: Tensor, v: Tensor) -> bool:
+    """Whether the Triton kernels take it: tiles of 256 features in float32 fill the shared memory of a GPU."""
+    return q.dtype != torch.float64 and q.shape[-1] <= 256 and v.shape[-1] <= 256
 
 
 def wide(tensor: Tensor) -> Tensor:

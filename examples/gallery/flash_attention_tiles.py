@@ -34,7 +34,7 @@ def tiles_of(kernel: str, q: Tensor, v: Tensor) -> Launch:
         # AMD's GPUs have 64 KB of shared memory: no third stage fits.
         return launch._replace(stages=min(2, launch.stages)) if torch.version.hip else launch
     side = 64 if kernel == "attend" else 32
-    return Launch((side, 32), 4 if width <= 64 else 8, 2)
+    return Launch((side, 32), 4 if width <= 64 else 8, 2 if width * q.element_size() <= 512 else 1)
 
 
 @triton_kernel

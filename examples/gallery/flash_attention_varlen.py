@@ -17,7 +17,7 @@ from pathlib import Path
 
 import flash_attention_varlen_grad as backward
 import torch
-from flash_attention_reference import PACKED, accepting, attend, check, delta_of, is_narrow, repeated, scale_of
+from flash_attention_reference import PACKED, accepting, attend, check, delta_of, fits_triton, repeated, scale_of
 from flash_attention_triton import launch_attend
 from flash_attention_varlen_grad import check_ends, offsets, packed, packed_scores
 from torch import Tensor
@@ -77,7 +77,7 @@ def flash_attention_varlen_cpu(q, k, v, cu_seqlens_q, cu_seqlens_k, scale, causa
     return attention_cpp(q, k, v, queries, keys, scale_of(q, scale), causal)
 
 
-@flash_attention_varlen.register_kernel("cuda", name="triton", layouts=ROWS, when=is_narrow)
+@flash_attention_varlen.register_kernel("cuda", name="triton", layouts=ROWS, when=fits_triton)
 def flash_attention_varlen_cuda(q, k, v, cu_seqlens_q, cu_seqlens_k, scale, causal) -> tuple[Tensor, Tensor]:
     """Triton: one program per block of queries; which sequence it is in stands in a table made on the device."""
     out, lse = flash_attention_varlen_fake(q, k, v, cu_seqlens_q, cu_seqlens_k)

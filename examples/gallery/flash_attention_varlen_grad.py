@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from flash_attention_reference import PACKED, accepting, check_grads, gradients, is_narrow, scale_of, scores_of
+from flash_attention_reference import PACKED, accepting, check_grads, fits_triton, gradients, scale_of, scores_of
 from flash_attention_triton_backward import launch_grads
 from torch import Tensor
 
@@ -111,12 +111,14 @@ def flash_attention_varlen_grad_cpu(
     return grad_cpp(out_grad, q, k, v, queries, keys, lse, delta, scale_of(q, scale), causal)
 
 
-@flash_attention_varlen_grad.register_kernel("cuda", name="triton", layouts=ROWS, when=is_narrow)
+@flash_attention_varlen_grad.register_kernel("cuda", name="triton", layouts=ROWS, when=fits_triton)
 def flash_attention_varlen_grad_cuda(
     out_grad, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta, scale, causal
 ) -> tuple[Tensor, ...]:
     """Triton: one kernel per block of queries, one per block of keys."""
-    grads = tuple(torch.zeros_like(tensor, memory_format=torch.contiguous_format) for tensor in (q, k, v))
+    grads = flash_attention_varlen_grad_fake(out_grad, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta)
+    for grad in grads:
+        grad.zero_()  # rows of no sequence
     ends = tuple(ends.to(torch.int64).contiguous() for ends in (cu_seqlens_q, cu_seqlens_k))
     inputs = (*packed(out_grad, q, k, v), None, ends, lse[None], delta[None])
     launch_grads(*inputs, scale_of(q, scale), causal, *packed(*grads))

@@ -31,7 +31,8 @@ def test_heads_of_models_compile(target, tmp_path):
         pytest.skip(report["unusable"])
 
     assert {} == report["failures"]
-    assert {"attend": 4, "differentiate_queries": 4, "differentiate_keys": 4} == report["compiled"]
+    count = 5 if target.startswith("cuda") else 4
+    assert {"attend": count, "differentiate_queries": count, "differentiate_keys": count} == report["compiled"]
 
 
 PROGRAM = """
@@ -43,11 +44,14 @@ from triton_launches import compile_launches, recording
 
 torch.version.hip = "6.4" if sys.argv[1].startswith("hip") else None
 launches = []
-for features in (64, 128):
-    for causal in (False, True):
-        q, k = (torch.empty(1, heads, 256, features, dtype=torch.bfloat16) for heads in (8, 2))
+cases = (64, torch.bfloat16, (0, 1)), (128, torch.bfloat16, (0, 1)), (256, torch.float32, (0,))
+for features, dtype, causals in cases:
+    if features == 256 and torch.version.hip:
+        continue  # 64 KB of shared memory: the next kernel runs
+    for causal in map(bool, causals):
+        q, k = (torch.empty(1, heads, 256, features, dtype=dtype) for heads in (8, 2))
         out, lse = torch.empty_like(q), torch.empty(1, 8, 256)
-        with recording(launches, f"{features} features, causal={causal}"):
+        with recording(launches, f"{features} features, {dtype}, causal={causal}"):
             launch_attend(q, k, k, None, (None, None), 0.1, causal, out, lse)
             launch_grads(out, q, k, k, None, (None, None), lse, lse, 0.1, causal, q, k, k)
 print(json.dumps(compile_launches(launches, sys.argv[1])))

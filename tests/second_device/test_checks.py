@@ -99,6 +99,41 @@ def test_a_sample_that_raises_on_the_cpu_is_not_called_on_the_device():
     assert [] == [row for row in check(picked, checks="reference", device="second").results if row.status == "failed"]
 
 
+@custom_op("second_device::spread", reference=True)
+def spread(x: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Return sums of elements by row."""
+    return x.new_zeros(count).index_add(0, rows, x)
+
+
+@spread.register_samples
+def _(make):
+    yield Sample(make(3), make.tensor([0, 2, 2]), 3)
+
+
+@custom_op("second_device::written", reference=True)
+def written(x: Tensor, row: Tensor, place: int) -> Tensor:
+    """Return x with another row in one place."""
+    return x.index_copy(0, torch.full((1,), place, device=x.device), row)
+
+
+@written.register_samples
+def _(make):
+    yield Sample(make(4, 3), make(1, 3), place=3)
+
+
+@pytest.mark.parametrize("op", [picked, spread, written], ids=["rows", "count", "place"])
+def test_no_call_that_checks_make_up_points_beyond_a_tensor(op):
+    report = check(op, device="second", checks=MAKING_UP)
+
+    assert report.ok, report
+
+
+MAKING_UP = [
+    "schema", "fake", "symbolic", "reference", "reference_gradients", "directional", "sizes", "shapes", "vmap",
+    "low_precision", "layouts", "special_values", "recompilation", "nesting", "kernels", "errors",
+]  # fmt: skip
+
+
 @custom_op("second_device::product", reference=True, outputs=("out",))
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """Return x @ weight."""

@@ -28,6 +28,7 @@ from custom_autograd.verification.harness.differentiable import (
     reference_of,
     vector_jacobian,
 )
+from custom_autograd.verification.harness.domain import within_domain
 from custom_autograd.verification.harness.numerical import Estimate, along, gradient, inner
 from custom_autograd.verification.harness.precision import FLOAT64, Precision, precision_of
 from custom_autograd.verification.harness.targets import Target
@@ -61,10 +62,10 @@ class Directional(Check):
 
 def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
     """Yield the scalars, small numbers and sizes at which gradients are else compared with those of the reference."""
-    yield from scalars(sample, target.arguments)
+    yield from within_domain(target, sample, scalars(sample, target.arguments))
     yield next(iter(small_values(sample)))
     if all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
-        yield from tile_sizes(sample, (256,))
+        yield from within_domain(target, sample, tile_sizes(sample, (256,)))
 
 
 def _find_function(target: Target, sample: Sample) -> TensorFunction | None:

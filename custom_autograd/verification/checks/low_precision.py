@@ -29,6 +29,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import widened
 from custom_autograd.verification.harness.differentiable import gradients_for
+from custom_autograd.verification.harness.domain import within_domain
 from custom_autograd.verification.harness.randomness import is_random
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import long_sizes
@@ -75,7 +76,7 @@ class LowPrecision(Check):
         if is_random(target, sample):
             raise NothingToCheckError("it draws other random numbers in every dtype")
         start = time.process_time()
-        for label, variant in _variants(sample):
+        for label, variant in _variants(target, sample):
             if time.process_time() - start > LONGEST:
                 yield skipped(f"{label}: left out, because smaller ones took {LONGEST:g} s")
                 continue
@@ -108,10 +109,11 @@ def _results(
     return [name for name, _ in rows], [y for _, y in rows]
 
 
-def _variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
+def _variants(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
     yield "", sample
+    # What an integer tensor points at stays as large as it is.
     if all(tensor.is_floating_point() or tensor.is_complex() for tensor in sample.tensors()):
-        yield from long_sizes(sample, LONG)  # what an integer tensor points at stays as large as it is
+        yield from within_domain(target, sample, long_sizes(sample, LONG))
 
 
 def _is_wide(target: Target, sample: Sample) -> bool:

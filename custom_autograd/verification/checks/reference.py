@@ -10,6 +10,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import compare_values, values_of, why_no_reference
 from custom_autograd.verification.harness.base import Check, Finding
+from custom_autograd.verification.harness.domain import within_domain
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import scalars, small_values, values
@@ -32,7 +33,11 @@ class Reference(Check):
         """Return one finding per variant; those that the reference refuses are left out."""
         assert target.reference is not None
         yield compare_values(target, target.reference, copy(sample), "as given", "the reference")
-        others = (row for row in scalars(sample, target.arguments) if _is_finite(target, row[1]))
+        others = (
+            row
+            for row in within_domain(target, sample, scalars(sample, target.arguments))
+            if _is_finite(target, row[1])
+        )
         for label, variant in itertools.chain(values(sample), others):
             finding = compare_values(target, target.reference, copy(variant), label, "the reference")
             if finding.status != "skipped":

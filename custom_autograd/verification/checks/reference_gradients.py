@@ -8,6 +8,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.agreement import find_gradient_difference
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError
 from custom_autograd.verification.harness.differentiable import function_of, reference_of, vector_jacobian
+from custom_autograd.verification.harness.domain import within_domain
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import scalars, small_values
 from custom_autograd.verification.report.headline import NO_REFERENCE
@@ -38,7 +39,7 @@ class ReferenceGradients(Check):
             )
         difference = find_gradient_difference(function, reference)
         yield PASSED if difference is None else difference.failed(f"{difference}, by autograd through the reference")
-        for label, variant in scalars(sample, target.arguments):
+        for label, variant in within_domain(target, sample, scalars(sample, target.arguments)):
             yield from _compare_variant(target, variant, label, is_scaled=False)
         for label, variant in small_values(sample):
             yield from _compare_variant(target, variant, label, is_scaled=True)

@@ -21,6 +21,7 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.compilation import is_limit_of_torch
+from custom_autograd.verification.harness.domain import is_within_domain
 from custom_autograd.verification.harness.fake_agreement import find_untruth
 from custom_autograd.verification.harness.records import has_derived_fake
 from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, resized
@@ -52,7 +53,7 @@ class Symbolic(Check):
         base, free = resized(sample, {}), free_sizes(sample)
         if not free:
             raise NothingToCheckError(FIXED)
-        if _find_real(target, base) is None:
+        if _find_real(target, base, base) is None:
             raise NothingToCheckError("the op or its fake kernel raises where every tensor is contiguous")
         with torch.no_grad(), symbolic_mode() as symbols:
             positions = iter(range(len(base.tensors())))
@@ -75,7 +76,7 @@ def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symb
     """Compare each growth of the sizes that the op takes with the fake's shapes."""
     count = 0
     for sizes in growths(base):
-        done = _find_real(target, resized(base, sizes))
+        done = _find_real(target, base, resized(base, sizes))
         if done is None or len(done) != len(said):
             continue
         fixed = [size for size in sizes if symbols.is_fixed(size)]
@@ -98,11 +99,11 @@ def _check_edges(target: Target, base: Sample, symbols: Symbols) -> Iterator[Fin
                 yield skipped(f"{text}, and a size on the other side is too large to run", advice=advice)
                 continue
             (size,) = sizes.values()
-            yield from _check_edge(target, resized(base, sizes), f"{text}; where it is {size}", advice)
+            yield from _check_edge(target, base, resized(base, sizes), f"{text}; where it is {size}", advice)
 
 
-def _check_edge(target: Target, sample: Sample, text: str, advice: str) -> Iterator[Finding]:
-    done = _find_real(target, sample)
+def _check_edge(target: Target, base: Sample, sample: Sample, text: str, advice: str) -> Iterator[Finding]:
+    done = _find_real(target, base, sample)
     if done is None:
         return
     with torch.no_grad(), fake_mode() as to_fake:
@@ -113,8 +114,10 @@ def _check_edge(target: Target, sample: Sample, text: str, advice: str) -> Itera
         yield failed(f"{text}, {untruth[1]}", cause="the fake kernel branches on a size")
 
 
-def _find_real(target: Target, sample: Sample) -> tuple[Tensor, ...] | None:
+def _find_real(target: Target, base: Sample, sample: Sample) -> tuple[Tensor, ...] | None:
     """Return what the op returns at other sizes; None if its fake or real kernel refuses them."""
+    if not is_within_domain(target, base, sample):
+        return None
     with torch.no_grad():
         try:
             with fake_mode() as to_fake:

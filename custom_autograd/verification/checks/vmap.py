@@ -21,6 +21,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.domain import within_domain
 from custom_autograd.verification.harness.sweeps import copy, subsets
 from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.variants import scalars
@@ -177,7 +178,7 @@ def _check_scalars(target: Target, sample: Sample) -> Iterator[Finding]:
     """Yield the first other float among the arguments that the op takes, with everything batched."""
     written, names = target.written_positions(sample), tuple(target.name_of(leaf) for leaf in sample.leaves())
     batching = Batching((_along(range(len(names)), 0, len(names)),))
-    for label, variant in scalars(sample, target.arguments):
+    for label, variant in within_domain(target, sample, scalars(sample, target.arguments)):
         if _floats(variant) == _floats(sample):
             continue
         loop = Loop(_function(target, copy(variant), written), copy(variant).tensors(), names)

@@ -18,6 +18,7 @@ from custom_autograd.verification.harness.base import PASSED, Finding, find_refu
 from custom_autograd.verification.harness.comparison import Difference, find_difference, widened
 from custom_autograd.verification.harness.differentiable import TensorFunction, copies, signed_like, vector_jacobian
 from custom_autograd.verification.harness.dispatching import completing
+from custom_autograd.verification.harness.domain import within_domain
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import is_index
 from custom_autograd.verification.harness.targets import Function, Target, call_on
@@ -97,9 +98,9 @@ def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample
     """
     if target.reference is None:
         if all(tensor.is_floating_point() or tensor.is_complex() for tensor in sample.tensors()):
-            yield from sizes(sample)
+            yield from within_domain(target, sample, sizes(sample))
         return
-    for label, variant in sizes(sample, target.arguments):
+    for label, variant in within_domain(target, sample, sizes(sample, target.arguments)):
         if _find_shapes(target, target.reference, variant) is not None:
             yield label, variant
     given = {tuple(tensor.shape) for tensor in sample.tensors()}
@@ -110,7 +111,7 @@ def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample
 
 def accepted_tile_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
     """Yield the variants of a sample with sizes that fill vectors and blocks, as far as the reference takes them."""
-    for label, variant in tile_sizes(sample):
+    for label, variant in within_domain(target, sample, tile_sizes(sample)):
         if takes_as_reference(target, variant):
             yield label, variant
 
@@ -125,20 +126,15 @@ def accepted_long_sizes(target: Target, sample: Sample, length: int) -> Iterator
     reference = target.reference
     if reference is None and not all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
         return
-    for label, variant in long_sizes(sample, length):
+    for label, variant in within_domain(target, sample, long_sizes(sample, length)):
         if takes_as_reference(target, variant):
             yield label, variant
 
 
 def _find_shapes(target: Target, reference: Function, sample: Sample) -> set[tuple[int, ...]] | None:
-    """Return the shapes of what a function returns; None if it refuses the sample.
-
-    A call with indices is made on the CPU: an accelerator that meets one beyond its tensor does not refuse it, and can
-    fail everything that this process does on it afterwards.
-    """
-    call = sample.map(Tensor.cpu) if any(map(is_index, sample.tensors())) else sample
+    """Return the shapes of what a function returns; None if it refuses the sample."""
     with torch.no_grad(), contextlib.suppress(Exception):
-        return {tuple(tensor.shape) for tensor in values_of(target, reference, call)}
+        return {tuple(tensor.shape) for tensor in values_of(target, reference, sample)}
     return None
 
 

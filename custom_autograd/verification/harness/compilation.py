@@ -17,6 +17,7 @@ from custom_autograd.verification.harness.base import NothingToCheckError, find_
 from custom_autograd.verification.harness.comparison import Difference, find_difference
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.domain import is_within_domain
 from custom_autograd.verification.harness.origins import is_authors
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
@@ -149,6 +150,8 @@ LIMITS_OF_TORCH = (
 
 def takes(target: Target, call: Sample, like: Sample) -> bool:
     """Return True if an op takes a call, its fake kernel too, and returns as many tensors as for another."""
+    if not is_within_domain(target, like, call):
+        return False
     with torch.no_grad():
         try:
             if target.overload is not None:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from custom_autograd.core.errors import ShapeError
 from custom_autograd.core.samples import Sample
+from custom_autograd.verification.harness.domain import is_within_domain
 from custom_autograd.verification.harness.targets import Target
 
 LEAST = 2
@@ -168,9 +170,16 @@ class _Probe:
         return [len(shape) for shape in shrunk] == [len(shape) for shape in self._whole]
 
     def _shapes(self, less: Mapping[Place, int]) -> list[tuple[int, ...]]:
-        """Return the shapes of the outputs, hidden ones too, of a call with dimensions that are smaller by so much."""
+        """Return the shapes of the outputs, hidden ones too, of a call with dimensions that are smaller by so much.
+
+        Raises:
+            Exception: the op refuses the call.
+        """
         tensors = list(self._tensors)
         for place, count in less.items():
             tensor = tensors[place.tensor]
             tensors[place.tensor] = tensor.narrow(place.dim, 0, max(0, tensor.shape[place.dim] - count))
-        return shapes_of_outputs(self._target, self._sample.with_tensors([tensor.clone() for tensor in tensors]))
+        call = self._sample.with_tensors([tensor.clone() for tensor in tensors])
+        if not is_within_domain(self._target, self._sample, call):
+            raise ShapeError("the op refuses such sizes on the CPU")
+        return shapes_of_outputs(self._target, call)

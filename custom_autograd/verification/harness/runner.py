@@ -17,6 +17,7 @@ from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness import randomness
 from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, find_refusal, skipped
 from custom_autograd.verification.harness.claims import choose_cause
+from custom_autograd.verification.harness.domain import is_within_domain
 from custom_autograd.verification.harness.origins import is_authors
 from custom_autograd.verification.harness.scripts import script_of
 from custom_autograd.verification.harness.settings import kept as kept_settings
@@ -141,6 +142,8 @@ def _explained(target: Target, check: Check, sample: Sample, seed: int, result: 
     """Return the result with a script that shows it on the smallest sample that shows it."""
 
     def fails(candidate: Sample) -> bool:
+        if not is_within_domain(target, sample, candidate):
+            return False
         again = _run_at(target, check, candidate, 0, seed)
         return again.status == "failed" and again.cause == result.cause
 

@@ -7,6 +7,9 @@ from pathlib import Path
 from custom_autograd.kernels.commands import end_of
 from custom_autograd.verification.report import Result
 
+LOST_DEVICE = "a kernel met an index beyond its tensor on the device, on which nothing runs in this process afterwards"
+"""What CUDA's "device-side assert" means, almost always."""
+
 MOST_LINES = 20
 """Lines of faulthandler's output that a report keeps."""
 
@@ -69,6 +72,7 @@ class Crash:
         lines = [f"the process {end_of(self.exit_code)}; the checks that follow were not run"]
         if self.call is None:
             lines.append("it does not end when this check runs alone: an earlier one may have damaged its memory")
+        lines += [LOST_DEVICE] if "device-side assert" in self.trace else []
         lines += [f"last call: {self.call}"] if self.call else []
         lines += [f"to reproduce: {self.reproduce}"] if self.reproduce else []
         lines += frames_of(self.trace)

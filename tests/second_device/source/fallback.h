@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -33,6 +34,7 @@ class Counts {
 };
 
 inline Counts counts;  // how often each operator ran here
+inline std::atomic<bool> is_lost{false};  // after an index beyond a tensor: an accelerator refuses none, and fails from then on
 
 inline bool is_copy(const std::string& name) { return name == "aten::_copy_from"; }
 inline bool has_indices(const std::string& name) { return name == "aten::index" || name == "aten::_index_put_impl_"; }
@@ -98,7 +100,14 @@ inline void run(const c10::OperatorHandle& op, const std::string& name, Stack* s
   if (is_copy(name)) return copy(stack);
   if (name == "aten::convolution_overrideable") return convolve("aten::convolution", stack);
   if (name == "aten::convolution_backward_overrideable") return convolve_backward(stack);
-  op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  try {
+    op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    for (const char* words : {"out of bounds", "index out of range in self"})
+      if (text.find(words) != std::string::npos) is_lost = true;
+    throw;
+  }
 }
 
 inline void fallback(const c10::OperatorHandle& op, Stack* stack) {
@@ -107,6 +116,7 @@ inline void fallback(const c10::OperatorHandle& op, Stack* stack) {
   // An operator of another namespace that has a kernel for the CPU alone must not run here.
   TORCH_CHECK_NOT_IMPLEMENTED(name.rfind("aten::", 0) == 0, "Could not run '", c10::toString(schema.operator_name()),
                               "' with arguments from the 'second' backend: it has no kernel for this device");
+  TORCH_CHECK(!is_lost, "second device: device-side assert triggered");
   counts.add(name);
   HostCall call;
   std::optional<at::Generator> generator;
