@@ -35,7 +35,7 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels.commands import LONGEST_BUILD, run
 from custom_autograd.kernels.compilers import HEADERS, TORCH, Compiler, CppCompiler
 from custom_autograd.kernels.dependencies import Record, digest_of, identity, listed_files, read_record, version_of
-from custom_autograd.kernels.intact import install, install_library, is_intact
+from custom_autograd.kernels.intact import install, install_library, is_intact, require_safe
 from custom_autograd.kernels.lazy import thread_lock
 from custom_autograd.kernels.trial import Failure, failure_of
 
@@ -86,7 +86,13 @@ class Build:
         return hashed(self.source, str(self.source), relative_to, *neighbours, *self._how())
 
     def recorded(self) -> str | None:
-        """Return the name of the library that the last build made, if all that it used is as it was."""
+        """Return the name of the library that the last build made, if all that it used is as it was.
+
+        Raises:
+            PermissionError: another user can write to the folder.
+        """
+        if self.folder.exists():
+            require_safe(self.folder)
         record = read_record(self._record())
         if record is None or identity(self.compiler, self.source) not in (None, record.programs):
             return None
@@ -272,7 +278,7 @@ LEFTOVER = "build-"
 ATTEMPTS = 3
 NO_SOURCE = "check the path; if it is part of an installed package, add the source to its package data"
 ANOTHER_RUNTIME = "set CXX to a compiler that links libstdc++ as a shared library, or remove flags that change that"
-ANOTHER_CACHE = "point CUSTOM_AUTOGRAD_CACHE at a folder that can be written"
+ANOTHER_CACHE = "point CUSTOM_AUTOGRAD_CACHE at a folder that you can write, and no other user"
 SPACE = "free some space, or point CUSTOM_AUTOGRAD_CACHE (the library) and TMPDIR (the compiler's files) elsewhere"
 MEMORY = "free some memory, or build the kernel where there is more: kernel.build()"
 FAULTS_OF_THE_MACHINE = {

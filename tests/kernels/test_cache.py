@@ -1,5 +1,6 @@
 """The cache of C++ kernels on machines as they are: damaged files, full disks, users without a home folder."""
 
+import hashlib
 import os
 import shutil
 import warnings
@@ -109,6 +110,50 @@ def test_an_intact_library_is_not_built_again(source: Path, tmp_path: Path, monk
         find_or_build(source, ())
 
     assert ["built"] == (tmp_path / "log").read_text().splitlines()
+
+
+def open_to(writers: int) -> Callable[[Path, pytest.MonkeyPatch], str]:
+    def change(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        path.chmod(0o755 | writers)
+        return f"its mode {0o755 | writers:04o} lets others write to it; chmod go-w"
+
+    return change
+
+
+def of_another_user(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    owner = path.stat().st_uid
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    monkeypatch.setattr(Path, "stat", lambda path, **kwargs: owned_by(os.stat(path, **kwargs), 54322))
+    assert owner == os.stat(path).st_uid
+    return "it belongs to the user with the id 54322, and this process runs as 54321"
+
+
+def owned_by(status: os.stat_result, owner: int) -> os.stat_result:
+    return os.stat_result((*status[:4], owner, *status[5:]))
+
+
+INSECURE = {"group": open_to(0o020), "everyone": open_to(0o002), "owner": of_another_user}
+
+
+@pytest.mark.parametrize("change", INSECURE.values(), ids=INSECURE)
+def test_a_folder_in_which_others_can_put_libraries_is_refused(
+    change: Callable[[Path, pytest.MonkeyPatch], str], source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_or_build(source, ())
+    reason = f"libraries of this folder may be another user's: {change(cache, monkeypatch)}"
+
+    assert NOT_WRITTEN.format(f"[Errno 1] {reason}: 'FOLDER/cache/kernels'") == warning_of(source)
+
+
+def test_a_library_that_others_can_write_is_built_again(source: Path) -> None:
+    _, path = find_or_build(source, ())
+    path.chmod(0o775)
+    path.write_bytes(b"not what was built")
+    path.with_suffix(".sha256").write_text(hashlib.sha256(b"not what was built").hexdigest())
+
+    assert path == find_or_build(source, ())[1]
+    assert b"ELF" == path.read_bytes()[1:4]
+    assert 0 == path.stat().st_mode & 0o022
 
 
 RECORDS = {
@@ -238,7 +283,7 @@ nothing.cpp: the compiler does not finish: it was killed, as a process is that n
 NOT_WRITTEN = """\
 nothing.cpp: the kernel cannot be built
   found      {}
-  do         point CUSTOM_AUTOGRAD_CACHE at a folder that can be written
+  do         point CUSTOM_AUTOGRAD_CACHE at a folder that you can write, and no other user
   meanwhile  'nothing' runs in its fallback, more slowly"""
 
 NO_SOURCE = """\

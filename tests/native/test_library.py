@@ -155,7 +155,7 @@ def test_the_command_says_that_the_cache_cannot_be_written(tmp_path):
         """\
 not available: custom_autograd: the native library cannot be written to the cache
   found      [Errno 20] Not a directory: '/file'
-  do         point CUSTOM_AUTOGRAD_CACHE at a folder that can be written
+  do         point CUSTOM_AUTOGRAD_CACHE at a folder that you can write, and no other user
 """,
     )
 
