@@ -100,8 +100,10 @@ def launch_grads(out_grad, q, k, v, bias, ends, lse, delta, scale, causal, q_gra
         )  # fmt: skip
     tiles = tiles_of("keys", q, v)
     table, blocks = blocks_of(k, ends[1], tiles.sizes[0])
+    has_rest = table is not None or q.shape[2] % tiles.sizes[1] != 0
     if blocks and k.shape[1]:
         differentiate_keys[(blocks, k.shape[1])](
             *inputs, k_grad, v_grad, ends[1], ends[0], table, *shapes, *strides, *k_grad.stride()[:3],
-            *v_grad.stride()[:3], *shared, *choices, *tiles.sizes, num_warps=tiles.warps, num_stages=tiles.stages,
+            *v_grad.stride()[:3], *shared, *choices, *tiles.sizes, has_rest,
+            num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip

@@ -17,6 +17,7 @@ def differentiate_keys(
     dk_s, dk_h, dk_r, dv_s, dv_h, dv_r, l_s, l_h, b_s, b_h, b_q, b_k,
     causal: tl.constexpr, has_bias: tl.constexpr, packed: tl.constexpr, is_whole: tl.constexpr,
     width: tl.constexpr, value_width: tl.constexpr, block: tl.constexpr, query_block: tl.constexpr,
+    has_rest: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gradients of one block of keys and values: over all queries of all heads that see them."""
     s, first, k_start, keys, q_start, queries = find_block(ends, other_ends, table, keys, queries, block, packed, False)
@@ -38,7 +39,7 @@ def differentiate_keys(
         g_head = out_grad + s * g_s + head * g_h + q_start * g_r
         statistic = s * l_s + head * l_h + q_start
         offset = bias + s * b_s + head * b_h if has_bias else bias
-        # Rows that are not there are loaded as zeros, and add nothing; keys that are not there are not stored.
+        # Rows that are not there (has_rest) are loaded as zeros, and infinity times zero is NaN; keys are not stored.
         for start in range(some, queries, query_block):
             row = start + other
             q_tile = load_rows(q_head, start, other, q_r, queries, features, width, is_whole, True)
@@ -49,11 +50,15 @@ def differentiate_keys(
             if causal:  # noqa: SIM102 - this one is decided when Triton compiles
                 if start < every:  # further on all of these keys are seen
                     scores = tl.where(key[:, None] <= row[None, :] + (keys - queries), scores, float("-inf"))
+            if has_rest:
+                scores = tl.where((row < queries)[None, :], scores, float("-inf"))
             shift, loss = load_statistics(lse + statistic, delta + statistic, row, queries)
             weights = tl.exp2(scores - shift[None, :])
             g_tile = load_rows(g_head, start, other, g_r, queries, value_features, value_width, is_whole, True)
             v_sums = tl.dot(weights.to(g_tile.dtype), g_tile, v_sums, input_precision="ieee")
             product = tl.dot(v_tile, tl.trans(g_tile), input_precision="ieee")
+            if has_rest:
+                product = tl.where((row < queries)[None, :], product, 0)
             grads = weights * (product - loss[None, :])
             k_sums = tl.dot(grads.to(q_tile.dtype), q_tile, k_sums, input_precision="ieee")
     store_rows(k_grad + s * dk_s + kv_head * dk_h + k_start * dk_r, k_sums * scale, key, dk_r, keys, features, width)

@@ -119,12 +119,13 @@ def scan_channel(
         step = tl.load(delta + place, mask=inside, other=0).to(rates.dtype)
         step = step if delta_bias is None else step + tl.load(delta_bias + channel)
         if softplus:
-            e = tl.exp(tl.minimum(step, 20.0))
+            e = tl.exp(tl.where(step > 20, 20.0, step))  # a minimum does not see NaN
             # log(1 + e), and what the rounding of 1 + e has lost
             step = tl.where(step > 20, step, tl.log(1 + e) + (e - ((1 + e) - 1)) / (1 + e))
         step = tl.where(inside, step, 0)
         term = (step * x)[None, :] * tl.load(B + shared, mask=both, other=0).to(rates.dtype)
-        factors, terms = tl.associative_scan((tl.exp(step[None, :] * rates[:, None]), term), 1, then)
+        decay = tl.where(both, tl.exp(step[None, :] * rates[:, None]), 1.0)  # 0 times -inf is NaN
+        factors, terms = tl.associative_scan((decay, term), 1, then)
         h_t = factors * h[:, None] + terms
         y = tl.sum(h_t * tl.load(C + shared, mask=both, other=0).to(rates.dtype), 0)
         y = y if D is None else y + tl.load(D + channel) * x

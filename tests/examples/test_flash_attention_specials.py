@@ -10,6 +10,7 @@ from gallery_values import assert_near, interpreted, load, needs_compiler, rando
 
 flash = load("flash_attention")
 varlen = load("flash_attention_varlen")
+grads, varlen_grads = load("flash_attention_grad"), load("flash_attention_varlen_grad")
 
 SHAPES = {"q": (1, 2, 3, 4), "k": (1, 1, 70, 4), "v": (1, 1, 70, 5), "bias": (3, 70)}  # keys of more than one block
 specials = pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf], ids=str)
@@ -74,3 +75,27 @@ def test_triton_of_packed_sequences_interpreted(special: float, where: str, inde
     out, lse = varlen.flash_attention_varlen_cuda(*packed_inputs(inputs), None, False)
 
     assert_as_reference((out.transpose(0, 1)[None], lse[None]), inputs)
+
+
+@interpreted
+@specials
+@pytest.mark.parametrize(("where", "index"), [("q", 5), ("k", 3), ("k", 270)])
+@pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
+def test_gradients_in_triton_interpreted(special: float, where: str, index: int, packed: bool) -> None:
+    """A block of queries that is not whole: the rows that it lacks are zeros, which infinity turns into NaN."""
+    inputs = inputs_with(special, where, index)
+    del inputs["bias"]
+    q, k, v = inputs.values()
+    out_grad, delta = random(1, 2, 3, 5, dtype=torch.float32, seed=7), random(1, 2, 3, dtype=torch.float32, seed=8)
+    lse = torch.full((1, 2, 3), 5.0)
+    expected = grads.flash_attention_grad.__wrapped__(out_grad, q, k, v, None, lse, delta, 0.5, False)
+    if packed:
+        *rows, queries, keys = packed_inputs(inputs)
+        rows.insert(0, out_grad[0].transpose(0, 1).contiguous())
+        found = varlen_grads.flash_attention_varlen_grad_cuda(*rows, queries, keys, lse[0], delta[0], 0.5, False)
+        found = tuple(one.transpose(0, 1)[None] for one in found)
+    else:
+        found = grads.flash_attention_grad_cuda(out_grad, q, k, v, None, lse, delta, 0.5, False)
+
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True)

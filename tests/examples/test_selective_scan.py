@@ -207,6 +207,20 @@ def test_triton_interpreted(is_full: bool, dtype: torch.dtype) -> None:
         assert_near(found, expected, dtype, budget)
 
 
+@interpreted
+@pytest.mark.parametrize(("name", "special"), [("A", -torch.inf), ("delta", torch.nan), ("delta_bias", torch.nan)])
+def test_specials_in_triton_interpreted(name: str, special: float) -> None:
+    """Beyond the end of a stretch of time a step is 0, and 0 times infinity is NaN."""
+    inputs = make_inputs((1, 2, 5, 3), torch.float64, is_full=True)
+    inputs[name].view(-1)[1] = special
+    given = [inputs.get(one) for one in gallery.NAMES]
+
+    for found, expected in zip(
+        gallery.scan_triton(*given, True), by_definition(**inputs, delta_softplus=True), strict=True
+    ):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
