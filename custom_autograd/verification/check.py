@@ -8,7 +8,9 @@ from pathlib import Path
 
 import torch
 
+from custom_autograd.core.devices import without_numbers
 from custom_autograd.core.errors import CheckError
+from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import suggest
 from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.verification.checks import CHECKS
@@ -53,7 +55,8 @@ def check(
         What each check found on each sample.
 
     Raises:
-        CheckError: there are no samples, a name of a check is unknown, or, if asked for, something failed.
+        CheckError: there are no samples, or none of the tensors of one is on `device`, a name of a check is unknown,
+            or, if asked for, something failed.
 
     Example:
         >>> def double(x): return 2 * x
@@ -122,7 +125,7 @@ def case_of(
     """Return a target with its samples, made.
 
     Raises:
-        CheckError: there are no samples, or making them raises.
+        CheckError: there are no samples, making them raises, or none of the tensors of one is on the device.
     """
     seen = target_of(target)
     made = _given(samples, device, dtype, seed) if samples is not None else _registered(seen, device, dtype, seed)
@@ -135,6 +138,8 @@ def case_of(
     unknown = [name for sample in made for name in sample.accepted if name not in names]
     if unknown:
         raise _unknown(unknown[0], names)
+    if device is not None:
+        _require_device(seen, made, torch.device(device), seen.samples if samples is None else samples)
     return runner.Case(seen, made)
 
 
@@ -173,6 +178,27 @@ def _moved(sample: Sample, device: torch.device | str | None, dtype: torch.dtype
         return moved.requires_grad_(tensor.requires_grad)
 
     return sample if device is None and dtype is None else sample.map(move)
+
+
+def _require_device(target: Target, samples: Sequence[Sample], device: torch.device, rule: object) -> None:
+    """Raise if a sample has tensors, but none on the accelerator under test: the checks would run without it."""
+    for position, sample in enumerate(samples):
+        leaves = [leaf for leaf in sample.leaves() if without_numbers(leaf.tensor) is not None]
+        if leaves and device.type != "cpu" and not any(_is_on(leaf.tensor.device, device) for leaf in leaves):
+            label, name = runner.label_of(sample, position), target.name_of(leaves[0])
+            raise CheckError(
+                target.name,
+                f"{label} has no tensor on the device under test",
+                expected=f"'{name}' on {device}",
+                found=f"'{name}' on {leaves[0].tensor.device}",
+                rule=location_of(rule) if callable(rule) else None,
+                declared=target.location,
+                do="create the tensors of samples with make(...), make.tensor(...), or device=make.device",
+            )
+
+
+def _is_on(found: torch.device, asked: torch.device) -> bool:
+    return found.type == asked.type and asked.index in (None, found.index)
 
 
 def _loaded(name: str, value: object) -> Check:

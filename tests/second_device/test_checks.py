@@ -1,10 +1,15 @@
 """Checks on the device: right ops pass those that failed there, or raised, when the device was taken for the CPU."""
 
+# ruff: noqa: E501 - a message is as long as it is
+
 import pytest
 import torch
+from expecttest import assert_expected_inline
+from messages.shown import message
 from torch import Tensor
 
-from custom_autograd import Sample, check, custom_op
+from custom_autograd import CheckError, Sample, check, custom_op
+from custom_autograd.core.samples import TensorFactory
 
 
 @custom_op("second_device::smooth", outputs=("out", "scale"), reference=True)
@@ -43,6 +48,31 @@ def test_no_tensor_is_made_on_the_cpu(name):
     report = check(smooth, checks=name, device="second")
 
     assert {"passed"} == {result.status for result in report.results}, report
+
+
+def left_on_the_cpu(make):
+    yield Sample(make(2), 3.0)
+    yield Sample(torch.tensor(2.0), torch.tensor(3.0))
+    yield Sample(torch.ones(2), make(2)).named("half of it")
+    yield Sample(torch.ones(2, 3), 3.0)
+
+
+def test_a_sample_without_a_tensor_on_the_device_raises():
+    def product(x, factor):
+        return x * factor
+
+    assert_expected_inline(
+        message(lambda: check(product, left_on_the_cpu, device="second"), CheckError),
+        """\
+CheckError: test_a_sample_without_a_tensor_on_the_device_raises.<locals>.product: sample 3: (float32[2, 3], 3.0) has no tensor on the device under test
+  expected   'x' on second
+  found      'x' on cpu
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         create the tensors of samples with make(...), make.tensor(...), or device=make.device""",
+    )
+    assert check(product, left_on_the_cpu, checks="quick", device="cpu").ok
+    assert check(product, list(left_on_the_cpu(TensorFactory()))[:2], checks="schema", device="second:0").ok
 
 
 class Kinked(torch.autograd.Function):
