@@ -1,8 +1,30 @@
-"""Source of a call of a kernel: with grad mode off, and of another kernel if it is not available."""
+"""Source of a call of a kernel: with grad mode off, of another one if it is not available, with a note on its errors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from custom_autograd.calls.source import Source
+from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.values.user_code import add_note
+
+
+def helpers(record: OpRecord) -> dict[str, Any]:
+    """Return what the source names (Any: classes and functions)."""
+    return {
+        "KernelUnavailable": KernelUnavailable,
+        "instead": record.kernels.instead,
+        "note_kernel": partial(note_kernel, record),
+    }
+
+
+def note_kernel(record: OpRecord, function: Callable[..., Any], error: Exception) -> None:
+    """Note on an exception that leaves a kernel which one it is, unless it names the op already."""
+    if getattr(error, "op", None) != record.name:
+        add_note(error, f"raised in the {record.kernels.describe(function)} of {record.name}")
 
 
 def write_kernel_call(source: Source, call: str, condition: str) -> None:
@@ -24,6 +46,8 @@ def write_kernel_call(source: Source, call: str, condition: str) -> None:
 def write_call_or_another(source: Source, call: str, *, before: str = "") -> None:
     """Write a call of a kernel, and of another where it turns out not to be available; a try costs nothing.
 
+    Other exceptions get a note on the kernel.
+
     Args:
         source: to write to.
         call: source of the call.
@@ -35,3 +59,5 @@ def write_call_or_another(source: Source, call: str, *, before: str = "") -> Non
         source.line(f"$result = {call}")
     with source.block("except $KernelUnavailable as $error"):
         source.line(f"$result = {call.replace('$function', '$instead($function, $error)', 1)}")
+    with source.block("except $Exception as $error"):
+        source.lines("$note_kernel($function, $error)", "raise")

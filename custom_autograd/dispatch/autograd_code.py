@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.calls import kernel_call
 from custom_autograd.calls.parameters import own_names, values_of
 from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.dispatch import direct_source as direct
@@ -44,7 +45,7 @@ def _helpers(record: OpRecord) -> dict[str, Any]:
     """Return what the source calls (Any: functions of any signature)."""
     return {
         "overload": opened(record),
-        "instead": record.kernels.instead,
+        **kernel_call.helpers(record),
         "direct_calls": record.direct_calls,
         "read_result": ResultReader(record.declaration, record.kernels.describe).read,
         "below": below,

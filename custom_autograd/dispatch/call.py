@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from custom_autograd.calls import numbers
+from custom_autograd.calls import kernel_call, numbers
 from custom_autograd.calls.arity import refuse_more
-from custom_autograd.calls.kernel_call import write_kernel_call
 from custom_autograd.calls.parameters import own_names, signature, values_of, write_conversions
 from custom_autograd.calls.passing import call_kernel, pass_on
 from custom_autograd.calls.reading import write_reading
@@ -48,7 +47,7 @@ def make_public_call(record: OpRecord) -> Callable[..., Any]:
     helpers = {
         **direct.helpers(),
         **numbers.HELPERS,
-        "instead": record.kernels.instead,
+        **kernel_call.helpers(record),
         "entry": record,
         "direct_calls": record.direct_calls,
         "refuse_tracked": numbers.refuse_tracked(record.declaration),
@@ -184,6 +183,6 @@ def write_kernel(source: Source, schema: Schema, *, is_checked: bool) -> None:
     with source.block(f"def $kernel({signature(schema, first='$device', for_dispatcher=True)})"):
         source.line('"""What stands at a backend\'s dispatch key."""')
         source.line("$function = $choose($device)")
-        write_kernel_call(source, call_kernel(schema, is_from_dispatcher=True), "not $is_grad_enabled()")
+        kernel_call.write_kernel_call(source, call_kernel(schema, is_from_dispatcher=True), "not $is_grad_enabled()")
         write_reading(source, schema, str(is_checked))
         source.line("return $result")

@@ -18,7 +18,6 @@ from custom_autograd.calls.passing import call_kernel
 from custom_autograd.calls.reading import are_new, write_reading
 from custom_autograd.calls.source import Source, tuple_of
 from custom_autograd.core.argument_types import find_element_row
-from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.torch_private import dispatch, guards
 from custom_autograd.torch_private.compiler import compiling_callback
@@ -53,7 +52,6 @@ def helpers() -> dict[str, Any]:
         "Tensor": Tensor,
         "Parameter": torch.nn.Parameter,
         "NO_DIRECT_CALL": NO_DIRECT_CALL,
-        "KernelUnavailable": KernelUnavailable,
         "forward_ad": forward_ad,
         "torch_function_modes": guards.torch_function_modes,
         "torch_dispatch_modes": guards.torch_dispatch_modes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from custom_autograd.calls import kernel_call
 from custom_autograd.calls.parameters import own_names, values_of
 from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.dispatch import direct_source as direct
@@ -30,7 +31,7 @@ class KernelCode:
             **direct.helpers(),
             **values_of(declaration),
             "choose": choose,
-            "instead": record.kernels.instead,
+            **kernel_call.helpers(record),
             "read_result": ResultReader(declaration, record.kernels.describe).read,
         }
         namespace = compile_source(self.source, f"{record.name} kernel", source.namespace(helpers))

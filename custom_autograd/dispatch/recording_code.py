@@ -14,6 +14,7 @@ from custom_autograd.autograd.named_saving import NamedSaving, note_saved
 from custom_autograd.autograd.node_facts import describe_nodes
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.autograd.vjp import Step
+from custom_autograd.calls import kernel_call
 from custom_autograd.calls.parameters import values_of
 from custom_autograd.calls.source import compile_source
 from custom_autograd.dispatch import direct_source as direct
@@ -97,7 +98,7 @@ def _forward_helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, An
     declaration, describe = record.declaration, record.kernels.describe
     return {
         "overload": opened(record),
-        "instead": record.kernels.instead,
+        **kernel_call.helpers(record),
         "read_result": ResultReader(declaration, describe).read,
         "read_recorded": ResultReader(declaration, describe, share=_keep(derivatives.plan)).read,
         "below": below,

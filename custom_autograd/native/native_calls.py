@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from custom_autograd.calls.kernel_call import note_kernel
 from custom_autograd.calls.parameters import default_of
 from custom_autograd.calls.watching import undeclared_write
 from custom_autograd.core.errors import KernelUnavailable
@@ -66,8 +67,8 @@ class NativeCalls:
         self._fixed = _bits([not argument.is_differentiable for argument in schema.arguments])
         keywords = tuple([argument.name for argument in schema.arguments if argument.is_keyword_only])
         objects = (
-            self.learn, self.read, self.run_instead, KernelUnavailable, compiling_callback, schema.named_tuple,
-            keywords or None, self.run_dispatched, self.refuse_write, tuple(schema.output_names),
+            self.learn, self.read, self.run_instead, KernelUnavailable, functools.partial(note_kernel, record),
+            compiling_callback, schema.named_tuple, keywords or None, self.run_dispatched, self.refuse_write, tuple(schema.output_names),
         )  # fmt: skip
         differentiable = _bits([output.is_differentiable for output in schema.outputs])
         self.call = native.Call(rows, len(schema.outputs), visible, written, differentiable, objects)

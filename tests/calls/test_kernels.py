@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from custom_autograd import KernelError, custom_op
+from custom_autograd import KernelError, custom_op, through_dispatcher
 
 
 def add(amount):
@@ -55,6 +55,36 @@ def test_a_missing_kernel_lists_all_device_types_there_are():
     op = make(device_types=("cuda", "mps"))
     with pytest.raises(KernelError, match="tensors on 'cuda', 'mps'"):
         value(op)
+
+
+CALLS = {
+    "op": lambda op, x: op(x),
+    "torch.ops": lambda op, x: torch.ops.kernels.raising(x),
+    "dispatcher": lambda op, x: through_dispatcher()(op)(x),
+    "recorded": lambda op, x: op(x.requires_grad_()),
+    "vmap": lambda op, x: torch.func.vmap(op)(x.view(1, -1)),
+}
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["first call", "known call"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_an_exception_of_a_kernel_has_a_note_on_the_kernel_and_the_op(call, is_known):
+    def double(x):
+        if not x.any():
+            raise ValueError("all zero")
+        return x * 2
+
+    op = make("raising", device_types="cuda")
+    op.register_kernel("cpu", double)
+    op.register_backward(lambda grad: grad * 2)
+    for _ in range(3 * is_known):
+        call(op, torch.ones(1))
+    with pytest.raises(ValueError, match="^all zero") as caught:
+        call(op, torch.zeros(1))
+
+    notes = getattr(caught.value, "__notes__", [str(caught.value.__cause__)])
+    location = f"test_kernels.py:{double.__code__.co_firstlineno}"
+    assert [f"raised in the cpu kernel, {location}, of kernels::raising"] == notes
 
 
 def test_switching_kernels_nests():

@@ -69,12 +69,18 @@ def op(self, /, x, y, *more):
                         result = function(x, y)
                     except KernelUnavailable as error:
                         result = instead(function, error)(x, y)
+                    except Exception as error:
+                        note_kernel(function, error)
+                        raise
                 else:
                     try:
                         set_grad_enabled(False)
                         result = function(x, y)
                     except KernelUnavailable as error:
                         result = instead(function, error)(x, y)
+                    except Exception as error:
+                        note_kernel(function, error)
+                        raise
                     finally:
                         set_grad_enabled(True)
                 if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
@@ -96,12 +102,18 @@ def kernel(device, x, y):
             result = function(x, y)
         except KernelUnavailable as error:
             result = instead(function, error)(x, y)
+        except Exception as error:
+            note_kernel(function, error)
+            raise
     else:
         try:
             set_grad_enabled(False)
             result = function(x, y)
         except KernelUnavailable as error:
             result = instead(function, error)(x, y)
+        except Exception as error:
+            note_kernel(function, error)
+            raise
         finally:
             set_grad_enabled(True)
     if type(result) is not Tensor or result is x or result is y or result._is_view():
@@ -189,6 +201,9 @@ def make_node(function):
             result = function(x, y)
         except KernelUnavailable as error:
             result = instead(function, error)(x, y)
+        except Exception as error:
+            note_kernel(function, error)
+            raise
         if type(result) is not Tensor or result is x or result is y or result._is_view():
             result = read_result(result, {"x": x, "y": y}, function, is_checked=True)
         output = result
@@ -215,12 +230,18 @@ def autograd(keyset, x, y):
                     result = function(x, y)
                 except KernelUnavailable as error:
                     result = instead(function, error)(x, y)
+                except Exception as error:
+                    note_kernel(function, error)
+                    raise
             else:
                 try:
                     set_grad_enabled(False)
                     result = function(x, y)
                 except KernelUnavailable as error:
                     result = instead(function, error)(x, y)
+                except Exception as error:
+                    note_kernel(function, error)
+                    raise
                 finally:
                     set_grad_enabled(True)
             if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
@@ -270,12 +291,18 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
                         result = function(x, weight, n, eps=eps)
                     except KernelUnavailable as error:
                         result = instead(function, error)(x, weight, n, eps=eps)
+                    except Exception as error:
+                        note_kernel(function, error)
+                        raise
                 else:
                     try:
                         set_grad_enabled(False)
                         result = function(x, weight, n, eps=eps)
                     except KernelUnavailable as error:
                         result = instead(function, error)(x, weight, n, eps=eps)
+                    except Exception as error:
+                        note_kernel(function, error)
+                        raise
                     finally:
                         set_grad_enabled(True)
                 if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
@@ -303,12 +330,18 @@ def kernel(device, x, weight=None, n=2, *, eps=1e-06):
             result = function(x, weight, n, eps=eps)
         except KernelUnavailable as error:
             result = instead(function, error)(x, weight, n, eps=eps)
+        except Exception as error:
+            note_kernel(function, error)
+            raise
     else:
         try:
             set_grad_enabled(False)
             result = function(x, weight, n, eps=eps)
         except KernelUnavailable as error:
             result = instead(function, error)(x, weight, n, eps=eps)
+        except Exception as error:
+            note_kernel(function, error)
+            raise
         finally:
             set_grad_enabled(True)
     if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
@@ -447,6 +480,9 @@ def make_node(function):
             result = function(x, weight, n, eps=eps)
         except KernelUnavailable as error:
             result = instead(function, error)(x, weight, n, eps=eps)
+        except Exception as error:
+            note_kernel(function, error)
+            raise
         if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
             result = read_result(result, {"x": x, "weight": weight}, function, is_checked=True)
         out, rstd = result
@@ -482,12 +518,18 @@ def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
                     result = function(x, weight, n, eps=eps)
                 except KernelUnavailable as error:
                     result = instead(function, error)(x, weight, n, eps=eps)
+                except Exception as error:
+                    note_kernel(function, error)
+                    raise
             else:
                 try:
                     set_grad_enabled(False)
                     result = function(x, weight, n, eps=eps)
                 except KernelUnavailable as error:
                     result = instead(function, error)(x, weight, n, eps=eps)
+                except Exception as error:
+                    note_kernel(function, error)
+                    raise
                 finally:
                     set_grad_enabled(True)
             if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
@@ -533,12 +575,18 @@ def op(self, /, values, step, *more):
                         result = function(list(values), step)
                     except KernelUnavailable as error:
                         result = instead(function, error)(list(values), step)
+                    except Exception as error:
+                        note_kernel(function, error)
+                        raise
                 else:
                     try:
                         set_grad_enabled(False)
                         result = function(list(values), step)
                     except KernelUnavailable as error:
                         result = instead(function, error)(list(values), step)
+                    except Exception as error:
+                        note_kernel(function, error)
+                        raise
                     finally:
                         set_grad_enabled(True)
                 if type(result) is not list or not are_new(result, (values, step), is_checked):
@@ -561,12 +609,18 @@ def kernel(device, values, step):
             result = function(values, step)
         except KernelUnavailable as error:
             result = instead(function, error)(values, step)
+        except Exception as error:
+            note_kernel(function, error)
+            raise
     else:
         try:
             set_grad_enabled(False)
             result = function(values, step)
         except KernelUnavailable as error:
             result = instead(function, error)(values, step)
+        except Exception as error:
+            note_kernel(function, error)
+            raise
         finally:
             set_grad_enabled(True)
     if type(result) is not list or not are_new(result, (values, step), True):
@@ -673,12 +727,18 @@ def autograd(keyset, values, step):
                     result = function(list(values), step)
                 except KernelUnavailable as error:
                     result = instead(function, error)(list(values), step)
+                except Exception as error:
+                    note_kernel(function, error)
+                    raise
             else:
                 try:
                     set_grad_enabled(False)
                     result = function(list(values), step)
                 except KernelUnavailable as error:
                     result = instead(function, error)(list(values), step)
+                except Exception as error:
+                    note_kernel(function, error)
+                    raise
                 finally:
                     set_grad_enabled(True)
             if type(result) is not list or not are_new(result, (values, step), is_checked):

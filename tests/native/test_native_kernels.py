@@ -126,6 +126,19 @@ def x(grad=False):
     return torch.tensor([1.0, 2.0, 3.0], requires_grad=grad)
 
 
+def test_an_exception_of_a_kernel_has_a_note_on_the_kernel_and_the_op(source):
+    schema = "(Tensor x, Tensor? y, float factor, int offset, bool negates) -> Tensor"
+    op = custom_op("native_kernels::noted", cpp_kernel(source, "scale"), schema=schema)
+    for _ in range(3):
+        op(x(), None, 1.0, 0, False)
+    with pytest.raises(RuntimeError, match="'x' must be a vector") as caught:
+        op(x().view(1, 3), None, 1.0, 0, False)
+
+    assert op._native.count_kinds() > 0
+    notes = getattr(caught.value, "__notes__", [str(caught.value.__cause__)])
+    assert ["raised in the default kernel, native_kernels.cpp, 'scale', of native_kernels::noted"] == notes
+
+
 def by_overload(kernel, *args):
     """The outcome through torch.ops: the value, or the class and the text of the error."""
     return outcome(kernel._call, *args)

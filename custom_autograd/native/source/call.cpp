@@ -111,7 +111,7 @@ PyObject* created(PyTypeObject* type, PyObject*, PyObject*) {
   return object;
 }
 
-// Call(signature, (learn, read, instead, unavailable, compiling, named_tuple, keywords, dispatched, refuse_write,
+// Call(signature, (learn, read, instead, unavailable, note, compiling, named_tuple, keywords, dispatched, refuse_write,
 // names of outputs))
 // signature: ((name, rule, is_optional, is_keyword_only, is_differentiable, type or choices, defaults), ...), outputs,
 // visible, written, differentiable
@@ -127,7 +127,7 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "O!iKKKO!", &PyTuple_Type, &rows, &outputs, &visible, &written, &differentiable,
                         &PyTuple_Type, &objects))
     return -1;
-  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 10) {
+  if (PyTuple_GET_SIZE(rows) > MOST || outputs > MOST || outputs < 0 || PyTuple_GET_SIZE(objects) != 11) {
     PyErr_SetString(PyExc_ValueError, "too many arguments or outputs");
     return -1;
   }
@@ -161,9 +161,9 @@ int initialise(PyObject* object, PyObject* args, PyObject*) {
   op->signature.differentiable_outputs = differentiable;
   op->held = PyTuple_Pack(2, rows, objects);
   if (!op->held) return -1;
-  PyObject** members[] = {&op->learn, &op->read, &op->instead, &op->unavailable, &op->compiling, &op->named_tuple, &op->keywords,
-                          &op->dispatched, &op->refuse_write, &op->names};
-  for (int i = 0; i < 10; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
+  PyObject** members[] = {&op->learn, &op->read, &op->instead, &op->unavailable, &op->note, &op->compiling, &op->named_tuple,
+                          &op->keywords, &op->dispatched, &op->refuse_write, &op->names};
+  for (int i = 0; i < 11; ++i) *members[i] = PyTuple_GET_ITEM(objects, i);
   if (op->keywords == Py_None) op->keywords = nullptr;
   if (!PyTuple_CheckExact(op->names) || PyTuple_GET_SIZE(op->names) != outputs) {
     PyErr_SetString(PyExc_ValueError, "there is not one name for each output");

@@ -74,7 +74,7 @@ struct Call {
   PyObject* held;  // a tuple of all Python objects that it uses
   std::vector<Argument>* arguments;
   std::vector<const Kind*>* kinds;
-  PyObject *learn, *read, *instead, *unavailable, *compiling, *named_tuple, *keywords, *dispatched, *refuse_write, *names;
+  PyObject *learn, *read, *instead, *unavailable, *note, *compiling, *named_tuple, *keywords, *dispatched, *refuse_write, *names;
   uint64_t visible;  // outputs that a call returns, as bits
   uint64_t written;  // arguments that kernels write to
   int outputs, positional;

@@ -45,6 +45,16 @@ bool has_sizes(const Call* op, const Kind& kind, const Values& values) {
   return true;
 }
 
+// Throws the error of a kernel, with a note that says of which.
+[[noreturn]] void throw_noted(const Call* op, PyObject* function) {
+  Raised raised;
+  if (PyErr_GivenExceptionMatches(raised.error.get(), PyExc_Exception))
+    Reference done(PyObject_CallFunctionObjArgs(op->note, function, raised.error.get(), nullptr));
+  if (PyErr_Occurred()) PyErr_Clear();
+  raised.restore();
+  throw_python_error();
+}
+
 PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values, bool is_arithmetic) {
   bool is_sure = !kind.is_on_trial && has_sizes(op, kind, values);
   PyObject* function = is_sure ? kind.function.object : kind.looking.object;
@@ -52,7 +62,8 @@ PyObject* run_kernel(const Call* op, const Kind& kind, const Values& values, boo
   if (is_sure && is_arithmetic) below.emplace();
   PyObject* result = call_kernel(op, function, values);
   below.reset();
-  if (result || !PyErr_ExceptionMatches(op->unavailable)) return checked(result);
+  if (result) return result;
+  if (!PyErr_ExceptionMatches(op->unavailable)) throw_noted(op, kind.function.object);
   Raised raised;
   Reference given(as_tuple(op, values));
   return checked(
