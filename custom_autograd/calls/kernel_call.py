@@ -1,4 +1,4 @@
-"""Source of a call of a kernel: with grad mode off, of another one if it is not available, with a note on its errors."""
+"""Source of a call of a kernel: with grad mode off, of another if it is not available, with a note on its errors."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def error_of_devices(
         expected: what would be right.
         found: what the kernel raised.
     """
-    devices = dict(_devices_of(arguments))
+    devices = dict(devices_of(arguments))
     places = list(dict.fromkeys(devices.values()))
     if len(places) < 2:
         return None
@@ -43,13 +43,13 @@ def is_about_devices(error: BaseException) -> bool:
     return ABOUT_DEVICES.search(str(error)) is not None
 
 
-def _devices_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, torch.device]]:
+def devices_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, torch.device]]:
     """Yield arguments with their devices; of a list whose tensors are on several each item."""
     for name, value in arguments.items():
         if isinstance(value, Tensor):
             yield name, value.device
         elif isinstance(value, (list, tuple)):
-            items = dict(_devices_of({f"{name}[{place}]": item for place, item in enumerate(value)}))
+            items = dict(devices_of({f"{name}[{place}]": item for place, item in enumerate(value)}))
             places = set(items.values())
             yield from items.items() if len(places) > 1 else ((name, place) for place in places)
 

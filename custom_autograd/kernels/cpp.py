@@ -19,12 +19,14 @@ from typing import Any
 import torch
 
 from custom_autograd.core import native_kernels
+from custom_autograd.core.devices import devices_of
 from custom_autograd.core.errors import KernelError, KernelUnavailable, Origin
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.native_kernels import Operator
 from custom_autograd.kernels.cpp_definitions import find_definition
 from custom_autograd.kernels.lazy import LazyKernel, thread_lock
 from custom_autograd.kernels.one_device import OneDevice
+from custom_autograd.torch_private.dispatch import key_of_device
 from custom_autograd.torch_private.operators import argument_names
 from custom_autograd.torch_private.registered_kernels import names_in
 from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
@@ -121,6 +123,37 @@ class CppKernel(LazyKernel):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.source, self.function, self.fallback, self.flags, self.host)
 
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema of the source says
+        """Run the function, or the fallback if it cannot be built.
+
+        Raises:
+            KernelError: the source has no kernel for the device type of a tensor.
+        """
+        try:
+            return self._call(*args, **kwargs)
+        except NotImplementedError as error:
+            unserved = self._unserved({**dict(enumerate(args)), **kwargs})
+            if unserved is None:
+                raise
+            raise unserved from error
+
+    def _unserved(self, arguments: dict[Any, Any]) -> KernelError | None:
+        """Return the error of a call with a tensor for whose device type the source has no kernel; None if it has."""
+        keys = [key for key, _ in self.operator.addresses] if self.operator is not None else []
+        types = {device.type: key_of_device(device.type) for _, device in devices_of(arguments)}
+        unserved = next((one for one, key in types.items() if one != "meta" and key not in keys), None)
+        if not keys or unserved is None:
+            return None
+        return KernelError(
+            self.source.name,
+            f"'{self.function}' has no kernel for device type {unserved!r}",
+            expected=f"tensors whose dispatch key is {quote(keys)}",
+            found=f"{unserved!r}, whose dispatch key is '{types[unserved]}'",
+            declared=str(self.source),
+            do=f"add STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, {types[unserved]}, m) to the source, "
+            f"or register another kernel of the op for {unserved!r}",
+        )
+
     def build(self) -> tuple[str, Path]:
         """Return the namespace in which the source registers its functions, and the library, built if need be.
 
@@ -169,7 +202,7 @@ class CppKernel(LazyKernel):
         return function
 
     def _offer(self, operator: Operator) -> None:
-        if type(self).__call__ is LazyKernel.__call__:  # else a call does more than the operator
+        if type(self).__call__ is CppKernel.__call__:  # else a call does more than the operator
             self.operator = operator
             native_kernels.offer(self, operator)
 

@@ -68,7 +68,8 @@ class NativeCalls:
         keywords = tuple([argument.name for argument in schema.arguments if argument.is_keyword_only])
         objects = (
             self.learn, self.read, self.run_instead, KernelUnavailable, functools.partial(note_kernel, record),
-            compiling_callback, schema.named_tuple, keywords or None, self.run_dispatched, self.refuse_write, tuple(schema.output_names),
+            compiling_callback, schema.named_tuple, keywords or None, self.run_dispatched, self.refuse_write,
+            tuple(schema.output_names),
         )  # fmt: skip
         differentiable = _bits([output.is_differentiable for output in schema.outputs])
         self.call = native.Call(rows, len(schema.outputs), visible, written, differentiable, objects)

@@ -79,7 +79,7 @@ def test_an_exception_of_a_kernel_has_a_note_on_the_kernel_and_the_op(call, is_k
     op.register_backward(lambda grad: grad * 2)
     for _ in range(3 * is_known):
         call(op, torch.ones(1))
-    with pytest.raises(ValueError, match="^all zero") as caught:
+    with pytest.raises(ValueError, match="all zero") as caught:
         call(op, torch.zeros(1))
 
     notes = getattr(caught.value, "__notes__", [str(caught.value.__cause__)])

@@ -35,7 +35,35 @@ def test_unknown_device_type():
 RegistrationError: casts::scaled: the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      'gpu'
-  declared   FILE.py:LINE""",
+  rule       register_autocast('gpu', 'lower')
+  declared   FILE.py:LINE
+  do         did you mean 'cuda'? If not, import the package that makes the device type known to torch first""",
+    )
+
+
+def test_device_type_without_autocast():
+    assert_expected_inline(
+        refused("meta", "lower"),
+        """\
+RegistrationError: casts::scaled: the device type has no autocast
+  expected   'cpu', 'cuda', ...
+  found      'meta'
+  rule       register_autocast('meta', 'lower')
+  declared   FILE.py:LINE
+  do         leave the policy out; an out-of-tree backend has autocast if its module defines get_amp_supported_dtype""",
+    )
+
+
+def test_device_that_is_no_string():
+    assert_expected_inline(
+        refused(torch.device("cpu"), "lower"),
+        """\
+RegistrationError: casts::scaled: the device type has no autocast
+  expected   'cpu', 'cuda', ...
+  found      device(type='cpu')
+  rule       register_autocast(device(type='cpu'), 'lower')
+  declared   FILE.py:LINE
+  do         give the name of a device type, such as 'cuda'""",
     )
 
 
@@ -46,8 +74,9 @@ def test_one_device_of_a_type():
 RegistrationError: casts::scaled: the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      'cpu:0'
+  rule       register_autocast('cpu:0', torch.bfloat16)
   declared   FILE.py:LINE
-  do         write 'cpu', for every device of that type""",
+  do         name the device type, 'cpu', which all its devices share""",
     )
 
 
@@ -68,6 +97,7 @@ def test_unknown_argument():
 RegistrationError: casts::scaled: autocast names 'wieght', which is not a name of the op
   expected   'x', 'weight'
   found      'wieght'
+  rule       register_autocast('cpu', {'wieght': 'lower'})
   declared   FILE.py:LINE
   do         did you mean 'weight'?""",
     )
@@ -80,6 +110,7 @@ def test_argument_that_is_no_tensor():
 RegistrationError: casts::scaled: autocast names 'eps', which is not a tensor argument
   expected   'x', 'weight'
   found      'eps'
+  rule       register_autocast('cpu', {'eps': 'float32'})
   declared   FILE.py:LINE""",
     )
 
@@ -91,6 +122,7 @@ def test_name_that_is_no_string():
 RegistrationError: casts::scaled: autocast names 0, which is not a name of the op
   expected   'x', 'weight'
   found      0
+  rule       register_autocast('cpu', {0: 'lower'})
   declared   FILE.py:LINE""",
     )
 
@@ -102,6 +134,7 @@ def test_unknown_word():
 RegistrationError: casts::scaled: autocast casts all arguments to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'loewr'
+  rule       register_autocast('cpu', 'loewr')
   declared   FILE.py:LINE
   do         did you mean 'lower'?""",
     )
@@ -114,6 +147,7 @@ def test_unknown_word_for_an_argument():
 RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'half'
+  rule       register_autocast('cpu', {'x': 'half'})
   declared   FILE.py:LINE
   do         write torch.half""",
     )
@@ -126,6 +160,7 @@ def test_name_of_a_dtype():
 RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'bfloat16'
+  rule       register_autocast('cpu', {'x': 'bfloat16'})
   declared   FILE.py:LINE
   do         write torch.bfloat16""",
     )
@@ -138,6 +173,7 @@ def test_integer_dtype_for_an_argument():
 RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      torch.int64
+  rule       register_autocast('cpu', {'x': torch.int64})
   declared   FILE.py:LINE""",
     )
 
@@ -149,6 +185,7 @@ def test_no_cast_at_all():
 RegistrationError: casts::scaled: autocast casts all arguments to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      None
+  rule       register_autocast('cpu', None)
   declared   FILE.py:LINE""",
     )
 
@@ -160,6 +197,7 @@ def test_input_is_no_word_for_inputs():
 RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'input'
+  rule       register_autocast('cpu', {'x': 'input'})
   declared   FILE.py:LINE""",
     )
 
@@ -171,6 +209,7 @@ def test_promote_is_no_word_for_outputs():
 RegistrationError: casts::scaled: autocast casts the output to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'input'
   found      'promote'
+  rule       register_autocast('cpu', 'lower', output 'promote')
   declared   FILE.py:LINE""",
     )
 
@@ -182,6 +221,7 @@ def test_unknown_output():
 RegistrationError: casts::scaled: autocast names 'oot', which is not a name of the op
   expected   'out'
   found      'oot'
+  rule       register_autocast('cpu', 'lower', output {'oot': 'input'})
   declared   FILE.py:LINE
   do         did you mean 'out'?""",
     )
@@ -194,6 +234,7 @@ def test_hidden_output():
 RegistrationError: casts::scaled: autocast names 'rstd', which is not a tensor that the call creates
   expected   'out'
   found      'rstd'
+  rule       register_autocast('cpu', 'lower', output {'rstd': 'float32'})
   declared   FILE.py:LINE""",
     )
 
@@ -205,6 +246,7 @@ def test_bad_cast_of_an_output():
 RegistrationError: casts::scaled: autocast casts output 'out' to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'input'
   found      3
+  rule       register_autocast('cpu', 'lower', output {'out': 3})
   declared   FILE.py:LINE""",
     )
 
@@ -216,6 +258,7 @@ def test_written_argument():
 RegistrationError: casts::write_: autocast cannot cast 'total', which the op writes to: it would write to a copy
   expected   'total': 'keep'
   found      'total': 'lower'
+  rule       register_autocast('cpu', {'total': 'lower'})
   declared   FILE.py:LINE
   do         leave 'total' out""",
     )
@@ -228,6 +271,7 @@ def test_viewed_argument():
 RegistrationError: casts::view: autocast cannot cast 'x', which an output is a view of: it would be a view of a copy
   expected   'x': 'keep'
   found      'x': 'lower'
+  rule       register_autocast('cpu', {'x': 'lower'})
   declared   FILE.py:LINE
   do         leave 'x' out""",
     )

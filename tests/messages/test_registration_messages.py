@@ -440,7 +440,9 @@ def test_autocast_for_an_unknown_device_type():
 RegistrationError: words::rms_norm: the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      'gpu'
-  declared   FILE.py:LINE""",
+  rule       register_autocast('gpu', torch.bfloat16)
+  declared   FILE.py:LINE
+  do         did you mean 'cuda'? If not, import the package that makes the device type known to torch first""",
     )
 
 
@@ -451,6 +453,7 @@ def test_autocast_to_an_integer():
 RegistrationError: words::rms_norm: autocast casts all arguments to a floating-point dtype, or as a word says
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      torch.int32
+  rule       register_autocast('cpu', torch.int32)
   declared   FILE.py:LINE""",
     )
 

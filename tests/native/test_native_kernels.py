@@ -16,9 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map
 
+from cpp_sources import built_source
 from custom_autograd import custom_op
 from custom_autograd.core import native_kernels
-from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels import CppKernel, cpp_kernel
 from custom_autograd.kernels.cpp import addresses_of
 from custom_autograd.native.loading import library
@@ -101,13 +101,7 @@ STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("twice", TORCH_BOX(
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    path = tmp_path_factory.mktemp("native_kernels") / "native_kernels.cpp"
-    path.write_text(SOURCE)
-    try:
-        cpp_kernel(path, "scale").load()
-    except KernelUnavailable as error:
-        pytest.skip(str(error))
-    return path
+    return built_source(tmp_path_factory.mktemp("native_kernels") / "native_kernels.cpp", SOURCE, "scale")
 
 
 @pytest.fixture

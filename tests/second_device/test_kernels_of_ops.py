@@ -1,15 +1,20 @@
 """Kernels that are registered for the second device run there, and native calls and C++ kernels by address serve it."""
 
+# ruff: noqa: E501 - a message is as long as it is
+
 from contextlib import contextmanager
 from unittest import mock
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
+from messages.shown import message
 from torch import Tensor
 from torch.testing import assert_close
 
-from custom_autograd import custom_op
-from custom_autograd.kernels import KernelUnavailable, cpp_kernel
+from cpp_sources import built_source
+from custom_autograd import KernelError, custom_op
+from custom_autograd.kernels import cpp_kernel
 from custom_autograd.kernels.cpp import addresses_of
 from custom_autograd.native.loading import library
 
@@ -43,13 +48,7 @@ STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, PrivateUse1, m) { m.impl("times", TO
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    path = tmp_path_factory.mktemp("second") / "times.cpp"
-    path.write_text(SOURCE)
-    try:
-        cpp_kernel(path, "times").load()
-    except KernelUnavailable as error:
-        pytest.skip(str(error))
-    return path
+    return built_source(tmp_path_factory.mktemp("second") / "times.cpp", SOURCE, "times")
 
 
 def x(*shape, device=DEVICE, grad=False):
@@ -89,8 +88,33 @@ def test_a_helper_of_the_header_names_the_device_that_it_expects(source):
         kernel(x(2, 3), x(3, 2).t()[0])
     with pytest.raises(RuntimeError, match="'weight' must be a contiguous tensor on the device of the others"):
         kernel(x(2, 3), x(3, device="cpu"))
-    with pytest.raises(RuntimeError, match="'weight' must be on the device of the others, of the dtype that sums are"):
+    with pytest.raises(
+        RuntimeError, match="'weight' must be a tensor of dtype Double on the device of the others, found Float"
+    ):
         kernel(x(2, 3), x(3).float())
+
+
+def test_a_source_without_a_kernel_for_the_device(tmp_path):
+    text = "\n".join(line for line in SOURCE.splitlines() if "PrivateUse1" not in line)
+    path = built_source(tmp_path / "for_cpu.cpp", text, "times")
+    kernel = cpp_kernel(path, "times")
+    op = custom_op("second_kernels::for_cpu", kernel, schema="(Tensor x, Tensor weight) -> Tensor")
+    texts = []
+    for call in (kernel, op, torch.ops.second_kernels.for_cpu):
+        for _ in range(3):  # native calls of CPU tensors are known
+            call(x(2, 3, device="cpu"), x(3, device="cpu"))
+        texts.append(message(lambda call=call: call(x(2, 3), x(3)), KernelError).replace(str(tmp_path), "FOLDER"))
+
+    assert 1 == len(set(texts))
+    assert_expected_inline(
+        texts[0],
+        """\
+KernelError: for_cpu.cpp: 'times' has no kernel for device type 'second'
+  expected   tensors whose dispatch key is 'CPU'
+  found      'second', whose dispatch key is 'PrivateUse1'
+  declared   FOLDER/for_cpu.cpp
+  do         add STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, PrivateUse1, m) to the source, or register another kernel of the op for 'second'""",
+    )
 
 
 @needs_native

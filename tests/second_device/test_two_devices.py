@@ -10,8 +10,9 @@ from messages.shown import message
 from torch import Tensor
 from torch.testing import assert_close
 
+from cpp_sources import built_source
 from custom_autograd import KernelError, custom_op, through_dispatcher
-from custom_autograd.kernels import KernelUnavailable, cpp_kernel
+from custom_autograd.kernels import cpp_kernel
 
 DEVICE = torch.device("second", 0)
 CPU = torch.device("cpu")
@@ -168,13 +169,7 @@ STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, PrivateUse1, m) { m.impl("added", TO
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    path = tmp_path_factory.mktemp("two") / "added.cpp"
-    path.write_text(SOURCE)
-    try:
-        cpp_kernel(path, "added").load()
-    except KernelUnavailable as error:
-        pytest.skip(str(error))
-    return path
+    return built_source(tmp_path_factory.mktemp("two") / "added.cpp", SOURCE, "added")
 
 
 def test_a_function_of_a_source_for_a_device_is_not_called_with_foreign_memory(source):

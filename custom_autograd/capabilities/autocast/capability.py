@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from custom_autograd.capabilities.autocast.caster import Caster, is_cast, policies_of, without_casts
-from custom_autograd.capabilities.autocast.policies import parse_policy
+from custom_autograd.capabilities.autocast.policies import location_of, parse_policy
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Call, Capability, add
@@ -62,5 +62,4 @@ def register(record: OpRecord, device_type: str, inputs: Any, output: Any, *, re
     """Register an autocast policy (Any: what the author wrote; see `parse_policy`)."""
     adapter = adapter_of(record.declaration)
     policy = parse_policy(record.declaration, device_type, adapter.by_name(inputs), adapter.by_name(output))
-    location = f"register_autocast({device_type!r}, {policy.text})"
-    add(record, rule_types.Autocast(location, policy), replace=replace)
+    add(record, rule_types.Autocast(location_of(device_type, policy.text), policy), replace=replace)

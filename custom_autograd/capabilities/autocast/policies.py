@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.casting import INPUT_WORDS, KEEP, OUTPUT_WORDS, Cast, CastPolicy
-from custom_autograd.core.device_types import name_of
+from custom_autograd.core.device_types import advice_on, has_index, is_known, name_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.registration.declaration import Declaration
@@ -20,11 +20,16 @@ def parse_policy(declaration: Declaration, device_type: str, inputs: Any, output
     Raises:
         RegistrationError: torch has no autocast for the device type, or a cast names what there is not.
     """
-    reader = _Reader(declaration)
+    text = show_casts(inputs) if output is None else f"{show_casts(inputs)}, output {show_casts(output)}"
+    reader = _Reader(declaration, location_of(device_type, text))
     device_type = name_of(device_type)
     reader.check_device(device_type)
-    text = show_casts(inputs) if output is None else f"{show_casts(inputs)}, output {show_casts(output)}"
     return CastPolicy(device_type, text, reader.inputs(inputs), reader.outputs(output))
+
+
+def location_of(device_type: str, text: str) -> str:
+    """Return what messages call a policy, which is not a function with a line of its own."""
+    return f"register_autocast({device_type!r}, {text})"
 
 
 def show_casts(casts: Any) -> str:  # Any: as above
@@ -35,14 +40,14 @@ def show_casts(casts: Any) -> str:  # Any: as above
 
 
 class _Reader:
-    def __init__(self, declaration: Declaration) -> None:
-        self.declaration = declaration
+    def __init__(self, declaration: Declaration, location: str) -> None:
+        self.origin = declaration.origin(location)
         self.schema = declaration.schema
 
     def check_device(self, device_type: object) -> None:
         """Refuse a device type without autocast."""
         if not _has_autocast(device_type):
-            raise self.declaration.origin().error(
+            raise self.origin.error(
                 RegistrationError,
                 "the device type has no autocast",
                 expected="'cpu', 'cuda', ...",
@@ -61,7 +66,7 @@ class _Reader:
             self._check_name(name, named, self.schema.argument_names, "not a tensor argument")
             self._check(cast, f"'{name}'", INPUT_WORDS)
             if name in own and cast != KEEP:
-                raise self.declaration.origin().error(
+                raise self.origin.error(
                     RegistrationError,
                     f"autocast cannot cast '{name}', which {own[name]}",
                     expected=f"{show(name)}: 'keep'",
@@ -94,7 +99,7 @@ class _Reader:
         if name in valid:
             return
         is_known = name in existing
-        raise self.declaration.origin().error(
+        raise self.origin.error(
             RegistrationError,
             f"autocast names {show(name)}, which is {kind if is_known else 'not a name of the op'}",
             expected=quote(valid),
@@ -107,7 +112,7 @@ class _Reader:
             return
         if isinstance(cast, str) and cast in words:
             return
-        raise self.declaration.origin().error(
+        raise self.origin.error(
             RegistrationError,
             f"autocast casts {what} to a floating-point dtype, or as a word says",
             expected=f"torch.bfloat16, ..., {', '.join(map(repr, words))}",
@@ -130,6 +135,9 @@ def _has_autocast(device_type: object) -> bool:
         return False
 
 
-def _advise_device(device_type: object) -> str | None:
-    kind = device_type.partition(":")[0] if isinstance(device_type, str) else ""
-    return f"write {kind!r}, for every device of that type" if kind != device_type and _has_autocast(kind) else None
+def _advise_device(device_type: object) -> str:
+    if not isinstance(device_type, str):
+        return "give the name of a device type, such as 'cuda'"
+    if has_index(device_type) or not is_known(device_type):
+        return advice_on(device_type)
+    return "leave the policy out; an out-of-tree backend has autocast if its module defines get_amp_supported_dtype"

@@ -252,6 +252,14 @@ inline Stable kernel_for(const Boxed* boxed, c10::DispatchKey device) {
   return nullptr;
 }
 
+// Whether the source may have a kernel for a device type: Python says which ones it has.
+inline bool may_serve(const Boxed* boxed, c10::DispatchKey device) {
+  if (boxed->served->empty()) return true;
+  for (const Served& one : *boxed->served)
+    if (one.key == device) return true;
+  return false;
+}
+
 // Calls a kernel as torch.ops does: what it warns of reaches Python's `warnings`, and its exceptions have the same classes.
 template <class Kernel>
 PyObject* guarded(Kernel kernel) {
@@ -294,7 +302,7 @@ inline PyObject* call_boxed(Boxed* boxed, PyObject* const* args, size_t count, P
   for (size_t i = 0; i < count; ++i)
     if (!fit.argument((*boxed->parameters)[i], args[i])) return nullptr;
   auto device = fit.device();
-  if (!device) return nullptr;
+  if (!device || !may_serve(boxed, *device)) return nullptr;
   Stable kernel = kernel_for(boxed, *device);
   auto call = [&](PyObject* const* its_args) {
     return guarded([&] { return kernel ? call_stable(boxed, kernel, its_args) : call_dispatched(boxed, *device, its_args); });

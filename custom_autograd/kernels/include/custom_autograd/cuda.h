@@ -38,7 +38,8 @@ inline void check_cuda_like(const Tensor& tensor, const char* argument, const Te
       tensor.get_device_index() == like.get_device_index(), "'", argument, "' must be on the device of the others");
   STD_TORCH_CHECK(
       tensor.scalar_type() == type,
-      "'", argument, "' must be of the dtype that sums are kept in: float64 for float64, else float32");
+      "'", argument, "' must be a tensor of dtype ", torch::headeronly::toString(type), ", found ",
+      torch::headeronly::toString(tensor.scalar_type()));
 }
 
 // The number of blocks, where CUDA takes so many along its first dimension. Launch nothing where it is 0.

@@ -137,7 +137,8 @@ inline void check_contiguous(const Tensor& tensor, const char* argument) {
 inline void check_type(const Tensor& tensor, ScalarType type, const char* argument) {
   STD_TORCH_CHECK(
       tensor.is_cpu() && tensor.scalar_type() == type,
-      "'", argument, "' must be a CPU tensor of the dtype that sums are kept in: float64 for float64, else float32");
+      "'", argument, "' must be a CPU tensor of dtype ", torch::headeronly::toString(type), ", found ",
+      torch::headeronly::toString(tensor.scalar_type()));
 }
 
 inline bool is_on_device_of(const Tensor& tensor, const Tensor& like) {
@@ -157,8 +158,8 @@ inline void check_contiguous(const Tensor& tensor, const char* argument, const T
 inline void check_type(const Tensor& tensor, ScalarType type, const char* argument, const Tensor& like) {
   STD_TORCH_CHECK(
       is_on_device_of(tensor, like) && tensor.scalar_type() == type,
-      "'", argument, "' must be on the device of the others, of the dtype that sums are kept in: float64 for float64, "
-      "else float32");
+      "'", argument, "' must be a tensor of dtype ", torch::headeronly::toString(type),
+      " on the device of the others, found ", torch::headeronly::toString(tensor.scalar_type()));
 }
 
 // A new contiguous tensor on the device of another, without values. It takes half the time of torch::stable::new_empty,
