@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent / "gpu_stages"))
 from plan import Wave, chosen
 from processes import Ended, Job, end_jobs_on_sigterm, run_all
 from report import write_report
-from stage import BENCHMARKS, RESULTS, Stage, append, environment
+from stage import BENCHMARKS, RESULTS, RUN, Stage, append, environment
 
 DEVICE_NAME = """
 import sys, torch
@@ -81,7 +81,8 @@ def minutes(text: str) -> float:
 def listed(waves: tuple[Wave, ...], minutes: float) -> str:
     """Return the plan as text."""
     whole = sum(wave.share for wave in waves)
-    lines = [f"{minutes:g} minutes at most; stages with the same number run at the same time"]
+    limit = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
+    lines = [f"{limit} at most; stages with the same number run at the same time"]
     for number, wave in enumerate(waves, 1):
         seconds = 60 * minutes * wave.share / whole
         lines += [f"  {number}  {stage.name:9} {seconds:4.0f} s  {stage.answers}" for stage in wave.stages]
@@ -111,6 +112,7 @@ def new_folder(folder: Path) -> Path:
 def run(waves: tuple[Wave, ...], options: argparse.Namespace, out: Path) -> int:
     """Run the waves and print the report, also after Ctrl-C; return 1 if a stage did not end by itself."""
     failures = 1
+    append(out, {"stage": RUN, "device": options.device, "stages": [s.name for wave in waves for s in wave.stages]})
     try:
         failures = run_waves(waves, options, out)
     except KeyboardInterrupt:

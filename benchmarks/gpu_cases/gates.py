@@ -20,7 +20,7 @@ SIZES = (
 
 
 def gated(activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:
-    """What a model calls without the op."""
+    """Return the unit as a model computes it without the op."""
     return activation(gate) * up
 
 

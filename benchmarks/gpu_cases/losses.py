@@ -34,7 +34,7 @@ def arguments(device: str, dtype: torch.dtype, layer: Layer, tokens: int) -> tup
 
 
 def fused_reference(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """What models call: the logits are stored."""
+    """Return the loss as models compute it: the logits are stored."""
     losses = F.cross_entropy(F.linear(x, weight), labels, reduction="none")
     return losses.to(torch.promote_types(x.dtype, torch.float32)).mean()
 

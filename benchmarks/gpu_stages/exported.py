@@ -1,4 +1,4 @@
-"""Whether programs that AOTInductor compiles run ops with kernels of each kind; and builds what later stages need.
+"""Runs ops with kernels of each kind in programs that AOTInductor compiles, and builds what later stages need.
 
 Each probe prints how far it has come, so that the end of a crash shows where it was.
 """

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the modules beside this file
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from recorded_runs import table
-from stage import read, write_whole
+from stage import RUN, read, write_whole
 from targets import judged
 
 Line = Mapping[str, Any]
@@ -33,6 +33,11 @@ def has_problem(lines: list[Line], stage: str, name: str) -> bool:
     case, _, rest = name.partition(": ")
     starts = tuple(f"{case}: {part}" for part in (rest.partition(": ")[0] + ": ", "measuring"))
     return any("problem" in line and line["stage"] == stage and line["name"].startswith(starts) for line in lines)
+
+
+def facts_of_run(lines: list[Line]) -> Line:
+    """Return the line about the whole run; an empty one for results of before there was one."""
+    return next((line for line in lines if line["stage"] == RUN), {})
 
 
 def stages(lines: list[Line]) -> Iterator[str]:
@@ -119,8 +124,10 @@ def shown(line: Line, key: str) -> str:
 
 def targets(lines: list[Line]) -> Iterator[str]:
     """Yield each target beside the worst and the best figure."""
-    rows = []
+    rows, asked = [], facts_of_run(lines).get("stages")
     for target, found in judged([dict(line) for line in lines]):
+        if asked is not None and target.where["stage"] not in asked:
+            continue
         figures = sorted((line[target.fact] for line, _ in found), reverse=not target.is_least)
         held = sum(holds for _, holds in found)
         verdict = "not measured" if not found else "holds" if held == len(found) else f"MISSED by {len(found) - held}"
@@ -144,7 +151,9 @@ def missing(lines: list[Line]) -> Iterator[str]:
 def report(lines: list[Line]) -> str:
     """Return the whole report."""
     parts = (stages, targets, missing, probes, outcomes, calls, gallery, tuned)
-    return "# What a run on a GPU found\n\n" + "\n".join(line for part in parts for line in part(lines)) + "\n"
+    device = facts_of_run(lines).get("device", "cuda")
+    title = "What a run on a GPU found" if device.startswith("cuda") else f"What a rehearsal on {device} found"
+    return f"# {title}\n\n" + "\n".join(line for part in parts for line in part(lines)) + "\n"
 
 
 def write_report(out: Path) -> str:

@@ -1,6 +1,7 @@
-"""What every stage is given: the device, its deadline, and the file to which it appends each figure at once.
+"""Gives every stage the device, its deadline, and the file to which it appends each figure at once.
 
 A line of results.jsonl is one of
+    {"stage": RUN, "device": D, "stages": [S]} the device, and the stages that were asked for; written by gpu.py
     {"stage": S, "planned": [NAME, ...]}       what the stage will do
     {"stage": S, "name": NAME, ...facts}       one of these is done, well or not
     {"stage": S, "ended": HOW, "seconds": N}   written by gpu.py
@@ -22,6 +23,7 @@ from typing import Any
 BENCHMARKS = Path(__file__).parents[1]
 ROOT = BENCHMARKS.parent
 RESULTS = "results.jsonl"
+RUN = "run"
 LOCK = ".lock"  # of the device, while the gallery is measured
 IMPORTED_FROM = (BENCHMARKS, BENCHMARKS / "gpu_stages", ROOT / "examples", ROOT / "examples" / "gallery", ROOT)
 

@@ -1,4 +1,4 @@
-"""Whether kernels build here, compute what they should, and raise exceptions that arrive in Python."""
+"""Tries whether kernels build here, compute what they should, and raise exceptions that arrive in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case is measured by: calls without gradients, and backward passes over a graph that is kept."""
+"""Makes what a case is measured by: calls without gradients, and backward passes over a graph that is kept."""
 
 from __future__ import annotations
 

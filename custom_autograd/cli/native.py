@@ -26,10 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
+    from custom_autograd.kernels.compilers import CppCompiler
     from custom_autograd.native import library
 
     print(f"torch {torch.__version__}, {platform.python_implementation()} {platform.python_version()}")
     print(f"compiler: {_describe_compiler()}")
+    print(f"C++ runtime: libraries are linked {next(CppCompiler().runtimes())[0]}")
     try:
         print(f"{library.VARIABLE}: {SETTINGS[library.parse_mode()]}")
     except CustomAutogradError as error:

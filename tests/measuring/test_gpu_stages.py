@@ -108,6 +108,15 @@ def test_the_report_says_which_figures_reach_their_targets(stage_modules):
     assert "| drop-in / torch.mul, forward | <= 1.1 |  | not measured |" in text
 
 
+def test_the_report_of_a_rehearsal_of_some_stages(stage_modules):
+    text = stage_modules("report").report([{"stage": "run", "device": "cpu", "stages": ["calls"]}])
+
+    assert text.startswith("# What a rehearsal on cpu found\n")
+    assert "| drop-in / torch.mul, forward | <= 1.1 |  | not measured |" in text
+    assert "of a copy" not in text
+    assert stage_modules("report").report([]).startswith("# What a run on a GPU found\n")
+
+
 def test_results_that_are_cut_off_are_read(stage_modules, tmp_path):
     stage = stage_modules("stage")
     stage.append(tmp_path, {"stage": "s", "name": "whole"})
@@ -194,6 +203,11 @@ def test_the_plan_is_listed_without_torch(tmp_path):
     assert "  4  gallery     79 s  how fast the gallery is on layers of real models\n" in found.stdout
 
 
+@pytest.mark.parametrize(("minutes", "limit"), [(4.0, "4 minutes"), (1.0, "1 minute"), (0.5, "0.5 minutes")])
+def test_the_plan_names_its_limit(stage_modules, minutes, limit):
+    assert stage_modules("gpu").listed((), minutes).startswith(f"{limit} at most; ")
+
+
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "soon"])
 def test_a_time_in_which_nothing_can_run_is_refused(minutes, tmp_path):
     command = [sys.executable, SCRIPT, "--device", "cpu", "--minutes", minutes, "--out", tmp_path]
@@ -233,7 +247,10 @@ def test_a_run_that_is_stopped_has_a_report(stage_modules, tmp_path, monkeypatch
     options = argparse.Namespace(device="cpu", minutes=1.0)
 
     assert 1 == gpu.run(stage_modules("plan").chosen(["calls"]), options, tmp_path)
-    assert "- calls: 1: a call\n" in (tmp_path / "report.md").read_text()
+    text = (tmp_path / "report.md").read_text()
+    assert text.startswith("# What a rehearsal on cpu found\n")
+    assert "- calls: 1: a call\n" in text
+    assert "of a copy" not in text
     assert capsys.readouterr().out.startswith("stopped by Ctrl-C: the report has what was there\n")
 
 

@@ -133,7 +133,7 @@ def test_the_command_says_what_is_in_force():
     code, said = command("--build")
     assert code == 0
     assert [line.split(":")[0].split()[0] for line in said.splitlines()] == [
-        "torch", "compiler", "CUSTOM_AUTOGRAD_NATIVE", "library",
+        "torch", "compiler", "C++", "CUSTOM_AUTOGRAD_NATIVE", "library",
     ]  # fmt: skip
 
 
