@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels import cpp_kernel, cuda_kernel
 
 Call = Callable[..., Any]
+BUILD_SOURCES = Path(__file__).with_name("build_sources")
 
 CPP = """
 #include <torch/extension.h>
@@ -104,47 +104,17 @@ def with_line() -> Any:
     return op
 
 
-STABLE_CPP = """
-#include <custom_autograd/kernel.h>
-using namespace custom_autograd;
-
-Tensor multiply(const Tensor& x, const Tensor& y) {
-  check_contiguous(x, "x");
-  check_contiguous(y, "y");
-  Tensor out = allocate_like(x);
-  const float *left = read<float>(x), *right = read<float>(y);
-  float* product = write<float>(out);
-  for (int64_t i = 0, count = x.numel(); i < count; ++i) product[i] = left[i] * right[i];
-  return out;
-}
-
-std::tuple<Tensor, Tensor> multiply_backward(const Tensor& grad, const Tensor& x, const Tensor& y) {
-  return {multiply(grad, y), multiply(grad, x)};
-}
-
-STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
-  m.def("multiply(Tensor x, Tensor y) -> Tensor");
-  m.def("multiply_backward(Tensor grad, Tensor x, Tensor y) -> (Tensor, Tensor)");
-}
-STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) {
-  m.impl("multiply", TORCH_BOX(&multiply));
-  m.impl("multiply_backward", TORCH_BOX(&multiply_backward));
-}
-"""
-
-
 @functools.cache
 def in_cpp() -> tuple[Call | None, Call | None, str]:
     """Ours, with a C++ kernel: with a rule bound by name, and with one in C++; or why the kernel could not be built."""
-    source = Path(tempfile.mkdtemp()) / "multiply.cpp"
-    source.write_text(STABLE_CPP)
+    source = BUILD_SOURCES / "multiply.cpp"
     return with_kernels("cpu", *(cpp_kernel(source, name) for name in ("multiply", "multiply_backward")))
 
 
 @functools.cache
 def in_cuda() -> tuple[Call | None, Call | None, str]:
     """The same with kernels in CUDA C++, for tensors on a GPU."""
-    source = Path(__file__).with_name("build_sources") / "multiply.cu"
+    source = BUILD_SOURCES / "multiply.cu"
     return with_kernels("cuda", *(cuda_kernel(source, name) for name in ("multiply", "multiply_backward")))
 
 
@@ -247,6 +217,6 @@ def cpp_kinds() -> tuple[Any, str]:
         return None, "no C++ compiler or no ninja was found"
     from torch.utils.cpp_extension import load
 
-    source = str(Path(__file__).with_name("build_sources") / "kinds.cpp")
+    source = str(BUILD_SOURCES / "kinds.cpp")
     load("bench_kinds", sources=[source], is_python_module=False, extra_cflags=["-O2"])
     return torch.ops.bench_kinds, ""

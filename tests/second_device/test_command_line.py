@@ -1,63 +1,58 @@
 """custom-autograd check --device: the backend is one that `import torch` loads, or is imported by the TARGET."""
 
+import json
 import os
 import subprocess
 import sys
 
 from second_device.building import FOLDER, environment
 
-OPS = """
-import torch
-from second_device import backend
-from torch import Tensor
-
-from custom_autograd import Sample, custom_op
-
-if not hasattr(torch, "second"):
-    backend.install()
+TARGET = FOLDER / "tripled.py"
 
 
-@custom_op("command_line::tripled", reference=True)
-def tripled(x: Tensor) -> Tensor:
-    return 3 * x
+def run(folder, env, *words):
+    return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-@tripled.register_backward
-def _(grad):
-    return 3 * grad
+def check(folder, env, *words, target=TARGET):
+    command = ["-m", "custom_autograd", "check", str(target), "--checks", "F07,G01,errors", "--device", *words]
+    return run(folder, env, *command)
 
 
-@tripled.register_samples
-def _(make):
-    yield Sample(make(3, 4))
-    yield Sample(make(2, 3), make(3)).raises(TypeError)
-"""
-
-
-def run(folder, env, *arguments):
-    (folder / "ops.py").write_text(OPS)
-    command = [sys.executable, "-m", "custom_autograd", "check", "ops.py", "--checks", "F07,G01,errors", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+def without_entry_point():
+    """Return the environment of a process in which `import torch` does not load the backend."""
+    env = environment()
+    folders = [folder for folder in env["PYTHONPATH"].split(os.pathsep) if folder != str(FOLDER / "installed")]
+    return {**env, "PYTHONPATH": os.pathsep.join(folders)}
 
 
 def test_a_backend_that_torch_loads(tmp_path):
-    finished = run(tmp_path, environment(), "--device", "second")
+    finished = check(tmp_path, environment(), "second")
 
     assert 0 == finished.returncode, finished.stdout + finished.stderr
     assert "layouts" in finished.stdout
 
 
 def test_a_backend_that_the_target_imports(tmp_path):
-    env = environment()
-    folders = [folder for folder in env["PYTHONPATH"].split(os.pathsep) if folder != str(FOLDER / "installed")]
-    finished = run(tmp_path, {**env, "PYTHONPATH": os.pathsep.join(folders)}, "--device", "second")
+    finished = check(tmp_path, without_entry_point(), "second")
 
     assert 0 == finished.returncode, finished.stdout + finished.stderr
     assert "layouts" in finished.stdout
 
 
+def test_the_script_of_a_finding_imports_what_the_target_imports(tmp_path):
+    target, found = tmp_path / "wrong.py", tmp_path / "found.json"
+    target.write_text(TARGET.read_text().replace("return 3 * grad", "return 2 * grad"))
+    check(tmp_path, without_entry_point(), "second", "--checks", "gradcheck", "--json", str(found), target=target)
+    [script] = [row["script"] for row in json.loads(found.read_text())["results"] if row.get("script")]
+    finished = run(tmp_path, without_entry_point(), "-c", script)
+
+    assert 'device="second:0"' in script
+    assert "CheckError: FAILED second_device::tripled: gradcheck" in finished.stderr
+
+
 def test_a_device_that_is_not_there(tmp_path):
-    finished = run(tmp_path, environment(), "--device", "third")
+    finished = check(tmp_path, environment(), "third")
 
     assert 2 == finished.returncode
     assert "third: there is no device type of that name" in finished.stderr

@@ -1,6 +1,5 @@
 """pytest --custom-ops-device, and parametrize_checks(device=): the tests of an op on the device."""
 
-import os
 import subprocess
 import sys
 
@@ -8,33 +7,8 @@ import pytest
 
 from second_device.building import environment
 
-OPS = """
-import os
-
-from torch import Tensor
-
-from custom_autograd import Sample, custom_op
-
-
-@custom_op("in_pytest::tripled", reference=True)
-def tripled(x: Tensor) -> Tensor:
-    with open("devices", "a") as file:
-        print(x.device.type, file=file)
-    return 3 * x
-
-
-@tripled.register_backward
-def _(grad):
-    return 3 * grad
-
-
-@tripled.register_samples
-def _(make):
-    yield Sample(make(3, 4))
-"""
-
 TEST = """
-from pytest_ops import tripled
+from second_device.tripled import tripled
 
 from custom_autograd.testing import parametrize_checks
 
@@ -47,14 +21,11 @@ def test_op(case):
 
 @pytest.fixture
 def run(tmp_path):
-    (tmp_path / "pytest_ops.py").write_text(OPS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
 
     def call(*arguments):
-        env = environment()
-        env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), env["PYTHONPATH"]])
         command = [sys.executable, "-m", "pytest", "-rA", "--color=no", *arguments]
-        finished = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        finished = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
         written = tmp_path / "devices"
         return finished, set(written.read_text().split()) if written.exists() else set()
 
@@ -62,17 +33,17 @@ def run(tmp_path):
 
 
 def test_the_option(run):
-    selected = ["--custom-ops", "pytest_ops", "--custom-ops-checks", "layouts,errors,gradcheck"]
+    selected = ["--custom-ops", "second_device.tripled", "--custom-ops-checks", "layouts,errors,gradcheck"]
     finished, devices = run(*selected, "--custom-ops-device", "second")
 
     assert 0 == finished.returncode, finished.stdout
-    assert "PASSED pytest_ops::tripled-layouts" in finished.stdout
-    assert "PASSED pytest_ops::tripled-gradcheck-x" in finished.stdout
+    assert "PASSED second_device.tripled::tripled-layouts" in finished.stdout
+    assert "PASSED second_device.tripled::tripled-gradcheck-x" in finished.stdout
     assert {"second"} == devices
 
 
 def test_a_device_that_is_not_there(run):
-    finished, devices = run("--custom-ops", "pytest_ops", "--custom-ops-device", "third")
+    finished, devices = run("--custom-ops", "second_device.tripled", "--custom-ops-device", "third")
 
     assert pytest.ExitCode.USAGE_ERROR == finished.returncode
     assert "third: there is no device type of that name" in finished.stderr
