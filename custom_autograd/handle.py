@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
 from custom_autograd import declare
 from custom_autograd.core import native_kernels
+from custom_autograd.core.lazy import Lazy
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch.generated import generated_code_of, source_of
 from custom_autograd.opdef import OpDef
@@ -108,13 +108,13 @@ class Handle(OpDef):
         self._out.refuse_if_impossible()
         return self._out
 
-    @cached_property
+    @Lazy
     def _inplace(self) -> InplaceVariant:
         from custom_autograd.variants import InplaceVariant  # loaded for ops whose variants are used
 
         return InplaceVariant(self._record)
 
-    @cached_property
+    @Lazy
     def _out(self) -> OutVariant:
         from custom_autograd.variants import OutVariant  # as above
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import typing
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -18,6 +17,7 @@ from custom_autograd import declare
 from custom_autograd.calls.kernel_options import KernelOptions
 from custom_autograd.capabilities import kernels
 from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.lazy import Lazy
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.variant_schemas import INPLACE, OUT, SUFFIXES, find_problem, variant_of
 from custom_autograd.dispatch.call import make_public_call
@@ -102,7 +102,7 @@ class Variant:
                 self.op.variants[self.kind] = found
         return found
 
-    @cached_property
+    @Lazy
     def _problem(self) -> str | None:
         """Return why the op can have no such variant, or None."""
         return find_problem(self.op.declaration.schema, self.kind) or _find_container(self.op, self.kind)
