@@ -31,7 +31,7 @@ def test_heads_of_models_compile(target, tmp_path):
         pytest.skip(report["unusable"])
 
     assert {} == report["failures"]
-    count = 5 if target.startswith("cuda") else 4
+    count = 5 if target == "cuda:90" else 4
     assert {"attend": count, "differentiate_queries": count, "differentiate_keys": count} == report["compiled"]
 
 
@@ -46,8 +46,8 @@ torch.version.hip = "6.4" if sys.argv[1].startswith("hip") else None
 launches = []
 cases = (64, torch.bfloat16, (0, 1)), (128, torch.bfloat16, (0, 1)), (256, torch.float32, (0,))
 for features, dtype, causals in cases:
-    if features == 256 and torch.version.hip:
-        continue  # 64 KB of shared memory: the next kernel runs
+    if features == 256 and sys.argv[1] != "cuda:90":
+        continue  # exact products take a minute to compile
     for causal in map(bool, causals):
         q, k = (torch.empty(1, heads, 256, features, dtype=dtype) for heads in (8, 2))
         out, lse = torch.empty_like(q), torch.empty(1, 8, 256)
