@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.messages import explicit_none, quote, show, suggest
 from custom_autograd.core.metadata import Metadata
 from custom_autograd.core.named_tuples import in_order_of
 from custom_autograd.core.schema import Argument
@@ -77,40 +77,35 @@ class GradientReader:
         is_list = len(self.arguments) == 1 and self.arguments[0].is_tensor_list
         if isinstance(result, tuple) or (isinstance(result, list) and not is_list):
             if len(result) != len(self.inputs):
-                raise self.origin.error(
-                    GradientError,
-                    "the backward returns the wrong number of gradients",
+                self._refuse(
+                    "returns the wrong number of gradients",
                     expected=f"{len(self.inputs)}: {quote(self.inputs)}",
                     found=str(len(result)),
                     do="return one per differentiable input, in order, or a dict by name",
                 )
             return dict(zip(self.inputs, result, strict=True))
-        if len(self.inputs) == 1:
-            return {self.inputs[0]: result}
         if result is None and not any(_is_needed(needs[name]) for name in self.inputs):
             return {}
-        raise self.origin.error(
-            GradientError,
-            "the backward returns one value for several inputs",
-            expected=f"a dict or a tuple for {quote(self.inputs)}",
-            found=_kind(result),
-            do="return a dict by input name",
-        )
+        if len(self.inputs) == 1 and result is not None:
+            return {self.inputs[0]: result}
+        problem, do = "returns one value for several inputs", "return a dict by input name"
+        if result is None:
+            problem, do = "returns None", f"is a return missing? if the gradient is zero, {explicit_none(self.inputs)}"
+        facts = {"expected": f"a dict or a tuple for {quote(self.inputs)}", "found": _kind(result), "do": do}
+        return self._refuse(problem, **facts)
 
-    def _refuse(self, problem: str, **facts: str) -> NoReturn:
+    def _refuse(self, problem: str, **facts: str | None) -> NoReturn:
         raise self.origin.error(GradientError, f"the backward {problem}", **facts)
 
     def _refuse_name(self, name: Any) -> NoReturn:
         if name in self.declaration.schema.argument_names:
-            raise self.origin.error(
-                GradientError,
-                f"the backward returns a gradient for '{name}', which carries none",
+            self._refuse(
+                f"returns a gradient for '{name}', which carries none",
                 expected=f"gradients for {quote(self.inputs)}",
                 do=f"leave '{name}' out of the result",
             )
-        raise self.origin.error(
-            GradientError,
-            f"the backward returns a gradient for {name!r}, which is not an input",
+        self._refuse(
+            f"returns a gradient for {name!r}, which is not an input",
             expected=f"gradients for {quote(self.inputs)}",
             found=repr(name),
             do=suggest(str(name), self.inputs),
@@ -130,12 +125,18 @@ class GradientReader:
                 found=f"entries {quote(map(str, by_name))}",
                 do=f"return one; where it is zero, return '{name}': None",
             )
-        gradient = by_name[name]
-        if callable(gradient) and not isinstance(gradient, Tensor):
-            gradient = gradient()
+        gradient = self._called(f"'{name}'", by_name[name])
         if argument.is_tensor_list:
             return self._list(name, gradient, need, metadata)
         return self._checked(f"'{name}'", gradient, metadata)
+
+    def _called(self, label: str, gradient: Any) -> Gradient:
+        if isinstance(gradient, Tensor) or not callable(gradient):
+            return gradient
+        if (found := gradient()) is None:
+            do = "is a return missing? if the gradient is zero, return None in place of the callable"
+            self._refuse(f"returns a callable for {label} that returns None", do=do)
+        return found
 
     def _refuse_impossible(self, label: str, gradient: Any, metadata: Any) -> None:
         """Raise if a gradient is returned for None, or for a tensor of integers or bools."""
@@ -143,9 +144,8 @@ class GradientReader:
             for index, (one, known) in enumerate(zip(gradient, metadata, strict=False)):
                 self._refuse_impossible(f"{label[:-1]}[{index}]'", one, known)
         elif isinstance(gradient, Tensor) and not _can_have_gradient(metadata):
-            raise self.origin.error(
-                GradientError,
-                f"the backward returns a gradient for {label}, which has none in this call",
+            self._refuse(
+                f"returns a gradient for {label}, which has none in this call",
                 expected="None, or no entry",
                 found=f"{_kind(gradient)}, and {label} is {'None' if metadata is None else metadata.dtype}",
                 do="return a callable, which runs only if the gradient is needed"
@@ -178,8 +178,8 @@ class GradientReader:
         ]
 
     def _checked(self, label: str, gradient: Any, metadata: Metadata | None) -> Tensor | None:
-        if metadata is not None and callable(gradient) and not isinstance(gradient, Tensor):
-            gradient = gradient()
+        if metadata is not None:
+            gradient = self._called(label, gradient)
         if gradient is None or metadata is None:
             return None
         if not isinstance(gradient, Tensor):
@@ -295,6 +295,5 @@ def _advise_shape(label: str, found: tuple[int, ...], expected: tuple[int, ...])
             return f"sum over {noun} {', '.join(map(str, dims))}: {label} was broadcast there"
     if found != expected and sorted(found) == sorted(expected):
         return "the sizes are right but in another order: a transpose is missing or too many"
-    if torch.Size(found).numel() == torch.Size(expected).numel():
-        return f"reshape it to the shape of {label}"
-    return f"make it as large as {label}"
+    is_as_large = torch.Size(found).numel() == torch.Size(expected).numel()
+    return f"reshape it to the shape of {label}" if is_as_large else f"make it as large as {label}"

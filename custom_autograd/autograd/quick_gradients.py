@@ -127,7 +127,7 @@ class ReadingWriter:
                     source.line(f"{gradient} = None")
                 blocks.enter_context(source.block("else"))
             with source.block(f"if $type({gradient}) is $FunctionType"):
-                source.line(f"{gradient} = {gradient}()")
+                source.line(f"{gradient} = {gradient} if ($called := {gradient}()) is None else $called")
             odd = [f"$type({gradient}) is not $Tensor"]
             if self.is_checked:
                 odd += self._differences(gradient, name)

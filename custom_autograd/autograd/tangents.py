@@ -11,7 +11,7 @@ from torch import Tensor
 
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.core.errors import GradientError, Origin
-from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.messages import explicit_none, quote, suggest
 from custom_autograd.core.named_tuples import in_order_of
 from custom_autograd.registration.rule_types import NamedRule
 
@@ -79,6 +79,14 @@ class TangentReader:
                 )
             return dict(zip(names, result, strict=True))
         names = needed or self.visible
+        if result is None and needed:
+            self._refuse(
+                rule,
+                "returns None",
+                expected=f"a dict or a tuple for {quote(names)}",
+                found="NoneType: None",
+                do=f"is a return missing? if the tangent is zero, {explicit_none(names)}",
+            )
         if len(names) != 1:
             raise self._origin(rule).error(
                 GradientError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 LONGEST_VALUE = 80
@@ -56,6 +56,11 @@ def is_text(value: Any) -> bool:  # Any: whatever a user passed
 def quote(names: Iterable[str]) -> str:
     """Return names in quotes, separated by commas; 'none' where there are none."""
     return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+def explicit_none(names: Sequence[str]) -> str:
+    """Return the advice for a rule whose result is zero: None without a name may be a missing `return`."""
+    return f"return {{{names[0]!r}: None}}"
 
 
 def suggest(name: str, valid: Iterable[str]) -> str | None:

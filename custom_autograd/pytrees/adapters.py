@@ -11,7 +11,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.messages import explicit_none, quote, suggest
 from custom_autograd.core.named_tuples import in_order_of
 from custom_autograd.core.schema import Schema
 from custom_autograd.pytrees.argument_tree import ArgumentTree
@@ -223,7 +223,7 @@ class ByName:
         elif self._is_whole(answered, result):
             assert self.tree.results is not None
             pairs = self.tree.results.pairs(result)
-        elif len(answered) == 1:
+        elif len(answered) == 1 and result is not None:
             pairs = [(answered[0], result)]
         elif isinstance(result, (tuple, list)) and len(result) == len(answered):
             result = in_order_of([node.name for node in answered], result, _refuse, prefixes=("grad_", "tangent_"))
@@ -256,6 +256,8 @@ class ByName:
         return [name for node in answered for name in (node.name, *node.flat())]
 
     def _advice(self, answered: list[Node], result: Any) -> str | None:
+        if result is None:
+            return f"is a return missing? if the result is zero, {explicit_none([node.name for node in answered])}"
         unknown = [name for name in result if name not in self._known(answered)] if isinstance(result, Mapping) else []
         if not unknown:
             return None

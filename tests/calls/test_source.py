@@ -177,14 +177,14 @@ def quick(ctx, grad_output):
             gradient_x = None
         else:
             if type(gradient_x) is FunctionType:
-                gradient_x = gradient_x()
+                gradient_x = gradient_x if (called := gradient_x()) is None else called
             if type(gradient_x) is not Tensor or gradient_x.shape != x.shape or gradient_x.dtype != x.dtype or gradient_x.device != x.device:
                 gradient_x = check_0(ctx, 'x', gradient_x, True)
         if not needs_y:
             gradient_y = None
         else:
             if type(gradient_y) is FunctionType:
-                gradient_y = gradient_y()
+                gradient_y = gradient_y if (called := gradient_y()) is None else called
             if type(gradient_y) is not Tensor or gradient_y.shape != y.shape or gradient_y.dtype != y.dtype or gradient_y.device != y.device:
                 gradient_y = check_0(ctx, 'y', gradient_y, True)
     except Exception as error:
@@ -406,7 +406,7 @@ def quick(ctx, grad_out, grad_rstd):
             else:
                 gradient_x, = read_0(ctx, result, {"x": needs_x, "weight": needs_weight})
             if type(gradient_x) is FunctionType:
-                gradient_x = gradient_x()
+                gradient_x = gradient_x if (called := gradient_x()) is None else called
             if type(gradient_x) is not Tensor or (gradient_x.shape, gradient_x.dtype, gradient_x.device) != ctx.facts_x:
                 gradient_x = check_0(ctx, 'x', gradient_x, True)
         except Exception as error:
@@ -423,7 +423,7 @@ def quick(ctx, grad_out, grad_rstd):
             else:
                 gradient_weight, = read_1(ctx, result, {"x": needs_x, "weight": needs_weight})
             if type(gradient_weight) is FunctionType:
-                gradient_weight = gradient_weight()
+                gradient_weight = gradient_weight if (called := gradient_weight()) is None else called
             if type(gradient_weight) is not Tensor or (gradient_weight.shape, gradient_weight.dtype, gradient_weight.device) != ctx.facts_weight:
                 gradient_weight = check_1(ctx, 'weight', gradient_weight, True)
         except Exception as error:
@@ -446,7 +446,7 @@ def native_quick(grad_out, grad_rstd, weight, rstd, x, needs_x, needs_weight, ke
             else:
                 gradient_x, = read_0(running, result, {"x": needs_x, "weight": needs_weight})
             if type(gradient_x) is FunctionType:
-                gradient_x = gradient_x()
+                gradient_x = gradient_x if (called := gradient_x()) is None else called
             if type(gradient_x) is not Tensor:
                 gradient_x = check_0(running, 'x', gradient_x, True)
         except Exception as error:
@@ -463,7 +463,7 @@ def native_quick(grad_out, grad_rstd, weight, rstd, x, needs_x, needs_weight, ke
             else:
                 gradient_weight, = read_1(running, result, {"x": needs_x, "weight": needs_weight})
             if type(gradient_weight) is FunctionType:
-                gradient_weight = gradient_weight()
+                gradient_weight = gradient_weight if (called := gradient_weight()) is None else called
             if type(gradient_weight) is not Tensor:
                 gradient_weight = check_1(running, 'weight', gradient_weight, True)
         except Exception as error:
@@ -699,7 +699,7 @@ def quick(ctx, *grads):
             gradient_step = None
         else:
             if type(gradient_step) is FunctionType:
-                gradient_step = gradient_step()
+                gradient_step = gradient_step if (called := gradient_step()) is None else called
             like = ctx.known["step"]
             if type(gradient_step) is not Tensor or gradient_step.shape != like.shape or gradient_step.dtype != like.dtype or gradient_step.device != like.device:
                 gradient_step = check_0(ctx, 'step', gradient_step, True)

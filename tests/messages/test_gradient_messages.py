@@ -196,6 +196,46 @@ GradientError: words::linear: the gradient of 'weight' is missing
     )
 
 
+def test_none_without_a_name():
+    op = custom_op("words::doubled", lambda x: x * 2, schema="(Tensor x) -> Tensor", replace=True)
+    op.register_backward(lambda grad: None)
+    assert_expected_inline(
+        message(lambda: op(rand(3)).sum().backward()),
+        """\
+GradientError: words::doubled: the backward returns None
+  expected   a dict or a tuple for 'x'
+  found      NoneType: None
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE
+  do         is a return missing? if the gradient is zero, return {'x': None}""",
+    )
+
+
+def test_callable_without_a_gradient():
+    assert_expected_inline(
+        returned(lambda grad, x: {"x": lambda: None, "weight": None}),
+        """\
+GradientError: words::linear: the backward returns a callable for 'x' that returns None
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE
+  do         is a return missing? if the gradient is zero, return None in place of the callable""",
+    )
+
+
+def test_tangent_without_a_name():
+    doubled = "(Tensor x) -> Tensor"
+    assert_expected_inline(
+        pushed(lambda tangent_x: None, schema=doubled, kernel=lambda x: x * 2),
+        """\
+GradientError: words::pushed: the jvp returns None
+  expected   a dict or a tuple for 'output'
+  found      NoneType: None
+  rule       FILE.py:LINE, jvp
+  declared   FILE.py:LINE
+  do         is a return missing? if the tangent is zero, return {'output': None}""",
+    )
+
+
 def test_surplus():
     assert_expected_inline(
         returned(lambda grad, x: {"x": x, "weight": None, "n": None}),

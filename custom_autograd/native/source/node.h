@@ -225,7 +225,7 @@ struct NativeNode final : Node {
       Reference called;
       if (PyFunction_Check(one)) {
         called = noted_of_rule(PyObject_CallNoArgs(one));
-        one = called.get();
+        if (called.get() != Py_None) one = called.get();  // else the reader in Python calls it again, and raises
       }
       if (recipe->signature.is_list(input))
         take_list(found, input, one);
