@@ -120,7 +120,7 @@ class FunctionWriter:
             source.line(f"$ctx.mark_non_differentiable(*$tensors_in({tuple_of(fixed)}))")
         source.line(f"$ctx.{MATERIALIZES} = False")
         if keeps_metadata:
-            source.line(f"$ctx.known = {self._metadata()}")
+            source.line(f"$ctx.known = {self.metadata()}")
         if self.plan.drop_in is not None:
             self._save_drop_in()
         else:
@@ -154,7 +154,8 @@ class FunctionWriter:
     def _needs(self) -> str:
         return ", ".join(needs_of(name) if name in self.differentiable else "$_" for name in self.inputs)
 
-    def _metadata(self) -> str:
+    def metadata(self) -> str:
+        """Return source of a dict: the metadata of each tensor input and fresh output."""
         fresh = [output.name for output in self.schema.fresh_outputs if output.holds_tensors]
         names = [argument.name for argument in self.schema.tensor_arguments] + fresh
         return "{" + ", ".join(f'"{name}": $known({name})' for name in names) + "}"

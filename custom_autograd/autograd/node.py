@@ -97,6 +97,7 @@ class NodeWriter:
             self.function.write_context(keeps_metadata=self.keeps_metadata)
             if keeps_facts:
                 self.reading.write_facts()
+            self.reading.write_integers()
         source.line(f"return {'$output' if self.function.has_lists else '$result'}")
 
     def _write_list_apply(self) -> None:

@@ -44,7 +44,8 @@ class ReadingWriter:
             return f'$ctx.known["{name}"]'
         if self.function.has_lists:
             return f'$known_of($ctx)["{name}"]'
-        return f"$output_metadata({self.ctx}, {self.function.results.index(name)})"
+        found = f"$output_metadata({self.ctx}, {self.function.results.index(name)})"
+        return f'$ctx.known["{name}"] if $hasattr($ctx, "known") else {found}' if self.ctx == "$ctx" else found
 
     def _metadata_of_input(self, name: str) -> str:
         return f'$ctx.known["{name}"]' if self.keeps_metadata else f'$known["{name}"]'
@@ -57,6 +58,14 @@ class ReadingWriter:
         for name in self.kept_facts():
             is_given = f"{name} is not None and " if name in self._optional else ""
             self.source.line(f"$ctx.facts_{name} = {is_given}{name}.requires_grad and {facts_of(name)}")
+
+    def write_integers(self) -> None:
+        """Write, in the forward, that metadata is kept if the graph has none of an output: one without a gradient."""
+        plan, results = self.function.plan, self.function.schema.results_by_grad
+        filled = {results[n] for rule in plan.rules for n in rule.names if n in results and rule.fills(n)}
+        if filled and len(plan.named_grads) > 1 and not self.keeps_metadata:
+            with self.source.block(f"if not $all_floating({tuple_of(sorted(filled))})"):
+                self.source.line(f"$ctx.known = {self.function.metadata()}")
 
     def kept_facts(self) -> list[str]:
         """Return the inputs whose shape, dtype and device the forward keeps for the quick backward."""

@@ -109,6 +109,7 @@ def _forward_helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, An
         "note_saved": note_saved,
         "known": tensors.known,
         "tensors_in": tensors.tensors_in,
+        "all_floating": tensors.all_floating,
         "any_floating": tensors.any_floating,
         "copies": tensors.copies,
         "flatten_lists": lists.flatten,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from custom_autograd.autograd.context import SIMPLE, Context, SavedValues, check_saved, pack
@@ -25,7 +24,6 @@ class DropInFacts:
         simple: types of attributes of ctx that cannot hold a tensor.
         pack: attributes, saved tensors, materializes -> all tensors, the saved values of the rest.
         check_saved: raises for what cannot be saved.
-        metadata: shapes, dtypes and devices of the outputs of a kernel.
         read: makes a tuple of one gradient per input of anything else that the backward returned, or raises.
         note: adds a note to an error that a rule raised.
     """
@@ -35,7 +33,6 @@ class DropInFacts:
     simple: tuple[type, ...]
     pack: Any
     check_saved: Any
-    metadata: Any
     read: Any
     note: Any
 
@@ -58,7 +55,6 @@ def drop_in_facts_of(recording: RecordingFacts, forget: Callable[[], None]) -> D
         simple=tuple(SIMPLE),
         pack=partial(_pack, recording, forget),
         check_saved=check_saved,
-        metadata=_metadata_of,
         read=drop_in.in_order,
         note=helpers["note_0"],
     )
@@ -84,32 +80,16 @@ def _pack(
     return pack(context)
 
 
-class Metadata(NamedTuple):
-    """Metadata of an output, as the graph gives it."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-
-
-def _metadata_of(result: Tensor | tuple[Tensor, ...]) -> tuple[Metadata, ...]:
-    outputs = result if isinstance(result, tuple) else (result,)
-    return tuple([Metadata(one.shape, one.dtype, one.device) for one in outputs])
-
-
 def set_attributes(
     context: Any,
     attributes: dict[str, Any] | None,
     packed: SavedValues | None,
     count: int,
     materializes: bool,  # native code passes it
-    metadata: tuple[Metadata, ...] | None,
 ) -> None:
-    """Set what a drop-in setup_context kept (Any: of any type) on a ctx, and what `grad_fn` shows of it."""
+    """Set what a drop-in setup_context kept (Any: of any type) on a ctx."""
     values = packed or SavedValues(attributes or {}, (), None, count, materializes)
     setattr(context, SAVED_VALUES, values)
-    if metadata is not None:
-        context.set_outputs(metadata)
     for name, value in (attributes or {}).items():
         if not hasattr(context, name):
             setattr(context, name, value)

@@ -39,10 +39,6 @@ class NativeContext:
         """Return the op that recorded the node."""
         return self._forward_cls._backward_cls.op  # type: ignore[attr-defined]  # see autograd/node_facts.py
 
-    def set_outputs(self, metadata: Sequence[Any]) -> None:  # Any: with shape, dtype and device
-        """Replace the metadata of the outputs: the graph has none of those that carry no gradient."""
-        self._input_metadata = metadata
-
     def name(self) -> str:
         """Return the name of the node."""
         name: str = self._node.name()

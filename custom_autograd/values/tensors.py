@@ -132,6 +132,11 @@ def any_floating(values: Sequence[Any]) -> bool:  # Any: tensors, lists of tenso
     return any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors_in(values))
 
 
+def all_floating(values: Sequence[Any]) -> bool:  # Any: as above
+    """Return True if every tensor among the values can carry a gradient."""
+    return all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors_in(values))
+
+
 def copies(values: Sequence[Any]) -> list[Any]:  # Any: tensors, lists of tensors, or None
     """Copy of what an op is about to write to."""
     return [

@@ -199,3 +199,58 @@ def test_a_gradient_without_a_default_is_filled_with_zeros():
 
         assert [torch.zeros(2, 3).tolist()] * 2 == [one.tolist() for one in SEEN]
         assert {torch.float64} == {one.dtype for one in SEEN}
+
+
+def see(grad_out, grad_index):
+    SEEN.append(grad_index[0] if isinstance(grad_index, list) else grad_index)
+    return grad_out * 2
+
+
+INTEGERS = {
+    "plain": lambda grad_out, grad_index: see(grad_out, grad_index),
+    "with the output": lambda grad_out, grad_index, index: see(grad_out, grad_index),
+    "with meta": lambda grad_out, grad_index, meta: see(grad_out, grad_index),
+}
+
+
+def batched(f, x):
+    leaf = x.clone().requires_grad_()
+    return torch.autograd.grad(f(leaf), leaf, torch.ones(1, 3, dtype=x.dtype), is_grads_batched=True)[0][0]
+
+
+def compiled_autograd(f, x):
+    leaf = x.clone().requires_grad_()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        f(leaf).sum().backward()
+    return leaf.grad
+
+
+WAYS_TO_INTEGERS = {**WAYS, "batched": batched, "compiled autograd": compiled_autograd}
+
+
+def with_integers(x):
+    return x * 2, torch.zeros(*x.shape, 2, dtype=torch.int32)
+
+
+def with_listed_integers(x):
+    return x * 2, [torch.zeros(*x.shape, 2, dtype=torch.int32)]
+
+
+@pytest.mark.usefixtures("both_calls")
+@pytest.mark.parametrize("way", WAYS_TO_INTEGERS)
+@pytest.mark.parametrize(
+    ("kernel", "result"), [(with_integers, "Tensor"), (with_listed_integers, "Tensor[]")], ids=["tensor", "list"]
+)
+@pytest.mark.parametrize("rule", INTEGERS)
+def test_the_gradient_of_an_integer_output_is_zeros_of_its_shape_and_dtype(rule, kernel, result, way):
+    op = custom_op("absent::integer", kernel, schema=f"(Tensor x) -> (Tensor out, {result} index)", replace=True)
+    op.register_fake(kernel)
+    op.register_backward(INTEGERS[rule])
+    SEEN.clear()
+    for _ in range(3):
+        found = WAYS_TO_INTEGERS[way](lambda x: op(x)[0], tensor())
+
+        assert [2.0, 2.0, 2.0] == found.tolist()
+    shape = (2,) if way == "vmap of func.grad" else (3, 2)
+    assert SEEN
+    assert {(shape, torch.int32)} == {(tuple(one.shape), one.dtype) for one in SEEN}

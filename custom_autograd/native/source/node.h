@@ -13,7 +13,6 @@
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/csrc/autograd/variable_info.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
@@ -45,10 +44,8 @@ struct NativeNode final : Node {
   c10::SmallVector<SavedVariable, 4> saved;
   Held kept;  // a tuple, or nothing
   Held rule_context, packed;  // the ctx, or what Python made of one with tensors and objects among its attributes
-  Held metadata;  // of outputs, if the graph does not know that of all; for Python
   bool packed_materializes = true;
   c10::SmallVector<bool, 8> is_saved_output;  // of a rule with a ctx, by saved tensor
-  std::vector<torch::autograd::VariableInfo> infos;  // by output, if the rule marked one as not differentiable
 
   explicit NativeNode(std::shared_ptr<const Recipe> its) : recipe(std::move(its)) {
     size_t inputs_of_op = recipe->signature.inputs, rows = recipe->saved.size();
@@ -72,9 +69,9 @@ struct NativeNode final : Node {
   PyObject* kept_tuple() const {  // a new reference
     if (recipe->drop_in.function)
       return checked(Py_BuildValue(
-          "OOnOO", rule_context.object && own_context()->attributes ? own_context()->attributes : Py_None,
+          "OOnO", rule_context.object && own_context()->attributes ? own_context()->attributes : Py_None,
           packed.object ? packed.object : Py_None, static_cast<Py_ssize_t>(saved.size()),
-          materializes() ? Py_True : Py_False, metadata.object ? metadata.object : Py_None));
+          materializes() ? Py_True : Py_False));
     return kept.object ? Py_NewRef(kept.object) : checked(PyTuple_New(0));
   }
 
@@ -153,11 +150,8 @@ struct NativeNode final : Node {
 
   // Zeros for gradients that do not arrive.
   void fill(variable_list& grads) const {
-    for (size_t i = 0; i < grads.size(); ++i) {
-      if (grads[i].defined()) continue;
-      at::OptionalDeviceGuard guard;
-      grads[i] = infos.empty() ? input_metadata(i).zeros_like() : infos[i].zeros(guard);
-    }
+    for (size_t i = 0; i < grads.size(); ++i)
+      if (!grads[i].defined()) grads[i] = input_metadata(i).zeros_like();
   }
 
   // Whether a tensor is to be resolved first: incoming gradients, and saved outputs.

@@ -222,11 +222,6 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
   };
   int differentiable = 0;
   for (int i = 0; i < op->outputs; ++i) differentiable += is_differentiable(i, THPVariable_Unpack(output(i)));
-  if (context && differentiable < op->outputs) {  // the graph knows nothing of the others
-    for (int i = 0; i < op->outputs; ++i) node->infos.emplace_back(THPVariable_Unpack(output(i)));
-    Reference metadata(checked(PyObject_CallOneArg(rules->metadata, result)));
-    node->metadata = Held(metadata.get());
-  }
   for (int i = 0; i < op->outputs; ++i) {
     const Tensor& tensor = THPVariable_Unpack(output(i));
     if (is_differentiable(i, tensor)) {
@@ -234,7 +229,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
       torch::autograd::set_history(tensor, node);
       if (was_view) mark_view(tensor, differentiable);
     } else {
-      node->add_input_metadata(Node::undefined_input());
+      node->add_input_metadata(tensor);  // no gradient arrives for it: the rule may ask for zeros
       if (tensor.requires_grad()) tensor.detach_();
     }
   }
