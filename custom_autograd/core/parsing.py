@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -64,6 +65,7 @@ def parse(
 
 
 def _argument(value: ParsedValue, declared: Declared | None, options: DeclarationOptions, refuse: Refusal) -> Argument:
+    _check_visible(value, refuse)
     argument = partial(
         Argument,
         name=value.name,
@@ -88,6 +90,17 @@ def _argument(value: ParsedValue, declared: Declared | None, options: Declaratio
         from_dispatcher=declared.type.from_dispatcher,
         choices=declared.type.choices,
     )
+
+
+def _check_visible(value: ParsedValue, refuse: Refusal) -> None:
+    """Refuse a type that may hold tensors where the dispatcher does not look: they would have no gradients."""
+    if value.type not in TENSOR_TYPES and re.search(r"\b(Tensor|Any)\b", value.type):
+        raise refuse(
+            f"the type of '{value.name}' hides tensors from autograd and all transforms",
+            expected=", ".join(sorted(TENSOR_TYPES)),
+            found=value.type,
+            do=f"leave schema= out and annotate '{value.name}': list[Tensor] | None, dict[str, Tensor], ...",
+        )
 
 
 def _static(argument: Argument, refuse: Refusal) -> Argument:

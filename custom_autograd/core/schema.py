@@ -9,8 +9,9 @@ from typing import Any
 from custom_autograd.core.lazy import Lazy
 from custom_autograd.frozen_dataclass import dataclass
 
-TENSOR_TYPES = frozenset({"Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Tensor[]?"})
-LIST_TYPES = frozenset({"Tensor[]", "Tensor?[]", "Tensor[]?"})
+LIST_TYPES = frozenset({"Tensor[]", "Tensor?[]"})
+TENSOR_TYPES = frozenset({"Tensor", "Tensor?"}) | LIST_TYPES
+"""The types in which the dispatcher finds tensors: of any other, such as `Tensor[]?`, it takes no dispatch keys."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from custom_autograd.core import conversions
 from custom_autograd.core.argument_types import ARGUMENT_TYPES, Row, find_element_row, find_row
 from custom_autograd.core.conversions import ArgumentType
 from custom_autograd.core.plain_types import is_class, resolve
+from custom_autograd.core.schema import LIST_TYPES
 from custom_autograd.torch_private.classes import class_name_of
 from custom_autograd.torch_private.schemas import constant_of
 
@@ -89,7 +90,9 @@ def _find(annotation: object) -> ArgumentType | None:
     inner = _optional(annotation)
     if inner is not None:
         found = _find(inner)
-        return None if found is None or found.spelling.endswith("?") else conversions.optional(found)
+        if found is None or found.spelling.endswith("?") or found.spelling in LIST_TYPES:
+            return None  # an optional list of tensors is a container: see TENSOR_TYPES
+        return conversions.optional(found)
     return _find_sequence(annotation)
 
 

@@ -15,8 +15,6 @@ from custom_autograd.calls.passing import pass_on
 from custom_autograd.calls.source import Source, tuple_of
 from custom_autograd.dispatch import direct_source as direct
 
-OPTIONAL_LISTS = ("Tensor?[]", "Tensor[]?")  # torch's own question fails on a None in a list
-
 
 class AutogradWriter:
     """Writes the kernel of one op: the direct call first, then every other call."""
@@ -36,9 +34,8 @@ class AutogradWriter:
             if writer.is_possible:
                 writer.write(direct.MODES, is_public=False)
             tensors = [a.name for a in schema.differentiable_arguments]
-            asked = [
-                f"*$tensors_in({a.name} or ())" if a.type in OPTIONAL_LISTS else a.name
-                for a in schema.differentiable_arguments
+            asked = [  # torch's own question fails on a None in a list
+                f"*$tensors_in({a.name})" if a.type == "Tensor?[]" else a.name for a in schema.differentiable_arguments
             ]
             if not self.function.is_differentiable:
                 source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")

@@ -197,7 +197,7 @@ def _is_single(argument: Argument) -> bool:
 
 
 def _is_known(argument: Argument) -> bool:
-    return _guard(argument) is not None and argument.type not in ("Tensor?[]", "Tensor[]?")
+    return _guard(argument) is not None and argument.type != "Tensor?[]"
 
 
 def _guard(argument: Argument) -> str | None:

@@ -215,5 +215,4 @@ def why_not(record: OpRecord) -> str | None:
 
 
 def _is_plain(argument: Argument) -> bool:
-    is_known = argument.type in RULES or (argument.type.removesuffix("?") in RULES and argument.type != "Tensor[]?")
-    return is_known and not argument.is_variadic and not argument.is_converted
+    return argument.type.removesuffix("?") in RULES and not argument.is_variadic and not argument.is_converted

@@ -29,7 +29,6 @@ SPELLINGS = [
     (tuple[Tensor, ...], "Tensor[]"),
     (Tuple[Tensor, ...], "Tensor[]"),  # noqa: UP006 - see above
     (list[Tensor | None], "Tensor?[]"),
-    (list[Tensor] | None, "Tensor[]?"),
     (int, "SymInt"),
     (torch.SymInt, "SymInt"),
     (int | None, "SymInt?"),
@@ -74,6 +73,7 @@ REFUSED = [
     Union[int, str, None],  # noqa: UP007 - see above
     Any, object, None, type(None), Literal[b"a"], Literal[None], list[torch.Size], list[torch.Generator],
     list[torch.dtype | None], list[tuple[int, int]], tuple[Tensor, Tensor], torch.FloatTensor,
+    list[Tensor] | None, list[Tensor | None] | None, tuple[Tensor, ...] | None,
 ]  # fmt: skip
 
 
