@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from custom_autograd.autograd.cut_references import Recompute, check_reached
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.calls.bind import spread
 from custom_autograd.core.errors import GradientError
@@ -67,39 +68,52 @@ def reference_gradients(
 
     if not primals or not incoming:
         return {name: _spread(need, iter(())) for name, need in needs.items()}
+    names = [name for name, tensors in wanted.items() for _ in tensors]
+    are_visible = any(grads.get(name) is not None for name in plan.declaration.schema.visible_results)
+    check = partial(check_reached, plan.declaration, reference, names, recompute, are_visible=are_visible)
     needs_level = torch.compiler.is_dynamo_compiling() or (transforms.is_transforming() and not IS_IN_JVP.get())
     find = _gradients_under_transforms if needs_level else _gradients
-    remaining = iter(find(recompute, primals, incoming))
+    remaining = iter(find(recompute, check, primals, incoming))
     return {name: _spread(need, remaining) for name, need in needs.items()}
 
 
 def _gradients(
-    recompute: Callable[..., tuple[Tensor, ...]], primals: list[Tensor], incoming: list[Tensor]
+    recompute: Recompute, check: Callable[..., None], primals: list[Tensor], incoming: list[Tensor]
 ) -> Sequence[Tensor | None]:
     """Return the gradients by autograd, on aliases: the same tensor given twice counts as two inputs."""
     is_recording = torch.is_grad_enabled()
     with transforms.gradients_recorded(), nullcontext() if is_recording else without_hooks():
         aliases = [tensor.view_as(tensor) for tensor in primals]
         aliases = [alias if alias.requires_grad else transforms.require_gradient(alias) for alias in aliases]
-        computed = zip(recompute(*aliases), incoming, strict=True)
-        pairs = [(output, gradient) for output, gradient in computed if output.requires_grad]
-        if not pairs:
-            return [None] * len(primals)
-        outputs, gradients = zip(*pairs, strict=True)
-        return torch.autograd.grad(outputs, aliases, gradients, create_graph=is_recording, allow_unused=True)
+        computed = recompute(*aliases)
+        pairs = [pair for pair in zip(computed, incoming, strict=True) if pair[0].requires_grad]
+        found: Sequence[Tensor | None] = [None] * len(primals)
+        if pairs:
+            outputs, gradients = zip(*pairs, strict=True)
+            found = torch.autograd.grad(outputs, aliases, gradients, create_graph=is_recording, allow_unused=True)
+        if len(pairs) < len(computed) or any(one is None for one in found):
+            check(aliases, computed)
+        return found
 
 
 def _gradients_under_transforms(
-    recompute: Callable[..., tuple[Tensor, ...]], primals: list[Tensor], incoming: list[Tensor]
+    recompute: Recompute, check: Callable[..., None], primals: list[Tensor], incoming: list[Tensor]
 ) -> Sequence[Tensor | None]:
     """Return the gradients, computed at a separate functorch level.
 
     The level at which the primals were saved may be gone when their backward runs (jacrev leaves it first); what is
     recorded on them then would be lost, and the gradient silently zero. `view_as` takes them out of a dead level.
     """
+
+    def checked(*replacements: Tensor) -> tuple[Tensor, ...]:
+        computed = recompute(*replacements)
+        if not torch.compiler.is_dynamo_compiling():  # Dynamo cannot trace the question
+            check(replacements, computed)
+        return computed
+
     is_recording = torch.is_grad_enabled()
     with transforms.gradients_recorded() if is_recording else transforms.forward_mode_enabled(True):
-        pull = torch.func.vjp(recompute, *(tensor.view_as(tensor) for tensor in primals))[1]
+        pull = torch.func.vjp(checked, *(tensor.view_as(tensor) for tensor in primals))[1]
         found: tuple[Tensor, ...] = pull(tuple(incoming))
         return found
 

@@ -1,0 +1,140 @@
+"""Finds where a reference cuts the graph from an input, whose gradient would silently be zero.
+
+PyTorch shows a cut: the result of `x.detach().sin()` does not require a gradient. The result of an op does, so its
+derived backward has to look. An input that is not reached may also have no influence, and then zero is right. So the
+reference runs once more with the graph kept through `detach`, `.data`, `no_grad` and reads of values: what is reached
+only then was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from custom_autograd.core.errors import GradientUnavailable
+from custom_autograd.core.locations import location_of
+from custom_autograd.registration.declaration import Declaration
+from custom_autograd.values.tensors import tensors_in
+
+Recompute = Callable[..., tuple[Tensor, ...]]
+
+
+def check_reached(
+    declaration: Declaration,
+    reference: Callable[..., Any],  # Any: takes and returns what the schema says
+    names: Sequence[str],
+    recompute: Recompute,
+    primals: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    *,
+    are_visible: bool,
+) -> None:
+    """Raise if the gradients of a reference miss something that its results depend on.
+
+    Args:
+        declaration: of the op.
+        reference: of the op.
+        names: of the inputs that the primals are, or are elements of.
+        recompute: primals -> outputs, by the reference.
+        primals: inputs that require a gradient.
+        outputs: of `recompute`, as it is.
+        are_visible: a caller sees one of the outputs; hidden ones, such as indices, may depend on no input.
+
+    Raises:
+        GradientUnavailable: the reference is cut from an input, or no output depends on any input.
+    """
+    reached = [_reached([output], primals) for output in outputs]
+    if all(reached) and set().union(*reached) == set(range(len(primals))):
+        return
+    again = [primal.view_as(primal) for primal in primals]
+    with _Uncut() as uncut:
+        results = recompute(*again)
+    everywhere = set().union(*reached)
+    lost = _reached([*results, *uncut.read], again) - everywhere
+    for before, result in zip(reached, results, strict=True):
+        lost |= set() if before else _reached([result], again)
+    if lost:
+        raise _error(declaration, reference, names[min(lost)], "the reference is cut from it", ", ".join(uncut.cuts))
+    if are_visible and not everywhere and all(tensor.numel() for tensor in (*primals, *outputs)):
+        problem, found = "no result of the reference depends on it", "results that do not require a gradient"
+        raise _error(declaration, reference, names[0], problem, found)
+
+
+def _reached(outputs: Iterable[Tensor], primals: Sequence[Tensor]) -> set[int]:
+    """Return the indices of the primals to which the graph leads."""
+    indices = {get_gradient_edge(primal).node: index for index, primal in enumerate(primals)}
+    found: set[int] = set()
+    nodes = [get_gradient_edge(output).node for output in outputs if output.requires_grad]
+    seen = set(nodes)
+    while nodes and len(found) < len(primals):
+        node = nodes.pop()
+        if node in indices:
+            found.add(indices[node])
+            continue
+        following = {one for one, _ in node.next_functions if one is not None} - seen
+        seen |= following
+        nodes += following
+    return found
+
+
+class _Uncut(TorchFunctionMode):
+    """Keeps the graph where functions of PyTorch would cut it.
+
+    Attributes:
+        cuts: the names of what did.
+        read: tensors that require a gradient, and whose values were read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cuts: dict[str, None] = {}
+        self.read: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = [tensor for tensor in tensors_in([*args, *(kwargs or {}).values()]) if tensor.requires_grad]
+        if given and func in CUTS:
+            self.cuts[resolve_name(func) or func.__name__] = None
+            return args[0].clone()
+        if given and func in READS:
+            self.cuts[resolve_name(func) or func.__name__] = None
+            self.read += given
+            return func(*[one.detach() if isinstance(one, Tensor) else one for one in args], **(kwargs or {}))
+        if not given or torch.is_grad_enabled():
+            return func(*args, **(kwargs or {}))
+        try:
+            with torch.enable_grad():
+                result = func(*args, **(kwargs or {}))
+        except RuntimeError:  # it writes to an `out=`, which nothing is recorded of
+            self.cuts["torch.no_grad"] = None
+            self.read += given
+            return func(*args, **(kwargs or {}))
+        if any(tensor.requires_grad for tensor in tensors_in([result])):
+            self.cuts["torch.no_grad"] = None
+        return result
+
+
+def _error(
+    declaration: Declaration, reference: Callable[..., Any], name: str, problem: str, found: str
+) -> GradientUnavailable:
+    return declaration.origin(f"{location_of(reference)}, reference").error(
+        GradientUnavailable,
+        f"the gradient of '{name}' is asked for, and {problem}",
+        expected=f"differentiable PyTorch operations from '{name}' to the result",
+        found=found,
+        do=f"register_backward, or declare what has no gradient: non_differentiable=({name!r},)",
+    )
+
+
+GET_DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # torch's stubs give it the type of its value
+CUTS = frozenset({torch.detach, torch.detach_, Tensor.detach, Tensor.detach_, GET_DATA})
+READS = frozenset({
+    Tensor.numpy, Tensor.__array__, Tensor.item, Tensor.tolist, Tensor.__float__, Tensor.__complex__,
+    Tensor.__dlpack__, Tensor.data_ptr, Tensor.new_tensor, torch.tensor,
+})  # fmt: skip
