@@ -64,7 +64,11 @@ class ReadingWriter:
         plan, results = self.function.plan, self.function.schema.results_by_grad
         filled = {results[n] for rule in plan.rules for n in rule.names if n in results and rule.fills(n)}
         if filled and len(plan.named_grads) > 1 and not self.keeps_metadata:
-            with self.source.block(f"if not $all_floating({tuple_of(sorted(filled))})"):
+            are_floating = [
+                f"$all_floating({name})" if self.function.is_list(name) else f"{name}.is_floating_point()"
+                for name in sorted(filled)
+            ]
+            with self.source.block(f"if not ({' and '.join(are_floating)})"):
                 self.source.line(f"$ctx.known = {self.function.metadata()}")
 
     def kept_facts(self) -> list[str]:
