@@ -1,4 +1,10 @@
-"""Rules in the style of `torch.library`: `setup_context(ctx, inputs, output)` and `backward(ctx, *grads)`."""
+"""Rules in the style of `torch.library`: `setup_context(ctx, inputs, output)` and `backward(ctx, *grads)`.
+
+NOTE [setup_context is recorded]
+A kernel runs with grad mode off, and so does torch's setup_context: what that computes from inputs would be a constant
+of the backward, and second derivatives would silently lose its share. So it runs with grad mode on. What is saved as it
+is costs nothing more; what is computed keeps its history.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +59,8 @@ class DropIn:
             output = (output,)
         context = Context(self._needs(needs))
         if self.setup_context is not None:
-            self._call_setup(context, inputs, output)
+            with transforms.gradients_recorded():
+                self._call_setup(context, inputs, output)
         functions.copy_view_flag(context, ctx)
         tensors, saved = pack(context)
         setattr(ctx, SAVED_VALUES, saved)

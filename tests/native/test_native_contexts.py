@@ -365,9 +365,9 @@ def test_a_second_backward_that_reads_what_was_not_saved_raises():
         out.sum().backward()
 
 
-def test_no_graph_is_recorded_while_the_context_is_set_up():
+def test_a_graph_of_inputs_is_recorded_while_the_context_is_set_up():
     def setup(ctx, inputs, output):
-        assert not torch.is_grad_enabled()
+        assert torch.is_grad_enabled()
         assert not output.requires_grad
         ctx.save_for_backward(inputs[0] * 2)
 

@@ -134,7 +134,7 @@ struct KernelModes {
   }
 };
 
-// Runs the setup_context of rules with a ctx, as `Function.forward` does: before there is a graph.
+// Runs the setup_context of rules with a ctx, before there is a graph; see NOTE [setup_context is recorded] in drop_in.py.
 Reference set_up(const Call* op, const Kind& kind, PyObject* result, const Values& values, const NodePointer& node) {
   const DropIn& rules = kind.recipe->drop_in;
   int count = static_cast<int>(op->arguments->size());
@@ -143,6 +143,7 @@ Reference set_up(const Call* op, const Kind& kind, PyObject* result, const Value
   Reference inputs(as_tuple(op, values));
   PyObject* args[] = {nullptr, context.get(), inputs.get(), result};
   KernelModes modes(c10::AutogradState::get_tls_state(), false);
+  modes.state.set_grad_mode(true);
   Reference done(PyObject_Vectorcall(rules.setup, args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   NativeNode::noted(done.get(), rules.note);
   return context;
