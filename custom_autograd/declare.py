@@ -7,6 +7,7 @@ import inspect
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace as replace_fields
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ def declare(
     if not callable(function):
         raise _not_callable(refuse, function)
     devices = None if device_types is None else _device_types(listed(refuse, "device_types", device_types), refuse)
+    options = replace_fields(options, described=shape_notation.outputs_of(shapes))
     written = read_function(function, options, refuse)
     tree = find_tree(written, options, refuse)
     if tree is None:

@@ -83,7 +83,7 @@ def custom_op(
         device_types: the device types that `fn` serves; None for every one.
         schema: the schema string, where annotations cannot say it; `fn` then needs none.
         tags: dispatcher tags.
-        outputs: one name per output; default: from the schema or a NamedTuple, else `output` or `output_0`, ...
+        outputs: one name per output; default: from the schema, NamedTuple or `shapes`, else `output` or `output_0`, ...
         hidden: outputs that rules can use but a call does not return.
         non_differentiable: inputs and outputs that never carry a gradient. Integers and bools do not by themselves.
         aliases: by output, the input that kernels may return instead: `{"output": "x"}`. The caller may then get

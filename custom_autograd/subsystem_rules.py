@@ -117,8 +117,8 @@ class SubsystemRules(Handle):
         Args:
             fn: the line; or a function of some of the op's arguments, by name, which returns it. Tensors arrive as
                 their shapes, and None as it is.
-            dtypes: the dtype of an output by its name, where it is not that of the first tensor: a `torch.dtype`, the
-                name of an argument, or "wide" (that of the first tensor, at least float32).
+            dtypes: the dtype of an output by its name, where it is not that of the floating and complex inputs: a
+                `torch.dtype`, the name of an argument, or "wide" (that of these inputs, but at least float32).
             flops: the floating-point operations of a call over the names, such as "2*b*i*o".
             numbers: what samples take for an argument: a value, or `(make, shape, sizes)` which returns it.
             replace: a line may be registered.

@@ -23,6 +23,7 @@ class DeclarationOptions:
     static: tuple[str, ...] = ()
     inline: str | None = None
     checkpoint: str | None = None
+    described: tuple[str, ...] = ()  # the new outputs, as a line of shapes names them
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,10 @@ def _output_names(
         return written
     if named_tuple is not None:
         return fields
+    fresh = [index for index, result in enumerate(results) if not result.is_written]
+    if len(fresh) == len(options.described):
+        described = dict(zip(fresh, options.described, strict=True))
+        written = tuple(name or described.get(index, "") for index, name in enumerate(written))
     taken = {*(argument.name for argument in built), *written}
     if len(results) == 1:
         return (written[0] or _free("output", taken),)

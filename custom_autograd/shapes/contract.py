@@ -74,7 +74,8 @@ def _check_names(what: str, items: Sequence[Item], valid: list[str], others: Ite
         problem = f"the line has an {what} '{name}', which the op does not have"
         if name in others:
             problem = f"the line gives dimensions to '{name}', which is not a tensor"
-        raise LineMismatch(problem, quote(valid), suggest(name, valid))
+        do = "use its names in the line, or name it alike in outputs=" if what == "output" else None
+        raise LineMismatch(problem, quote(valid), suggest(name, valid) or do)
     missing = [name for name in valid if name not in given]
     if missing:
         problem = f"the line says nothing of the {what} {quote(missing)}"

@@ -12,8 +12,8 @@ from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.rule_types import Function, Registration
 
 DType: TypeAlias = torch.dtype | str
-"""The dtype of an output: itself, the name of an input that has it or is it, or "wide": that of the first tensor, at
-least float32."""
+"""The dtype of an output: itself, the name of an input that has it or is it, or "wide": that of the inputs, at least
+float32."""
 
 WIDE = "wide"
 
@@ -43,7 +43,7 @@ class Shapes(Registration):
         shapes: the line; None if a function returns it.
         function: returns the line for some of the op's arguments; None if the line is always the same.
         names: the arguments that the function takes.
-        dtypes: by output, its dtype, where it is not that of the first tensor.
+        dtypes: by output, its dtype, where it is not that of the floating inputs.
         flops: the number of floating-point operations of a call, as an expression over the names; or None.
         numbers: by argument, what makes it for samples, or its value.
     """

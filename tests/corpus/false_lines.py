@@ -217,7 +217,7 @@ FALSE_LINES: tuple[Mutant, ...] = (
     ),
     false(
         "dtype",
-        "The line says nothing of the dtype of an output that is not that of the first tensor.",
+        "The line says nothing of the dtype of an output that is not that of the inputs.",
         op(
             ONE,
             lambda x: (x > 0).contiguous(),

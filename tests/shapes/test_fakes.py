@@ -1,12 +1,15 @@
 """A fake that follows from a line: empty, contiguous outputs of its sizes, in the dtypes that are declared."""
 
+import re
+
 import pytest
 import torch
+from expecttest import assert_expected_inline
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from custom_autograd import custom_op
-from custom_autograd.core.errors import FakeUnavailable, ShapeError
+from custom_autograd.core.errors import FakeUnavailable, KernelError, ShapeError
 
 
 @custom_op(
@@ -31,9 +34,9 @@ def faked(op, *tensors):
     ids=str,
 )
 def test_dtypes_are_those_that_are_declared(dtype, wide):
-    found = faked(norm, torch.ones(2, 3, 4, dtype=dtype), torch.ones(4, dtype=torch.float64))
+    found = faked(norm, torch.ones(2, 3, 4, dtype=dtype), torch.ones(4, dtype=torch.int32))
 
-    assert [dtype, wide, torch.int64, torch.float64] == [output.dtype for output in found]
+    assert [dtype, wide, torch.int64, torch.int32] == [output.dtype for output in found]
 
 
 @pytest.mark.parametrize("batch", [(), (3,), (2, 0), (2, 3, 5)], ids=str)
@@ -107,3 +110,128 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 def test_dtype_of_an_argument():
     with FakeTensorMode() as mode:
         assert torch.float16 == cast(mode.from_tensor(torch.ones(2)), torch.float16).dtype
+
+
+@custom_op("shapes_fakes::rows", shapes="index: n, table: [m] d -> rows: n d")
+def rows(index: Tensor, table: Tensor) -> Tensor:
+    return table[index].contiguous()
+
+
+@rows.register_backward
+def _(grad, index, table):
+    return {"table": torch.zeros_like(table).index_add(0, index, grad)}
+
+
+INDEX = torch.tensor([0, 2, 1, 1])
+
+
+def doubled(table):
+    return rows(INDEX, table) * 2
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_an_integer_index_in_front_does_not_decide_the_dtype(backend):
+    """A fake in int64 has half of the memory that Inductor needs, and no gradient."""
+    torch.compiler.reset()
+    table = torch.arange(12.0).reshape(3, 4).requires_grad_()
+
+    found = torch.compile(doubled, backend=backend, fullgraph=True)(table)
+    found.sum().backward()
+
+    assert torch.equal(doubled(table.detach()), found)
+    assert torch.equal(torch.tensor([2.0, 4.0, 2.0])[:, None].expand(3, 4), table.grad)
+
+
+def test_dtype_of_an_integer_index_under_a_compiled_transform():
+    torch.compiler.reset()
+    table = torch.ones(3, 4)
+    gradient = torch.func.grad(lambda table: doubled(table).sum())
+
+    found = torch.compile(gradient, backend="aot_eager", fullgraph=True)(table)
+
+    assert torch.equal(gradient(table), found)
+
+
+@custom_op("shapes_fakes::joined", shapes="x: n, y: n -> out: n")
+def joined(x: Tensor, y: Tensor) -> Tensor:
+    return (x + y).to(x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        ((torch.int64, torch.float16), torch.float16),
+        ((torch.bool, torch.complex64), torch.complex64),
+        ((torch.int32, torch.int32), torch.int32),
+        ((torch.float32, torch.float64), None),
+        ((torch.float32, torch.complex64), None),
+        ((torch.int32, torch.int64), None),
+        ((torch.bool, torch.int64), None),
+    ],
+    ids=str,
+)
+def test_dtype_that_nothing_says_is_refused(dtypes, expected):
+    tensors = [torch.ones(2, dtype=dtype) for dtype in dtypes]
+    if expected is None:
+        with pytest.raises(FakeUnavailable, match="does not say the dtype of 'out'"):
+            faked(joined, *tensors)
+    else:
+        assert expected == faked(joined, *tensors).dtype
+
+
+def test_message_of_a_dtype_that_nothing_says():
+    with pytest.raises(FakeUnavailable) as caught:
+        faked(joined, torch.ones(2, dtype=torch.bfloat16), torch.ones(2))
+
+    assert_expected_inline(
+        re.sub(r":\d+", ":N", str(caught.value)),
+        """\
+shapes_fakes::joined: the line of shapes does not say the dtype of 'out', and the inputs have several
+  expected   one dtype among the floating and complex inputs, or among integer inputs alone
+  found      'x' torch.bfloat16, 'y' torch.float32
+  rule       x: n, y: n -> out: n  (test_fakes.py:N)
+  declared   test_fakes.py:N
+  do         add dtypes={'out': ...}: a torch.dtype, 'wide', or one of 'x', 'y'; or register_fake""",
+    )
+
+
+@custom_op("shapes_fakes::positive", shapes="x: n -> out: n")
+def is_positive(x: Tensor) -> Tensor:
+    return x > 0
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_output_of_another_dtype_than_the_line_says_is_refused(requires_grad):
+    """Compiled code would take its memory for that of another dtype."""
+    with pytest.raises(KernelError) as caught:
+        is_positive(torch.ones(2, requires_grad=requires_grad))
+
+    assert_expected_inline(
+        re.sub(r":\d+", ":N", str(caught.value)),
+        """\
+shapes_fakes::positive: the default kernel, test_fakes.py:N, returns another dtype as 'out' than the op's line says
+  expected   torch.float32, as the inputs have
+  found      torch.bool
+  rule       x: n -> out: n  (test_fakes.py:N)
+  declared   test_fakes.py:N
+  do         write dtypes={'out': torch.bool}, or the name of an input that always has it""",
+    )
+
+
+def test_compiled_code_does_not_see_an_output_of_another_dtype():
+    torch.compiler.reset()
+    with pytest.raises(KernelError, match="returns another dtype as 'out'"):
+        torch.compile(lambda x: is_positive(x) + 1, fullgraph=True)(torch.ones(3))
+
+
+@custom_op("shapes_fakes::single", shapes="x: n -> out: n", dtypes={"out": torch.float32})
+def single(x: Tensor) -> Tensor:
+    return x + 1
+
+
+def test_each_dtype_of_the_inputs_is_looked_at():
+    for _ in range(3):
+        assert torch.equal(torch.full((2,), 2.0), single(torch.ones(2)))
+    for call in (single, torch.ops.shapes_fakes.single):
+        with pytest.raises(KernelError, match="returns another dtype as 'out'"):
+            call(torch.ones(2, dtype=torch.float64))

@@ -1,6 +1,8 @@
 """Lines are declared, or registered as text or a function of arguments; what does not fit is refused at once."""
 
 import functools
+import re
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -146,11 +148,77 @@ write [n]: it cannot be cut""",
     )
 
 
+def test_message_of_an_output_with_another_name():
+    with pytest.raises(DeclarationError) as caught:
+        declared(shapes="x: n, y?: n -> out: n", outputs=("found",))
+
+    assert_expected_inline(
+        re.sub(r":\d+", ":N", str(caught.value)).partition(": ")[2],
+        """\
+the line of shapes does not fit the op: the line has an output 'out', which the op does not have
+  expected   'found'
+  found      x: n, y?: n -> out: n
+  rule       test_registration.py:N, shapes
+  declared   test_registration.py:N
+  do         use its names in the line, or name it alike in outputs=""",
+    )
+
+
+class Halves(NamedTuple):
+    low: Tensor
+    high: Tensor
+
+
+def halves(x: Tensor) -> Halves:
+    return Halves(x / 2, x / 2)
+
+
+def written(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.clone(), x.mean(-1)
+
+
+NAMES = {
+    "one": (lambda x: x.clone(), "x: n -> out: n", {"schema": "(Tensor x) -> Tensor"}, ("out",)),
+    "several": (written, "x: *b [d] -> out: *b [d], mean: *b", {"hidden": ("mean",)}, ("out", "mean")),
+    "outputs=": (written, "x: *b [d] -> out: *b [d], mean: *b", {"outputs": ("out", "mean")}, ("out", "mean")),
+    "schema": (written, "x: *b [d] -> a: *b [d], b: *b", {"schema": "(Tensor x) -> (Tensor a, Tensor b)"}, ("a", "b")),
+    "NamedTuple": (halves, "x: n -> low: n, high: n", {}, ("low", "high")),
+    "beside what is written": (
+        lambda x: (x, x.clone()),
+        "x: n -> copy: n",
+        {"schema": "(Tensor(a!) x) -> (Tensor(a!), Tensor)", "mutates_args": ("x",)},
+        ("output_0", "copy"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_line_names_the_outputs(case):
+    function, line, options, expected = NAMES[case]
+
+    op = custom_op("shapes_registration::named", function, shapes=line, replace=True, **options)
+
+    assert expected == op.schema.output_names
+
+
+def test_names_of_the_line_are_those_of_rules():
+    @custom_op("shapes_registration::normed", shapes="x: *b [d] -> out: *b [d], rstd: *b 1", hidden=("rstd",))
+    def normed(x: Tensor) -> tuple[Tensor, Tensor]:
+        rstd = x.square().mean(-1, keepdim=True).rsqrt()
+        return x * rstd, rstd
+
+    @normed.register_backward
+    def _(grad_out, out, rstd):
+        return {"x": rstd * (grad_out - out * (grad_out * out).mean(-1, keepdim=True))}
+
+    assert normed.check([Sample(torch.randn(3, 4, requires_grad=True))], checks=["directional", "gradcheck"]).ok
+
+
 BAD = {
     "not a tensor": ("x: n, y?: n, k: n -> output: n", "gives dimensions to 'k', which is not a tensor"),
     "always there": ("x?: n, y?: n -> output: n", "marks 'x' as optional, and the op always has it"),
     "broadcast output": ("x: n, y?: n -> output: #n", "'output' has a '#', and only inputs are broadcast"),
-    "other output": ("x: n, y?: n -> out: n", "has an output 'out', which the op does not have"),
+    "two outputs": ("x: n, y?: n -> out: n, other: n", "has an output 'out', which the op does not have"),
     "unknown product": ("x: (a b), y?: _ -> output: _", "in a product of unknown factors"),
 }
 

@@ -31,7 +31,19 @@ class ShapeNotation(Capability):
             return kernel
         from custom_autograd.capabilities.shapes.sized_kernels import sized  # loaded for ops with a line
 
-        return sized(described, kernel)
+        return sized(record, described, kernel)
+
+
+def outputs_of(options: ShapeOptions) -> tuple[str, ...]:
+    """Return the names that a line has for outputs; none if there is no line, or none that can be read."""
+    if not isinstance(options.shapes, str):
+        return ()
+    from custom_autograd.shapes.parsing import NotationError, parse_line  # loaded for ops with a line
+
+    try:
+        return tuple(item.name for item in parse_line(options.shapes).outputs)
+    except NotationError:  # raised again, with the op, when the line is checked
+        return ()
 
 
 def declared_rule(declaration: Declaration, options: ShapeOptions) -> Shapes | None:

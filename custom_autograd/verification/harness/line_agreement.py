@@ -8,11 +8,10 @@ from torch import Tensor
 
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.fakes import can_have_fake, dtype_of
+from custom_autograd.shapes.fakes import follows_fake
 from custom_autograd.shapes.notation import Item, Line
 from custom_autograd.shapes.placing import SizeMismatch, place
 from custom_autograd.shapes.sizes import Sizes
-from custom_autograd.values.tensors import tensors_in
 from custom_autograd.verification.harness.sliced_calls import Outcome, Values
 
 
@@ -27,27 +26,13 @@ def find_other_shapes(line: Line, sizes: Sizes, outcome: Outcome) -> Iterator[st
 
 def find_other_metadata(described: DescribedOp, record: OpRecord, values: Values, outcome: Outcome) -> Iterator[str]:
     """Yield what is not as the line, or the fake that follows from it, says, in words."""
-    schema, dtypes = record.declaration.schema, described.rule.dtypes
     is_fake = follows_fake(described, record, values)
-    tensors = tensors_in([values[argument.name] for argument in schema.tensor_arguments])
     for (name, _), tensor in outcome.outputs.items():
-        if tensors and (is_fake or name in dtypes):
-            wanted = dtype_of(dtypes.get(name), tensors[0], values)
-            if tensor.dtype != wanted:
-                said = "dtypes= says" if name in dtypes else "that of the first tensor is"
-                yield f"'{name}' has the dtype {tensor.dtype}; {said} {wanted}. Write dtypes={{'{name}': ...}}"
         if is_fake and not tensor.is_contiguous():
             yield (
                 f"'{name}' is not contiguous, and the fake that follows from the line says it is. "
                 "Return it contiguous, or register a fake"
             )
-
-
-def follows_fake(described: DescribedOp, record: OpRecord, values: Values) -> bool:
-    """Return True if the fake of a call follows from its line."""
-    has_other = record.registrations.fake is not None or record.reference() is not None
-    is_said = can_have_fake(record.declaration.schema) and described.line(values).unknown_output() is None
-    return is_said and not has_other
 
 
 def _fits(item: Item, tensor: Tensor, sizes: Sizes, position: int) -> bool:
