@@ -28,6 +28,7 @@ from custom_autograd.torch_private import (
     checkpointing,
     classes,
     compiler,
+    data_dependence,
     definitions,
     dispatch,
     edges,
@@ -1492,3 +1493,47 @@ def test_ranks_are_played_and_left():
     assert type(local) is not Tensor
     assert not torch.distributed.is_initialized()
     assert local_ranks.is_unplayable(AssertionError("LocalIntNode({0: 2, 1: 1})"))
+
+
+def test_numbers_that_depend_on_data_are_pending_until_an_output_has_them():
+    environment = ShapeEnv()
+    with FakeTensorMode(shape_env=environment) as mode:
+        x = mode.from_tensor(torch.ones(3))
+        assert frozenset() == fakes.pending_symbols([x])
+        found = x.nonzero()
+        x.sum().item()
+        pending = fakes.pending_symbols([torch.ones(2), x])
+
+    assert data_dependence.symbols_in((found, x)) < pending
+    assert (1, 2) == (len(data_dependence.symbols_in(found)), len(pending))
+    assert frozenset() == fakes.pending_symbols([torch.ones(3)])
+
+
+def test_errors_about_data_are_known():
+    for mode in (FakeTensorMode(), FakeTensorMode(shape_env=ShapeEnv())):
+        with mode, pytest.raises(RuntimeError) as caught:
+            bool(mode.from_tensor(torch.ones(3)).sum() > 0)
+        assert data_dependence.needs_data(caught.value)
+    for read in (Tensor.item, Tensor.tolist, Tensor.numpy):
+        with pytest.raises((RuntimeError, TypeError, NotImplementedError)) as found:
+            read(torch.ones(1, device="meta"))
+        assert data_dependence.needs_data(found.value)
+    assert not data_dependence.needs_data(RuntimeError("another"))
+
+
+def test_dynamo_breaks_a_graph_at_such_an_error(library):
+    def fake(x):
+        raise data_dependence.GraphBreakError(None, "why")
+
+    library.define("broken(Tensor x) -> Tensor")
+    library.impl("broken", lambda x: x * 2, "CPU")
+    torch.library.register_fake("private::broken", fake, lib=library)
+
+    def call(x):
+        return torch.ops.private.broken(x) + 1
+
+    torch.compiler.reset()
+    assert 3 == torch.compile(call, backend="eager")(torch.ones(()))
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.UserError, match="why"):
+        torch.compile(call, backend="eager", fullgraph=True)(torch.ones(()))

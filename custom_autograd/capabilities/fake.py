@@ -10,6 +10,7 @@ from torch import Tensor
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import FakeUnavailable, KernelError
 from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import first_line
 from custom_autograd.dispatch.call import make_ready
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rule_types
@@ -18,10 +19,11 @@ from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.shorter_rules import take_all
 from custom_autograd.shapes.lookup import check_sizes, described_op
+from custom_autograd.torch_private import fakes
 from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake, register_fake
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
-from custom_autograd.values.user_code import noted
+from custom_autograd.values.user_code import note_rule
 
 if TYPE_CHECKING:
     from custom_autograd.shapes.described import DescribedOp
@@ -57,8 +59,7 @@ class Fake(Capability):
             if rule is None:
                 _check_has_no_data(record, "no fake is needed", None, arguments)
                 return reader.read(None, arguments, "fake")
-            positional, keywords = bind.user_call(arguments)
-            result = noted(record.name, rule)(*positional, **keywords)
+            result = _run(record, rule, bind, arguments)
             found = reader.read(result, arguments, f"fake, {rule.location},")
             _check_has_no_data(record, f"{rule.location}, fake", found, arguments)
             return found
@@ -83,6 +84,42 @@ class Fake(Capability):
         if described is not None and not described.is_always_open:
             return f"derived from the line of shapes ({described.rule.location})"
         return "derived: the op returns nothing new" if _returns_nothing_new(record) else "missing: register_fake"
+
+
+def _run(record: OpRecord, rule: rule_types.Fake, bind: Binder, arguments: dict[str, Any]) -> Any:  # Any: as above
+    """Return what a fake returns; raise if it reads a value, at once or by a number that no output has as a size."""
+    positional, keywords = bind.user_call(arguments)
+    tensors = tensors_in(list(arguments.values()))
+    before = fakes.pending_symbols(tensors)
+    try:
+        result = rule.function(*positional, **keywords)
+    except Exception as error:
+        from custom_autograd.torch_private.data_dependence import needs_data  # loads sympy
+
+        note_rule(error, record.name, rule)
+        if needs_data(error):
+            raise _reads_data(record, rule, first_line(error)) from error
+        raise
+    pending = fakes.pending_symbols(tensors) - before
+    if pending:
+        from custom_autograd.torch_private.data_dependence import symbols_in  # loads sympy
+
+        if pending - symbols_in(result):
+            raise _reads_data(record, rule, "item() or the like, whose number is not the size of an output")
+    return result
+
+
+def _reads_data(record: OpRecord, rule: rule_types.Fake, found: str) -> FakeUnavailable:
+    from custom_autograd.values.data_reads import FakeReadsValueError  # loads sympy
+
+    is_derived = record.registrations.fake is None
+    return record.declaration.origin(rule.where).error(
+        FakeReadsValueError,
+        f"the fake{' derived from the reference' * is_derived} reads a value, and fake tensors have none",
+        expected="outputs whose metadata follows from that of the inputs",
+        found=found,
+        do="register_fake a function that reads shapes and dtypes only; torch.library.get_ctx() has new_dynamic_size()",
+    )
 
 
 def _check_has_no_data(record: OpRecord, rule: str, found: Any, arguments: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from custom_autograd.core.devices import ONE_DEVICE, error_of_devices, is_about_
 from custom_autograd.core.errors import GradientError, Origin
 from custom_autograd.core.locations import location_of
 from custom_autograd.registration.rule_types import Rule
+from custom_autograd.torch_private.fakes import WITHOUT_DATA
 
 
 def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -33,7 +34,7 @@ def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Ca
 
 def _needs_memory(error: Exception) -> bool:
     """Return True if a tensor without memory was to become a NumPy array, or to give its address."""
-    return type(error) is RuntimeError and any(text in str(error) for text in WITHOUT_MEMORY)
+    return type(error) is RuntimeError and any(text in str(error) for text in WITHOUT_DATA)
 
 
 def _without_memory(op: str, rule: Rule, error: Exception) -> GradientError:
@@ -46,13 +47,6 @@ def _without_memory(op: str, rule: Rule, error: Exception) -> GradientError:
         rule=rule.where,
         do="make that part of the rule an op of its own (custom_op), and call that op in the rule",
     )
-
-
-WITHOUT_MEMORY = (
-    "Cannot access data pointer of Tensor that doesn't have storage",
-    ".numpy() is not supported for tensor subclasses",
-)
-"""What torch says of NumPy and of native code that meet the tensors of a transform or a compiler."""
 
 
 def note_rule(error: BaseException, op: str, rule: Rule) -> None:

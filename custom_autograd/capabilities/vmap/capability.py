@@ -1,4 +1,4 @@
-"""vmap: the registered rule, else the reference, else a loop over the batch."""
+"""vmap: the registered rule, else the reference, else (also if vmap refuses the reference) a loop over the batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from custom_autograd.calls.bind import Binder
-from custom_autograd.core.errors import KernelError
+from custom_autograd.core.errors import KernelError, VmapUnavailable
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.named_tuples import results_in_order
 from custom_autograd.dispatch import mixed_devices
@@ -46,22 +46,27 @@ class Vmap(Capability):
             implement(record, KEY, _kernel(record))
 
     def describe(self, record: OpRecord) -> str:
-        """Return which of the three ways is taken."""
+        """Return which of the ways are taken."""
         found = registered(record.registrations.vmap)
         if found is not None:
             return found
         described = _described(record)
         by_line = "" if described is None else f"derived from the line of shapes ({described.rule.location}), else "
-        if _find_reference(record) is not None:
-            return f"{by_line}derived from the reference"
-        is_view = record.declaration.schema.is_view
-        return "missing: register_reference" if is_view else f"{by_line}derived: a loop over the batch"
+        has_reference, has_loop = _find_reference(record) is not None, _has_loop(record)
+        if has_reference:
+            return f"{by_line}derived from the reference" + ", else a loop over the batch" * has_loop
+        return f"{by_line}derived: a loop over the batch" if has_loop else "missing: register_reference"
 
 
 def _find_reference(record: OpRecord) -> Callable[..., Any] | None:
     if record.declaration.composition is not None:
         return record.declaration.composition
     return None if record.declaration.schema.mutated_arguments else record.reference()
+
+
+def _has_loop(record: OpRecord) -> bool:
+    """Return True if the op may be called for each sample: for views that gives copies, a composition is no kernel."""
+    return record.declaration.composition is None and not record.declaration.schema.is_view
 
 
 def _kernel(record: OpRecord) -> Callable[..., Any]:
@@ -77,12 +82,9 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
             check_sizes(record, bind.arguments(*args, **kwargs))
         rule = record.registrations.vmap
         if rule is None and is_batched(dims):
-            found = _by_line(record, bind, level, values, dims)
-            if found is not None:
+            found = _derived(record, bind, level, values, dims, bind.arguments(*args, **kwargs))
+            if found is not NotImplemented:
                 return found
-        reference = _find_reference(record) if rule is None and is_batched(dims) else None
-        if reference is not None:
-            return _by_reference(record, reference, bind, bind.arguments(*args, **kwargs))
         with without_key(KEY):
             if not is_batched(dims):
                 positional, keywords = bind.call(values)
@@ -122,6 +124,22 @@ def _described(record: OpRecord) -> DescribedOp | None:
     return described if can_be_batched(record.declaration) else None
 
 
+def _derived(
+    record: OpRecord,
+    bind: Binder,
+    level: VmapLevel,
+    values: dict[str, Any],
+    dims: dict[str, Any],
+    arguments: dict[str, Any],
+) -> Any:  # Any: values and results, as the schema says
+    """Return the batched result of one call, by the line of shapes or the reference; NotImplemented by neither."""
+    found = _by_line(record, bind, level, values, dims)
+    if found is not None:
+        return found
+    reference = _find_reference(record)
+    return NotImplemented if reference is None else _by_reference(record, reference, bind, arguments)
+
+
 def _by_line(
     record: OpRecord, bind: Binder, level: VmapLevel, values: dict[str, Any], dims: dict[str, Any]
 ) -> Any | None:  # Any: values and results, as the schema says
@@ -154,12 +172,18 @@ def _no_view(record: OpRecord) -> KernelError:
 
 
 def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder, arguments: dict[str, Any]) -> Any:
-    """Run the reference on the batched arguments: PyTorch's operations batch themselves."""
+    """Run the reference on the batched arguments: PyTorch's operations batch themselves.
+
+    Returns:
+        NotImplemented if it raises, and the op may be called for each sample instead.
+    """
     positional, keywords = bind.user_call(arguments)
     schema = record.declaration.schema
     try:
         result = reference(*positional, **keywords)
     except Exception as error:
+        if _has_loop(record) and not _is_about_randomness(error):
+            return NotImplemented
         if reference is record.reference():
             add_note(error, note_of_reference(record.name, reference))
         explained = mixed_devices.explain(record, error, lambda: arguments)
@@ -168,6 +192,11 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
         raise
     result = results_in_order(schema, result, partial(_refuse, record))
     return tuple(result) if isinstance(result, tuple) and len(schema.outputs) > 1 else result
+
+
+def _is_about_randomness(error: Exception) -> bool:
+    """Return True if vmap refuses random numbers, which a loop would draw without its leave."""
+    return isinstance(error, VmapUnavailable) or "randomness" in str(error)
 
 
 def _refuse(record: OpRecord, problem: str, **facts: str) -> NoReturn:

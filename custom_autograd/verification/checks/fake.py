@@ -105,7 +105,7 @@ def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
     if difference is None:
         return PASSED
     what, text = difference
-    return failed(f"{label}: {text}", cause=_why(what, real) if has_derived_fake(target) else "")
+    return failed(f"{label}: {text}", cause=_why(target, sample, what, real) if has_derived_fake(target) else "")
 
 
 def _fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
@@ -113,14 +113,19 @@ def _fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
         return call_on(target.full, sample.map(to_fake))
 
 
-def _why(what: str, real: Sequence[Tensor]) -> str:
-    """Return what to do about a reference whose outputs are not those of the kernel."""
+def _why(target: Target, sample: Sample, what: str, real: Sequence[Tensor]) -> str:
+    """Return what to do about a reference whose outputs are not those of the kernel, with or without data."""
+    if target.reference is not None and find_untruth(call_on(target.reference, sample), real) is None:
+        return f"{META.format(what=what)}: {CONTIGUOUS}"
     if what != "stride":
         return f"the fake is derived from the reference, which returns another {what}: register_fake"
     is_contiguous = all(output.layout == torch.strided and output.is_contiguous() for output in real)
     return f"{STRIDES}: {CONTIGUOUS if is_contiguous else OTHER}"
 
 
+META = (
+    "a fault of torch, not of the op: the meta kernels that the reference calls return another {what} than the kernels"
+)
 STRIDES = "all kernels of an op return the same strides, and the fake is derived from the reference"
 CONTIGUOUS = "end the reference in .contiguous(), or register_fake with x.new_empty(x.shape)"
 OTHER = "let the kernel return the strides of the reference, or register_fake those of the kernel"

@@ -5,6 +5,7 @@ refusal     an op that raises because it cannot do something is honest: the chec
             that is registered and raises is not
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,7 +127,7 @@ def find_refusal(error: BaseException, *, is_optional: bool = False) -> str | No
         is_optional: whether a rule need not take this call: NotImplementedError then is a refusal as well.
     """
     error = root_cause(error)
-    if isinstance(error, (GradientUnavailable, FakeUnavailable, VmapUnavailable, RegistrationError)):
+    if isinstance(error, (GradientUnavailable, VmapUnavailable, RegistrationError)):
         return first_line(error)
     is_lacking = isinstance(error, NotImplementedError)
     if isinstance(error, GradientError) or origin_of(error) == "author":
@@ -140,18 +141,29 @@ def find_refusal(error: BaseException, *, is_optional: bool = False) -> str | No
 def root_cause(error: BaseException) -> BaseException:
     """Return the error at the beginning of a chain: the compiler wraps what an op raises, more than once."""
     while error.__cause__ is not None and not isinstance(error.__cause__, NoteError):
+        if isinstance(error, FakeUnavailable):  # it explains its cause
+            break
         error = error.__cause__
     return error
 
 
 def first_line(error: BaseException) -> str:
-    """Return the class and the first line of an error, and the next one where the first only announces it."""
+    """Return the class and the first line of an error, and the next one where the first only announces it.
+
+    Of an error of ours that Dynamo raised again, and of which it kept the text, this is the first line.
+    """
+    quoted = QUOTED.search(str(error))
+    if quoted is not None:
+        return f"{quoted[1]}: {quoted[2]}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
     text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     return f"{type(error).__name__}: {text}"
 
+
+QUOTED = re.compile(r"got (FakeUnavailable)\([\"'](.+?)\\n")
+"""The class and the first line of an error of ours in Dynamo's TorchRuntimeError."""
 
 REFUSALS = (
     "marked with @once_differentiable",

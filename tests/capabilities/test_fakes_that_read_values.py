@@ -1,0 +1,139 @@
+"""A fake that reads a value of a tensor, or is derived from a reference that does, is refused as a fault of the op."""
+
+import re
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from custom_autograd import FakeUnavailable, Sample, custom_op
+
+
+@custom_op("value_reads::scaled", reference=True)
+def scaled(x: Tensor) -> Tensor:
+    return x / x.max().item()
+
+
+@custom_op("value_reads::branch", reference=True)
+def branch(x: Tensor) -> Tensor:
+    return x * 2 if x.sum() > 0 else x * 3
+
+
+@custom_op("value_reads::listed", reference=True)
+def listed(x: Tensor) -> Tensor:
+    return torch.tensor(x.tolist())
+
+
+@custom_op("value_reads::numpy", reference=True)
+def through_numpy(x: Tensor) -> Tensor:
+    return torch.from_numpy(x.detach().numpy() * 2)
+
+
+@custom_op("value_reads::registered")
+def registered(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@registered.register_fake
+def _(x):
+    return x * x.sum().item()
+
+
+@custom_op("value_reads::positive", reference=True)
+def positive(x: Tensor) -> Tensor:
+    return x[x > 0]
+
+
+OPS = {op.overload.name(): op for op in (scaled, branch, listed, through_numpy, registered)}
+X = torch.tensor([1.0, 4.0, 2.0])
+
+
+def faked(op):
+    with FakeTensorMode() as mode:
+        return op(mode.from_tensor(X))
+
+
+def exported(op):
+    class Calling(torch.nn.Module):
+        def forward(self, x):
+            return op(x)
+
+    return torch.export.export(Calling(), (X,), strict=False)
+
+
+WAYS = {"fake tensors": faked, "meta tensors": lambda op: op(X.to("meta")), "export": exported}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_a_fake_that_reads_a_value_is_refused(op, way):
+    with pytest.raises(FakeUnavailable, match="reads a value, and fake tensors have none") as caught:
+        WAYS[way](op)
+
+    assert "register_fake a function" in caught.value.do
+
+
+def test_message():
+    with pytest.raises(FakeUnavailable) as caught:
+        faked(branch)
+
+    assert_expected_inline(
+        re.sub(r":\d+", ":N", str(caught.value)),
+        """\
+value_reads::branch: the fake derived from the reference reads a value, and fake tensors have none
+  expected   outputs whose metadata follows from that of the inputs
+  found      aten._local_scalar_dense.default
+  rule       test_fakes_that_read_values.py:N, fake
+  declared   test_fakes_that_read_values.py:N
+  do         register_fake a function that reads shapes and dtypes only; torch.library.get_ctx() has new_dynamic_size()""",
+    )
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_a_full_graph_is_refused_with_the_same_words(op):
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"reads a value, and fake tensors have none(.|\n)*register_fake a function"):
+        torch.compile(lambda x: op(x), backend="eager", fullgraph=True)(X)
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_a_graph_is_broken_at_the_op_if_it_may(op):
+    torch.compiler.reset()
+
+    assert torch.equal(op(X) + 1, torch.compile(lambda x: op(x) + 1, backend="aot_eager")(X))
+
+
+def test_a_size_that_depends_on_data_is_none_of_these():
+    torch.compiler.reset()
+
+    assert torch.equal(X, torch.compile(lambda x: positive(x), backend="aot_eager", fullgraph=True)(X))
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_check_calls_it_a_fault_of_the_op(op):
+    report = op.check([Sample(X.clone())], checks=["fake", "compile"], raise_on_failure=False)
+
+    found = {result.check: (result.status, "reads a value" in result.message) for result in report.results}
+    assert {"fake": ("failed", True), "compile": ("failed", True)} == found
+
+
+@custom_op("value_reads::rows", reference=True)
+def rows(table: Tensor, index: Tensor) -> Tensor:
+    return table[index]
+
+
+def test_strides_of_meta_kernels_are_called_a_fault_of_torch():
+    report = rows.check(
+        [Sample(torch.ones(5, 3), torch.tensor([[0, 2], [1, 4]]))], checks=["fake"], raise_on_failure=False
+    )
+
+    cause = next(result.cause for result in report.results if result.status == "failed")
+    assert_expected_inline(
+        cause.replace(": ", ":\n"),
+        """\
+a fault of torch, not of the op:
+the meta kernels that the reference calls return another stride than the kernels:
+end the reference in .contiguous(), or register_fake with x.new_empty(x.shape)""",
+    )
