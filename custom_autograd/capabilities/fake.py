@@ -118,7 +118,7 @@ def _reads_data(record: OpRecord, rule: rule_types.Fake, found: str) -> FakeUnav
         f"the fake{' derived from the reference' * is_derived} reads a value, and fake tensors have none",
         expected="outputs whose metadata follows from that of the inputs",
         found=found,
-        do="register_fake a function that reads shapes and dtypes only; torch.library.get_ctx() has new_dynamic_size()",
+        do="register_fake a function of shapes and dtypes; torch.library.get_ctx() has new_dynamic_size()",
     )
 
 

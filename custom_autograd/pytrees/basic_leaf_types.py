@@ -15,7 +15,7 @@ from torch import Tensor
 
 from custom_autograd.core.argument_types import classes_held_as
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.pytrees.named_fields import describe
+from custom_autograd.pytrees.named_fields import describe, is_plain
 from custom_autograd.pytrees.treespecs import MisfitError, name_of
 
 LITERALS = (*classes_held_as("="), type(None))
@@ -190,7 +190,7 @@ class Many:
 
     def accepts(self, value: Any) -> bool:
         """Implement `Kind`."""
-        return isinstance(value, list) or type(value) in (tuple, torch.Size)
+        return type(value) in (list, tuple, torch.Size)
 
     def inner(self) -> Sequence[Kind]:
         """Implement `Kind`."""
@@ -206,7 +206,7 @@ class Table:
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
         """Implement `Kind`."""
-        if not isinstance(value, dict):
+        if not self.accepts(value):
             refuse(path, "a dict", value)
         texts = []
         for key, item in value.items():
@@ -217,7 +217,7 @@ class Table:
 
     def accepts(self, value: Any) -> bool:
         """Implement `Kind`."""
-        return isinstance(value, dict)
+        return is_plain(value, dict)
 
     def inner(self) -> Sequence[Kind]:
         """Implement `Kind`."""

@@ -28,7 +28,7 @@ from custom_autograd.pytrees.basic_leaf_types import (
     Table,
     refuse,
 )
-from custom_autograd.pytrees.named_fields import RecordType, find_record, is_union
+from custom_autograd.pytrees.named_fields import RecordType, find_record, is_plain, is_union
 from custom_autograd.pytrees.treespecs import MisfitError, name_of
 from custom_autograd.torch_private.compiler import constant_in_graphs
 from custom_autograd.torch_private.trees import NodeType, find_node_type
@@ -143,9 +143,9 @@ class Anything:
         record = None if type(value) in (tuple, dict) else find_record(type(value))
         if record is not None:
             return fields_of(record)
-        if isinstance(value, dict):
+        if is_plain(value, dict):
             return Table(Constant((str, int)), self)
-        return Many(self) if isinstance(value, (list, tuple)) else None
+        return Many(self) if is_plain(value, (list, tuple)) else None
 
 
 ANYTHING = Anything()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,9 +53,9 @@ class RecordType:
     def read(self, value: Any) -> tuple[Any, ...] | None:
         """Return the value of each field, or None if the value is something else."""
         if self.style == "items":
-            return tuple(value) if isinstance(value, (tuple, list)) and len(value) == len(self.keys) else None
+            return tuple(value) if is_plain(value, (tuple, list)) and len(value) == len(self.keys) else None
         if self.style == "keys":
-            is_same = isinstance(value, dict) and len(value) == len(self.keys)
+            is_same = is_plain(value, dict) and len(value) == len(self.keys)
             return tuple([value[key] for key in self.keys]) if is_same and all(k in value for k in self.keys) else None
         if type(value) is not self.cls or self._extra_attributes(value):
             return None
@@ -148,10 +149,25 @@ def is_union(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
+PLAIN = (dict, OrderedDict, defaultdict, list, tuple, torch.Size)
+
+
+def is_plain(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Return True if a value is a container of Python's: a subclass may look things up otherwise, or have attributes.
+
+    A NamedTuple is a tuple, and so is what torch.max returns.
+    """
+    is_row = isinstance(value, tuple) and (hasattr(value, "_fields") or hasattr(value, "n_fields"))
+    return isinstance(value, kinds) and (type(value) in PLAIN or is_row)
+
+
 def describe(value: Any) -> str:
     """Return what a message calls a value that does not fit."""
     if isinstance(value, Tensor):
         return "a tensor"
+    if isinstance(value, (dict, list, tuple)) and not is_plain(value, object):
+        base = next(kind for kind in (dict, list, tuple) if isinstance(value, kind))
+        return f"{type(value).__name__}, a subclass of {base.__name__}, of which the op would see less"
     if isinstance(value, dict):
         return f"a dict with the keys {', '.join(map(repr, value))}" if value else "an empty dict"
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):

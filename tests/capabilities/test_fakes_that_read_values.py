@@ -87,7 +87,7 @@ value_reads::branch: the fake derived from the reference reads a value, and fake
   found      aten._local_scalar_dense.default
   rule       test_fakes_that_read_values.py:N, fake
   declared   test_fakes_that_read_values.py:N
-  do         register_fake a function that reads shapes and dtypes only; torch.library.get_ctx() has new_dynamic_size()""",
+  do         register_fake a function of shapes and dtypes; torch.library.get_ctx() has new_dynamic_size()""",
     )
 
 

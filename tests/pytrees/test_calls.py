@@ -3,8 +3,10 @@
 import inspect
 import subprocess
 import sys
+from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,7 +91,7 @@ def test_an_attribute_beside_the_fields_is_refused():
 structured_calls::halved: argument 'h' is not what was declared
   expected   Halved(value, scale)
   found      one with attributes beside its fields: 'more'
-  declared   test_calls.py:71""",
+  declared   test_calls.py:73""",
     )
 
 
@@ -101,7 +103,7 @@ structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      LargeState: LargeState(hidden=tensor([[1., 1., 1.],
         [1., 1., 1.]
-  declared   test_calls.py:71""",
+  declared   test_calls.py:73""",
     )
 
 
@@ -112,7 +114,7 @@ def test_what_may_be_left_out_says_what_else_it_may_be():
 structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      int: 3
-  declared   test_calls.py:71""",
+  declared   test_calls.py:73""",
     )
 
 
@@ -306,3 +308,69 @@ def test_checkpointing_recomputes_it(name):
 
     found = torch.autograd.grad(sum(y.sum() for y in outputs), tensors)
     torch.testing.assert_close(found, torch.autograd.grad(sum(y.sum() for y in row.plain(*tensors)), tensors))
+
+
+class Percent(dict):
+    def __getitem__(self, key):
+        return super().__getitem__(key) * 100
+
+
+class Attributes(OrderedDict):
+    __getattr__ = dict.__getitem__
+
+
+class Reversed(list):
+    def __getitem__(self, index):
+        return super().__getitem__(-1 - index)
+
+
+class Row(tuple):
+    pass
+
+
+@custom_op("structured_calls::scaled", reference=True)
+def scaled(
+    x: Tensor,
+    gains: dict[str, Tensor] | None = None,
+    rows: list[tuple[Tensor, int]] | None = None,
+    things: dict[str, Any] | list[Any] | None = None,
+    pair: tuple[Tensor, int] | None = None,
+) -> Tensor:
+    return x * (1 if gains is None else gains["up"])
+
+
+SUBCLASSES = {
+    "dict": {"gains": Percent(up=X)},
+    "OrderedDict": {"gains": Attributes(up=X)},
+    "list": {"rows": Reversed([(X, 1)])},
+    "tuple": {"pair": Row((X, 1))},
+    "list for a tuple": {"pair": Reversed((X, 1))},
+    "dict of anything": {"things": Percent(up=X)},
+    "list of anything": {"things": Reversed([X])},
+    "inside": {"things": [Row((X,))]},
+}
+
+
+@pytest.mark.parametrize("case", SUBCLASSES)
+def test_a_subclass_of_a_container_of_python_is_refused(case):
+    """The op would look up what the class looks up otherwise."""
+    ((name, value),) = SUBCLASSES[case].items()
+    cls = type(value if name != "things" or case != "inside" else value[0])
+    base = next(kind for kind in (dict, list, tuple) if issubclass(cls, kind))
+
+    with pytest.raises(KernelError) as caught:
+        scaled(X, **{name: value})
+
+    assert f"argument '{name}" in caught.value.problem
+    assert f"{cls.__name__}, a subclass of {base.__name__}, of which the op would see less" == caught.value.found
+
+
+@pytest.mark.parametrize("make", [dict, OrderedDict, lambda **items: defaultdict(int, items)], ids=["0", "1", "2"])
+def test_dicts_of_python_are_taken(make):
+    assert torch.equal(X * 3, scaled(X, make(up=X * 3)))
+
+
+def test_a_named_tuple_is_a_tuple():
+    Pair = namedtuple("Pair", ("x", "count"))
+
+    assert torch.equal(X, scaled(X, pair=Pair(X, 1)))
