@@ -10,8 +10,10 @@ from functools import partial
 from typing import Any
 
 from custom_autograd.core.aliases import check_aliases
+from custom_autograd.core.argument_types import find_row
 from custom_autograd.core.arguments import Declared, check_static
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import is_text, quote, show, suggest
 from custom_autograd.core.names import is_name
 from custom_autograd.core.plain_types import is_class
@@ -141,6 +143,8 @@ def _outputs(
     names = _output_names(results, built, named_tuple, options, refuse)
     outputs = []
     for name, result in zip(names, results, strict=True):
+        if result.type not in TENSOR_TYPES and not _has_results(result.type):
+            raise _no_result(name, result.type, refuse)
         source = next((a for a in arguments if result.alias_set and a.alias_set & result.alias_set), None)
         is_nameable = result.type in TENSOR_TYPES and name not in options.non_differentiable
         outputs.append(
@@ -155,6 +159,27 @@ def _outputs(
             )
         )
     return tuple(outputs)
+
+
+def _has_results(spelling: str) -> bool:
+    row = find_row(spelling)
+    return row is not None and bool(row.results)
+
+
+def _no_result(name: str, spelling: str, refuse: Refusal) -> DeclarationError:
+    do = "return Scalar" if spelling == "complex" else "return a number or a tensor that stands for it"
+    if spelling.startswith("Dict"):
+        do = "return Tensor[], or declare by annotations, where a TypedDict may be a result"
+    elif "[" in spelling:
+        do = "return a tensor of the values, or each one as an output: (float, float) for float[]"
+    elif spelling.endswith("?"):
+        do = f"return {spelling[:-1]}, with a value that stands for None" if _has_results(spelling[:-1]) else do
+    return refuse(
+        f"output '{name}' has a type that an op cannot return",
+        expected="Tensor, Tensor?, Tensor[], bool, int, float, Scalar, or a tuple of those",
+        found=spelling,
+        do=do,
+    )
 
 
 def check_own_names(given: tuple[str, ...], own: tuple[str, ...], refuse: Refusal) -> None:

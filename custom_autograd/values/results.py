@@ -109,7 +109,8 @@ class ResultReader:
                 )
             return written
         if output.is_tensor_list:
-            if not isinstance(value, (list, tuple)) or not all(isinstance(item, Tensor) for item in value):
+            kinds = (Tensor, type(None)) if output.type == "Tensor?[]" else Tensor
+            if not isinstance(value, (list, tuple)) or not all(isinstance(item, kinds) for item in value):
                 self._fail(
                     source,
                     f"returns no list of tensors as output '{output.name}'",

@@ -131,7 +131,7 @@ def _stack(record: OpRecord, name: str, column: Sequence[Any], *, is_empty: bool
     if isinstance(first, Tensor):
         stacked = torch.stack(list(column))
         return stacked[:0] if is_empty else stacked
-    if isinstance(first, (list, tuple)) and first and isinstance(first[0], Tensor):
+    if isinstance(first, (list, tuple)):
         return [_stack(record, name, items, is_empty=is_empty) for items in zip(*column, strict=True)]
     if any(value != first for value in column):
         raise record.declaration.origin().error(
