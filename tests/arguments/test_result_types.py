@@ -56,7 +56,7 @@ def test_message():
 result_types::refused: output 'output_1' has a type that an op cannot return
   expected   Tensor, Tensor?, Tensor[], bool, int, float, Scalar, or a tuple of those
   found      int[]
-  declared   FILE
+  declared   test_result_types.py:N
   do         return a tensor of the values, or each one as an output: (float, float) for float[]""",
     )
 
