@@ -16,6 +16,7 @@ from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.parsing import parse
 from custom_autograd.core.plain_types import is_class
 from custom_autograd.core.schema import Schema
+from custom_autograd.core.schema_annotations import check_annotations
 from custom_autograd.core.types import find_return_spelling
 from custom_autograd.torch_private.tags import HANDED_BACK
 
@@ -30,7 +31,10 @@ def schema_of(function: Callable[..., Any], written: Written, options: Declarati
     if signature is None and options.schema is None:
         raise _no_signature(function, refuse)
     if options.schema is not None or signature is None:
-        return parse(str(options.schema).strip(), signature, {}, {}, options, refuse)
+        schema = parse(str(options.schema).strip(), signature, {}, {}, options, refuse)
+        if signature is not None:
+            check_annotations(function, signature, schema, options.static, refuse)
+        return schema
     declared = read_arguments(signature, annotations, options, refuse)
     text = _Inference(signature, annotations, declared, options, refuse).text()
     return parse(text, signature, annotations, declared, options, refuse)
