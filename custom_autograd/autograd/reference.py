@@ -22,7 +22,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.saved_hooks import without_hooks
 from custom_autograd.values.tensors import tensors_in
-from custom_autograd.values.user_code import add_note, note_of_reference
+from custom_autograd.values.user_code import note_reference
 
 IS_IN_JVP: ContextVar[bool] = ContextVar("IS_IN_JVP", default=False)
 """Set while a jvp runs: there functorch cannot open a level, and need not, since the level in progress is alive."""
@@ -130,7 +130,7 @@ def call_reference(declaration: Declaration, reference: Callable[..., Any], valu
     try:
         result = reference(*spread(schema, positional), **keywords)
     except Exception as error:
-        add_note(error, note_of_reference(str(declaration.name), reference))
+        note_reference(error, str(declaration.name), reference)
         raise
     result = results_in_order(schema, result, partial(_refuse, declaration))
     is_list = len(schema.outputs) == 1 and schema.outputs[0].is_tensor_list

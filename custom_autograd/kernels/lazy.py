@@ -20,10 +20,16 @@ from custom_autograd.core.locations import stacklevel_of_caller
 
 
 class LazyKernel(ABC):
-    """A kernel that is made at its first call; safe in threads and after a fork."""
+    """A kernel that is made at its first call; safe in threads and after a fork.
+
+    Attributes:
+        fallback: what serves the calls where the kernel cannot be made; None for nothing.
+        unavailable_because: why it cannot be made here; empty unless that was found out.
+    """
 
     def __init__(self, name: str, fallback: Callable[..., Any] | None) -> None:
         self.fallback = fallback
+        self.unavailable_because = ""
         self._name = name
         self._call: Callable[..., Any] = self._first_call
         self._lock = ThreadLock()
@@ -60,6 +66,7 @@ class LazyKernel(ABC):
 
     def _without(self, reason: KernelUnavailable) -> Callable[..., Any]:
         """Return the fallback, or what raises the reason at every call."""
+        self.unavailable_because = str(reason)
         return Refusal(str(reason)) if self.fallback is None else self.fallback
 
     def _warn(self, reason: KernelUnavailable) -> None:

@@ -87,6 +87,11 @@ class Kernels(Mapping["str | None", Kernel]):
         last = {device: is_enabled for _, device, is_enabled in self._switches}
         return frozenset(device for device, is_enabled in last.items() if not is_enabled)
 
+    @property
+    def passed_over(self) -> Mapping[Kernel, str]:
+        """Return the kernels that cannot run in this process, as far as that was found out, with the reason."""
+        return self._unavailable
+
     def add(self, kernel: Kernel, *, replace: bool) -> None:
         """Add a kernel.
 

@@ -50,12 +50,28 @@ def _without_memory(op: str, rule: Rule, error: Exception) -> GradientError:
 
 
 def note_rule(error: BaseException, op: str, rule: Rule) -> None:
-    """Note on an exception that leaves a rule which one it is, and if it is about devices, which tensors are where."""
+    """Mark an exception that leaves a rule, and note which one; if it is about devices, which tensors are where."""
+    mark(error, rule.location)
     add_note(error, f"raised in the {rule.title} rule of {op}, {rule.location}")
     if is_about_devices(error):
         told = error_of_devices(Origin(op, rule.location), _arguments_in(error, rule.function), ONE_DEVICE)
         if told is not None:
             add_note(error, str(told.problem))
+
+
+def mark(error: BaseException, location: str) -> None:
+    """Keep on an exception which registered function it leaves."""
+    with contextlib.suppress(Exception):  # an exception that takes no attribute counts more than the mark
+        setattr(error, MARK, location)
+
+
+def rule_left_by(error: BaseException) -> str | None:
+    """Return file:line of the rule that an exception left; None if it left none."""
+    return getattr(error, MARK, None)
+
+
+MARK = "custom_autograd_rule"
+"""The attribute of an exception that a rule sets which it leaves."""
 
 
 def _arguments_in(error: BaseException, function: Callable[..., Any]) -> dict[str, Any]:
@@ -73,10 +89,12 @@ def _arguments_in(error: BaseException, function: Callable[..., Any]) -> dict[st
     return {name: without_numbers(value) for name, value in found.items()}
 
 
-def note_of_reference(op: str, reference: Callable[..., Any]) -> str:
-    """Return what is noted on an exception that leaves a reference from which something is derived."""
-    where = f"raised in the reference of {op}, {location_of(reference)}"
-    return f"{where}: gradients and batching are derived from it, so it must use differentiable PyTorch operations only"
+def note_reference(error: BaseException, op: str, reference: Callable[..., Any]) -> None:
+    """Mark an exception that leaves a reference from which something is derived, and note what it must be made of."""
+    location = location_of(reference)
+    mark(error, location)
+    must = "gradients and batching are derived from it, so it must use differentiable PyTorch operations only"
+    add_note(error, f"raised in the reference of {op}, {location}: {must}")
 
 
 class NoteError(RuntimeError):

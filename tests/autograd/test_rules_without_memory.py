@@ -81,8 +81,8 @@ def test_plain_calls_are_as_they_were():
     assert [12.0, 12.0] == x.grad.tolist()
 
 
-def test_checks_take_it_for_a_refusal():
+def test_checks_take_it_for_a_fault_of_the_rule():
     with pytest.raises(GradientError) as caught:
         torch.func.grad(total)(torch.ones(3))
 
-    assert "Cannot access data pointer" in find_refusal(caught.value)
+    assert find_refusal(caught.value) is None

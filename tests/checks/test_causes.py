@@ -137,7 +137,18 @@ def test_the_chosen_claim_accounts_for_every_finding(one, other):
 def test_a_factor_of_equal_numbers_is_no_cause_where_other_ratios_differ():
     causes = [find_cause(TRUTH**2, TRUTH), find_cause(FIVE / 2, FIVE)]
 
-    assert "8 of 9 elements are wrong" == choose_cause(causes)
+    assert "" == choose_cause(causes)
+
+
+@pytest.mark.parametrize("found", [0 * TRUTH, TRUTH.mT, TRUTH.flip(0), SCATTERED, TRUTH / 0 * 0])
+def test_a_cause_of_one_finding_is_none_where_another_is_a_factor(found):
+    assert "" == choose_cause([find_cause(found, TRUTH), find_cause(-0.35 * LONG + 0.1 * LONG**2, LONG)])
+
+
+def test_a_gradient_that_is_reversed_is_zero_only_where_its_factor_is():
+    causes = [find_cause(-factor * TRUTH, TRUTH) for factor in (0.5, 0.0, 2.0)]
+
+    assert "a factor that differs: -0.5, 0, -2" == choose_cause(causes)
 
 
 def test_factors_that_differ_from_finding_to_finding_are_listed():

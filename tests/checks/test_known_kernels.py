@@ -33,15 +33,15 @@ class Unmakeable(LazyKernel):
         raise KernelUnavailable("there is no compiler")
 
 
-def result_with(fallback, name, checks):
-    """What a check finds after the warning that the fallback stands in."""
+def declared_with(fallback, name, *, is_called):
+    """Return an op with a kernel that cannot be made, after the warning that its fallback runs, or before it."""
     op = custom_op(f"known_kernels::{name}", reference=True)(triple)
     kernel = Unmakeable("unmakeable", fallback)
     op.register_kernel("cpu", kernel)
-    with pytest.warns(KernelWarning, match="there is no compiler"):
-        kernel(torch.ones(3))
-    (result,) = check(op, [Sample(torch.ones(3))], checks=checks).results
-    return result
+    if is_called:
+        with pytest.warns(KernelWarning, match="there is no compiler"):
+            op(torch.ones(3))
+    return op
 
 
 def triple(x: Tensor) -> Tensor:
@@ -51,20 +51,47 @@ def triple(x: Tensor) -> Tensor:
 REPLACED = "the cpu kernel could not be made, and its fallback ran in its place"
 
 
-def test_a_fallback_that_is_right_does_not_pass_for_its_kernel():
-    result = result_with(triple, "right_fallback", "kernels")
+@pytest.mark.parametrize("is_called", [False, True], ids=["not called", "called before"])
+@pytest.mark.parametrize("fallback", [triple, None], ids=["fallback", "no fallback"])
+def test_a_kernel_that_cannot_be_made_fails_in_any_order_of_calls(fallback, is_called):
+    name = f"unmakeable_{fallback is None}_{is_called}"
+    op = declared_with(fallback, name, is_called=is_called)
 
-    assert ("skipped", REPLACED) == (result.status, result.message)
+    results = check(op, [Sample(torch.ones(3))], checks=["schema", "reference", "kernels"]).results
+
+    assert ["kernels"] == [result.check for result in results if result.is_finding]
+    assert "the cpu kernel does not run: there is no compiler" == results[-1].message
 
 
-def test_a_fallback_that_is_wrong_fails():
-    result = result_with(torch.neg, "wrong_fallback", "kernels")
+def test_a_default_kernel_that_cannot_be_made_fails_too():
+    kernel = Unmakeable("unmakeable", triple)
+    op = custom_op("known_kernels::default", kernel, schema="(Tensor x) -> Tensor")
 
-    assert "failed" == result.status
+    (result,) = check(op, [Sample(torch.ones(3))], checks="kernels").results
+
+    assert "the default kernel does not run: there is no compiler" == result.message
+
+
+class UnmakeableRule(Unmakeable):
+    """A backward for which something is missing."""
+
+    def __call__(self, grad):
+        return super().__call__(grad)
+
+
+def test_a_rule_that_cannot_be_made_fails_too():
+    op = custom_op("known_kernels::rule", triple)
+    op.register_backward(UnmakeableRule("unmakeable", lambda grad: 3 * grad))
+
+    (result,) = check(op, [Sample(torch.ones(3, requires_grad=True))], checks="kernels").results
+
+    assert "the backward rule does not run: there is no compiler" == result.message
 
 
 def test_bounds_of_the_default_kernel_alone_come_with_the_advice_that_the_other_did_not_run():
-    result = result_with(triple, "bounded_fallback", "bounds")
+    op = declared_with(triple, "bounded_fallback", is_called=True)
+
+    (result,) = check(op, [Sample(torch.ones(3))], checks="bounds").results
 
     assert ("passed", REPLACED) == (result.status, result.advice)
 

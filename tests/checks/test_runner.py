@@ -10,7 +10,7 @@ import torch
 from expecttest import assert_expected_inline
 
 from custom_autograd import custom_op
-from custom_autograd.core.errors import CheckError, KernelWarning
+from custom_autograd.core.errors import CheckError
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification import check as checking
 from custom_autograd.verification.check import check
@@ -119,16 +119,20 @@ def test_warnings_and_logs_of_a_check_are_silent_and_both_are_as_before(caplog):
     assert ("", before) == (caplog.text, logging.root.manager.disable)
 
 
-def test_a_kernel_that_could_not_be_built_is_a_finding():
-    class FallsBack(Scripted):
-        def run(self, target, sample):
-            warnings.warn("kernel.cpp: the compiler refuses the kernel", KernelWarning, stacklevel=1)
-            yield PASSED
+def test_a_sample_without_an_argument_is_one_failure_before_all_checks():
+    @custom_op("runner::scaled")
+    def scaled(x: torch.Tensor, k: float) -> torch.Tensor:
+        return x * k
 
-    result = run(FallsBack())
+    report = check(scaled, [Sample(torch.ones(3)), Sample(torch.ones(3), 2.0)], checks=["schema", "vmap", "errors"])
 
-    assert ("failed", "kernel.cpp: the compiler refuses the kernel") == (result.status, result.message)
-    assert "the fallback was checked instead" == result.cause
+    assert [
+        ("all checks", "sample 0: (float32[3])", "failed"),
+        ("schema", "sample 1: (float32[3], 2.0)", "passed"),
+        ("errors", "all samples", "skipped"),
+        ("vmap", "sample 1: (float32[3], 2.0)", "passed"),
+    ] == [(result.check, result.sample, result.status) for result in report.results]
+    assert "the sample has no value for 'k'" == report.results[0].message
 
 
 def test_check_that_needs_another_is_skipped_where_that_fails():

@@ -24,7 +24,7 @@ from custom_autograd.shapes.lookup import check_sizes, described_op
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
 from custom_autograd.torch_private.transforms import VmapLevel
-from custom_autograd.values.user_code import add_note, note_of_reference, noted
+from custom_autograd.values.user_code import note_reference, noted
 from custom_autograd.values.validation import level_of
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
         if _has_loop(record) and not _is_about_randomness(error):
             return NotImplemented
         if reference is record.reference():
-            add_note(error, note_of_reference(record.name, reference))
+            note_reference(error, record.name, reference)
         explained = mixed_devices.explain(record, error, lambda: arguments)
         if explained is not None:
             raise explained from error

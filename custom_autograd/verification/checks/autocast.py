@@ -30,6 +30,7 @@ from custom_autograd.verification.harness.differentiable import without_refused_
 from custom_autograd.verification.harness.dispatching import device_type_of
 from custom_autograd.verification.harness.passes import why_not_own_op
 from custom_autograd.verification.harness.records import record_of
+from custom_autograd.verification.harness.result_names import output_names
 from custom_autograd.verification.harness.targets import Target, call_on
 
 LOW = torch.bfloat16
@@ -141,9 +142,9 @@ def _against_fake(
             return skipped(refusal)
         message = f"{label} the fake raises {first_line(error)}, and the kernel does not"
         return failed(message, cause=CAUSE) if is_autocast else skipped(message)
-    for position, (one, other) in enumerate(zip(said, outputs, strict=False)):
+    for name, one, other in zip(output_names(target, len(outputs)), said, outputs, strict=False):
         if one.dtype != other.dtype:
-            message = f"{label} the fake says {one.dtype} for output {position}, the kernel returns {other.dtype}"
+            message = f"{label} the fake says {one.dtype} for {name}, the kernel returns {other.dtype}"
             return failed(message, cause=CAUSE)
     return PASSED
 
@@ -152,13 +153,15 @@ def _against_policy(target: Target, sample: Sample, plain: Results, found: Resul
     record = record_of(target)
     rule = None if record is None else record.registrations.autocast.get(device_type_of(sample))
     if record is None or rule is None:
-        yield _roughly(found.outputs, plain.outputs)
+        yield _roughly(output_names(target, len(plain.outputs)), found.outputs, plain.outputs)
         return
     policy = rule.policy
     with torch.autocast(device_type_of(sample), LOW, enabled=False):  # "lower" is float16 on most devices
         expected = _run(replace(target, call=cast_by_hand(target, record, policy)), sample)
     label = f"under autocast, not what casts by hand give, as the policy {policy.text} says"
-    difference = find_difference(found.outputs, expected.outputs) or find_difference(
+    difference = find_difference(
+        found.outputs, expected.outputs, names=output_names(target, len(expected.outputs))
+    ) or find_difference(
         [g for _, g in found.grads],
         [g for _, g in expected.grads],
         names=[f"the gradient of '{name}'" for name, _ in expected.grads],
@@ -166,15 +169,15 @@ def _against_policy(target: Target, sample: Sample, plain: Results, found: Resul
     yield PASSED if difference is None else failed(f"{label}: {difference}", cause="the policy is not applied")
 
 
-def _roughly(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
+def _roughly(names: Sequence[str], found: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
     """Fail where most numbers are off and by much, which neither rounding nor one jump at a threshold explains."""
-    for position, (one, other) in enumerate(zip(found, expected, strict=False)):
+    for name, one, other in zip(names, found, expected, strict=False):
         if one.shape != other.shape or not other.is_floating_point() or other.numel() == 0:
             continue
         error, size = (one.double() - other.double()).nan_to_num(), other.double().nan_to_num()
         is_large = float(error.norm()) > 0.3 * float(size.norm())
         if is_large and float((error.abs() > 0.05 * size.abs()).double().mean()) > 0.5:
-            difference = find_difference([one.to(other.dtype)], [other], names=[f"output {position}"])
+            difference = find_difference([one.to(other.dtype)], [other], names=[name])
             return failed(
                 f"under autocast most of the values change: {difference} without",
                 cause="what is registered for autocast computes something else",

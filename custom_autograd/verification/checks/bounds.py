@@ -15,6 +15,7 @@ from custom_autograd.verification.harness.base import PASSED, Check, Finding, fa
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.known_kernels import device_of_kernel, label_of_kernel
 from custom_autograd.verification.harness.records import unless_replaced
+from custom_autograd.verification.harness.result_names import output_names
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 GUARD = 64  # elements on each side
@@ -66,9 +67,9 @@ def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Findi
                 return failed(f"{name} writes {text} '{target.name_of(leaf)}'", cause=CAUSE)
         for row in made.rows:
             if (text := row.find_write()) is not None:
-                return failed(f"{name} writes {text} {_what(row, outputs)}", cause=CAUSE)
+                return failed(f"{name} writes {text} {_what(row, target, outputs)}", cause=CAUSE)
         results.append([output.clone() for output in outputs])
-    difference = find_difference(results[1], results[0])
+    difference = find_difference(results[1], results[0], names=output_names(target, len(results[0])))
     if difference is None:
         return PASSED
     return failed(f"{name} reads outside its memory: with other numbers there, {difference}", cause=CAUSE)
@@ -137,10 +138,10 @@ class _Guarding(DispatchMode):
         return row.tensor
 
 
-def _what(row: _Guarded, outputs: Sequence[Tensor]) -> str:
-    for position, output in enumerate(outputs):
+def _what(row: _Guarded, target: Target, outputs: Sequence[Tensor]) -> str:
+    for name, output in zip(output_names(target, len(outputs)), outputs, strict=True):
         if output.untyped_storage().data_ptr() == row.tensor.untyped_storage().data_ptr():
-            return f"output {position}"
+            return name
     return f"a tensor of shape {tuple(row.tensor.shape)} that it makes"
 
 

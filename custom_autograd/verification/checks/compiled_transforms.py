@@ -29,6 +29,7 @@ from custom_autograd.verification.harness.compilation import (
 )
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.dispatching import takes_instances
+from custom_autograd.verification.harness.result_names import result_names
 from custom_autograd.verification.harness.targets import Target
 
 Transformed = Callable[..., object]
@@ -65,7 +66,9 @@ class CompiledTransforms(Check):
         require_no_generator(sample)
         if has_data_dependent_size(target, sample):
             raise NothingToCheckError("the size of its results depends on the data")
-        for name, transformed, arguments in _transforms(TensorCall(target, sample), inputs):
+        names = _names(target, sample, inputs)
+        call = TensorCall(target, sample)
+        for name, transformed, arguments in _transforms(call, inputs):
             try:
                 expected = _results(transformed, arguments)
                 again = _results(transformed, arguments)
@@ -74,7 +77,17 @@ class CompiledTransforms(Check):
                 continue
             if find_difference(again, expected) is not None:
                 raise NothingToCheckError("the op gives other results from one call to the next")
-            yield _compiled(target, name, transformed, arguments, expected)
+            yield _compiled(target, name, transformed, arguments, expected, names[name])
+
+
+def _names(target: Target, sample: Sample, inputs: Sequence[Tensor]) -> dict[str, list[str]]:
+    """Return what to call the results of each transform."""
+    leaves = [leaf for leaf in sample.leaves() if can_have_gradient(leaf.tensor)]
+    outputs = TensorCall(target, sample)(*inputs)
+    named = zip(result_names(target, sample, len(outputs)), outputs, strict=True)
+    able = [name for name, y in named if can_have_gradient(y)]
+    grads = [f"gradient of '{target.name_of(leaf)}'" for leaf in leaves]
+    return {"grad": grads, "vmap": able, "jvp": [*able, *(f"tangent of {name}" for name in able)]}
 
 
 def _transforms(call: TensorCall, inputs: Sequence[Tensor]) -> Iterator[tuple[str, Transformed, Sequence[Tensor]]]:
@@ -98,7 +111,12 @@ def _transforms(call: TensorCall, inputs: Sequence[Tensor]) -> Iterator[tuple[st
 
 
 def _compiled(
-    target: Target, name: str, transformed: Transformed, arguments: Sequence[Tensor], expected: Sequence[Tensor]
+    target: Target,
+    name: str,
+    transformed: Transformed,
+    arguments: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    names: Sequence[str],
 ) -> Finding:
     function = torch.compile(fresh(transformed), backend="eager", fullgraph=True, dynamic=False)
     try:
@@ -107,7 +125,7 @@ def _compiled(
         refusal = refusal_of(target, error)
         text = f"{name}: compiling raises {first_line(root_cause(error))}"
         return failed(text) if refusal is None else skipped(f"{name}: compiling raises {refusal}")
-    difference = find_difference(found, expected)
+    difference = find_difference(found, expected, names=names)
     return PASSED if difference is None else difference.failed(f"compiled {name}: {difference} in eager")
 
 

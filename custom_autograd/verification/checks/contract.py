@@ -19,7 +19,7 @@ from custom_autograd.verification.harness.differentiable import (
     differentiable_positions,
     gradients_of,
 )
-from custom_autograd.verification.harness.origins import is_authors, location_of
+from custom_autograd.verification.harness.origins import rule_behind
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target, call_on
 
@@ -39,8 +39,10 @@ class Contract(Check):
         try:
             gradients_of(target, sample)
         except Exception as error:
-            if is_authors(error):
-                yield failed(f"forward and backward raise {first_line(error)} ({location_of(error)})", cause=RAISES)
+            rule = rule_behind(error)
+            is_told = isinstance(error, GradientError) and error.op is not None  # it names everything itself
+            if rule is not None and not is_told:
+                yield failed(f"forward and backward raise {first_line(error)} ({rule})", cause=RAISES)
                 return
             if is_ours:
                 raise  # a GradientError of this package is the finding; a refusal is none

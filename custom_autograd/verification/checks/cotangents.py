@@ -113,7 +113,7 @@ def _check_undefined(function: TensorFunction, outputs: Sequence[Tensor]) -> Ite
     for left_out in able:
         zeroed = [torch.zeros_like(u) if i == left_out else u for i, u in enumerate(cotangents)]
         expected = vector_jacobian(function, function.inputs, zeroed)
-        label = f"where no gradient arrives for output {left_out}"
+        label = f"where no gradient arrives for {function.output_names[left_out]}"
         try:
             found = _without(function, cotangents, [i for i in able if i != left_out])
         except (TypeError, AttributeError) as error:

@@ -12,6 +12,7 @@ from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import copies, function_of, signed_like, vector_jacobian
+from custom_autograd.verification.harness.result_names import result_names
 from custom_autograd.verification.harness.targets import Target
 
 ROUNDS = 3
@@ -36,8 +37,9 @@ class Determinism(Check):
                 "it draws random numbers, which its schema does not say: a compiler may drop or merge its calls; "
                 "declare it with tags=torch.Tag.nondeterministic_seeded"
             )
+        names = result_names(target, sample, len(first))
         for _ in range(ROUNDS):
-            difference = find_difference(_call(target, sample, state), first)
+            difference = find_difference(_call(target, sample, state), first, names=names)
             if difference is not None:
                 yield failed(
                     f"two equal calls differ: {difference}", cause="it is not deterministic, or it remembers a call"
@@ -61,10 +63,10 @@ def _after_another_call(target: Target, sample: Sample, state: RandomState, firs
     other = sample.map(lambda x: x.detach() * 0.5 if x.is_floating_point() or x.is_complex() else x)
     kept = [tensor.clone() for tensor in first]
     _call(target, other, state)
-    difference = find_difference(first, kept)
+    difference = find_difference(first, kept, names=result_names(target, sample, len(first)))
     if difference is not None:
         return failed(f"a later call changes the result of an earlier one: {difference}", cause="a buffer is reused")
-    difference = find_difference(_call(target, sample, state), first)
+    difference = find_difference(_call(target, sample, state), first, names=result_names(target, sample, len(first)))
     if difference is None:
         return PASSED
     return failed(f"it differs after a call with other values: {difference}", cause="it remembers earlier calls")
@@ -94,6 +96,6 @@ def _grad_modes(target: Target, sample: Sample, state: RandomState, first: Seque
         random.seed(0)
         with mode():
             found = values_of(target, target.full, sample.map(Tensor.detach))
-        difference = find_difference(found, first)
+        difference = find_difference(found, first, names=result_names(target, sample, len(first)))
         message = f"where {label}: {difference} without it"
         yield PASSED if difference is None else failed(message, cause="it computes something else in that mode")

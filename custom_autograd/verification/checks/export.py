@@ -22,6 +22,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.compilation import TensorCall, is_limit_of_torch
 from custom_autograd.verification.harness.dispatching import takes_instances
+from custom_autograd.verification.harness.result_names import result_names
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -60,7 +61,7 @@ class Export(Check):
                 is_honest = find_refusal(error) is not None or is_limit_of_torch(error)
                 yield skipped(text) if is_honest else failed(text)
                 return
-            difference = find_difference(found, expected)
+            difference = find_difference(found, expected, names=result_names(target, sample, len(expected)))
             yield PASSED if difference is None else difference.failed(f"{stage}: {difference} in eager")
 
 

@@ -22,6 +22,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.dtypes import floating, integers, kinds
 from custom_autograd.verification.harness.fake_agreement import find_untruth
 from custom_autograd.verification.harness.records import has_derived_fake
+from custom_autograd.verification.harness.result_names import output_names
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.variants import VARIED
@@ -101,7 +102,7 @@ def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
             if target.overload is None:
                 return skipped(f"it has no fake kernel, and cannot be traced: {first_line(root_cause(error))}")
             return failed(f"{label}: the fake kernel raises {first_line(root_cause(error))}")
-    difference = find_untruth(fake, real)
+    difference = find_untruth(fake, real, output_names(target, len(real)))
     if difference is None:
         return PASSED
     what, text = difference

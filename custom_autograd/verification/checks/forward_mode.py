@@ -11,7 +11,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, push_forward, signed_like
-from custom_autograd.verification.harness.origins import is_authors, location_of
+from custom_autograd.verification.harness.origins import rule_behind
 from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.verification.harness.precision import Precision, precision_of
 from custom_autograd.verification.harness.sweeps import conjugated, expanded, sliced, transposed
@@ -168,11 +168,12 @@ def _raised(error: Exception) -> Finding:
     refusal = find_refusal(error)
     if refusal is not None:
         return skipped(f"the op has no forward mode and says so: {refusal}")
-    if is_authors(error):
-        text = f"forward mode raises {first_line(error)} ({location_of(error)})"
-        return failed(text, cause="a jvp rule that is registered takes the samples of its op, or it is taken away")
     if isinstance(error, GradientError):
         return failed(f"the op raises {first_line(error)}", cause="the jvp rule does not fit the op")
+    rule = rule_behind(error)
+    if rule is not None:
+        text = f"forward mode raises {first_line(error)} ({rule})"
+        return failed(text, cause="a jvp rule that is registered takes the samples of its op, or it is taken away")
     raise error
 
 

@@ -118,7 +118,7 @@ def find_disconnected(function: TensorFunction, inputs: Sequence[Tensor]) -> str
     for position, (before, after) in enumerate(zip(outputs, moved, strict=True)):
         if not before.requires_grad and find_difference([before], [after]) is not None:
             names = ", ".join(f"'{name}'" for name in function.names)
-            return f"output {position} depends on {names} but carries no gradient: it is silently zero"
+            return f"{function.output_names[position]} depends on {names} but carries no gradient: it is silently zero"
     if not any(output.requires_grad for output in outputs):
         raise NothingToCheckError("no output depends on the inputs that can have a gradient")
     return None
@@ -200,7 +200,7 @@ def _explained(
     growth = find_growth(function, inputs, precision)
     if growth.is_harmless and written is None:
         return skipped(growth.text)
-    entry = find_worst_entry(function, inputs, precision.step)
+    entry = find_worst_entry(function, inputs, precision.step, outputs=function.output_names)
     problem = f"{before}the backward disagrees with finite differences: {entry.text if entry else text}; {growth.text}"
     return failed(problem, cause=growth.cause)
 

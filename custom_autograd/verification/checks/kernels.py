@@ -1,5 +1,6 @@
 """Every kernel agrees with the default kernel and with every other, on its own device and in every memory layout."""
 
+import contextlib
 import itertools
 import operator
 from collections.abc import Iterable
@@ -7,12 +8,18 @@ from dataclasses import replace
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.samples import Sample
-from custom_autograd.verification.harness.agreement import compare_values
-from custom_autograd.verification.harness.base import Check, Finding, first_line, skipped
+from custom_autograd.verification.harness.agreement import compare_values, values_of
+from custom_autograd.verification.harness.base import Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.devices import has_device
+from custom_autograd.verification.harness.differentiable import gradients_of
 from custom_autograd.verification.harness.dispatching import completing
-from custom_autograd.verification.harness.known_kernels import as_dispatched, device_of_kernel, label_of_kernel
-from custom_autograd.verification.harness.records import unless_replaced
+from custom_autograd.verification.harness.known_kernels import (
+    KernelDeclined,
+    as_dispatched,
+    device_of_kernel,
+    label_of_kernel,
+)
+from custom_autograd.verification.harness.records import is_built, reasons_of_unavailable
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Function, Target
 
@@ -24,42 +31,80 @@ class Kernels(Check):
     code = "F14"
     group = "values"
     is_quick = True
-    purpose = "all kernels of an op compute the same"
+    purpose = "all kernels of an op can be built, and compute the same"
 
     def applies_to(self, target: Target) -> str | None:
-        """Return a reason unless there are two kernels."""
-        if len(target.kernels) > 1:
+        """Return a reason unless there are two kernels, or one that has to be built."""
+        if len(target.kernels) > 1 or is_built(target):
             return None
-        return "the op has no kernel besides the default one" if "" in target.kernels else "the op has no two kernels"
+        return ALONE if "" in target.kernels else "the op has no two kernels"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Return one finding per kernel and layout, and one per pair of kernels.
+        """Return one finding per kernel, and for those that run, one per layout and per pair.
 
         A device that is not here is skipped.
         """
-        keys = [key for key in target.kernels if device_of_kernel(key)]
-        for key in keys:
-            if not has_device(device_of_kernel(key)):
-                yield skipped(f"there is no {device_of_kernel(key)} device here")
-            elif "" in target.kernels:
-                yield from _against_default(target, key, sample)
-        present = [key for key in keys if has_device(device_of_kernel(key))]
+        present = []
+        for key in target.kernels:
+            device = device_of_kernel(key)
+            if device and not has_device(device):
+                yield skipped(f"there is no {device} device here")
+                continue
+            reason = _find_reason(target, key, sample)
+            if reason:
+                yield failed(f"{label_of_kernel(key)} does not run: {reason}", cause=UNAVAILABLE)
+            elif device:
+                present.append(key)
+        if len(target.kernels) == 1:
+            yield skipped(ALONE)
+        yield from _look_at_rules(target, sample)
+        for key in present if "" in target.kernels else ():
+            yield from _against_default(target, key, sample)
         for one, other in itertools.combinations(present, 2):
             device, home = device_of_kernel(other), device_of_kernel(one)
             if device == home and "" in target.kernels:
                 continue  # both were compared with the default kernel
             moved = sample.map(operator.methodcaller("to", home))
             elsewhere = _on(_kernel(target, other), target, device=device, home=home)
-            finding = _compare(_with(target, one), elsewhere, moved, label_of_kernel(one)[4:], label_of_kernel(other))
-            yield unless_replaced(unless_replaced(finding, target, one), target, other)
+            yield _compare(_with(target, one), elsewhere, moved, label_of_kernel(one)[4:], label_of_kernel(other))
+
+
+def _find_reason(target: Target, key: str, sample: Sample) -> str:
+    """Return why a kernel cannot be built or was passed over; empty if it runs, or raises anything else."""
+    device = device_of_kernel(key)
+    moved = sample.map(operator.methodcaller("to", device)) if device else sample
+    try:
+        values_of(target, _kernel(target, key), moved)
+    except KernelDeclined:
+        return ""
+    except KernelUnavailable as error:
+        return str(error)
+    except Exception:  # noqa: BLE001 - what it raises is a finding of the comparisons
+        return ""
+    return reasons_of_unavailable(target).get(key, "")
+
+
+def _look_at_rules(target: Target, sample: Sample) -> Iterable[Finding]:
+    """Yield a failure for each rule that cannot be built; its backward has run by then."""
+    if not is_built(target):
+        return
+    with contextlib.suppress(Exception):  # what it raises is a finding of the checks of derivatives
+        gradients_of(target, sample)
+    for title, reason in reasons_of_unavailable(target).items():
+        if title not in target.kernels:
+            yield failed(f"the {title} rule does not run: {reason}", cause=UNAVAILABLE)
+
+
+ALONE = "the op has no kernel besides the default one"
+
+UNAVAILABLE = "something else runs in its place, and is what the other checks look at"
 
 
 def _against_default(target: Target, key: str, sample: Sample) -> Iterable[Finding]:
     moved = sample.map(operator.methodcaller("to", device_of_kernel(key)))
     for label, variant in layouts(moved, written=target.written_positions(sample)):
         context = f"{label_of_kernel(key)[4:]}, {label}"
-        finding = _compare(_with(target, key), _kernel(target, ""), variant, context, "the default kernel")
-        yield unless_replaced(finding, target, key)
+        yield _compare(_with(target, key), _kernel(target, ""), variant, context, "the default kernel")
 
 
 def _compare(target: Target, other: Function, sample: Sample, label: str, name: str) -> Finding:

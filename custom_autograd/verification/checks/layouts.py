@@ -21,6 +21,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import gradients_of
 from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.result_names import result_names
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Target
 
@@ -57,7 +58,7 @@ def _compare(target: Target, variant: Sample, label: str) -> Iterable[Finding]:
             yield skipped(f"{label}: the op refuses it ({first_line(error)})")
             return
     cause = "strides, an offset or a view's lazy conjugation are ignored"
-    difference = find_difference(found, expected)
+    difference = find_difference(found, expected, names=result_names(target, variant, len(expected)))
     if difference is not None and is_random and label in IN_ORDER_OF_MEMORY:
         yield skipped(f"{label}: it draws random numbers, which torch fills in the order of memory")
         return

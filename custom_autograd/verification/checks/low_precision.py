@@ -31,6 +31,7 @@ from custom_autograd.verification.harness.comparison import widened
 from custom_autograd.verification.harness.differentiable import gradients_for
 from custom_autograd.verification.harness.domain import within_domain
 from custom_autograd.verification.harness.randomness import is_random
+from custom_autograd.verification.harness.result_names import result_names
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import long_sizes
 
@@ -103,7 +104,11 @@ def _results(
     function = target.reference if is_truth and target.reference is not None else target.full
     with torch.no_grad():
         found = values_of(target, function, sample)
-    rows = [(f"output {i}", y) for i, y in enumerate(found) if y.is_floating_point() or y.is_complex()]
+    rows = [
+        (name, y)
+        for name, y in zip(result_names(target, sample, len(found)), found, strict=True)
+        if y.is_floating_point() or y.is_complex()
+    ]
     if not rows:
         raise NothingToCheckError("no result is floating or complex")
     return [name for name, _ in rows], [y for _, y in rows]

@@ -27,11 +27,11 @@ class NonDifferentiable(Check):
         outputs = function(*function.inputs)
         moved = call_nearby(function, torch.randn_like)
         names = ", ".join(f"'{name}'" for name in function.names)
-        for position, (before, after) in enumerate(zip(outputs, moved, strict=True)):
+        for output, before, after in zip(function.output_names, outputs, moved, strict=True):
             if before.requires_grad or find_difference([before], [after]) is None:
                 yield PASSED
                 continue
             yield failed(
-                f"output {position} depends on {names} but carries no gradient: it is silently zero",
+                f"{output} depends on {names} but carries no gradient: it is silently zero",
                 cause="it is marked non-differentiable, detached, or no backward is registered",
             )

@@ -91,7 +91,7 @@ def _label(tensor: Tensor, function: TensorFunction, called: Forward) -> str:
     rest = [(i, leaf) for i, leaf in enumerate(function.sample.leaves()) if i not in function.positions]
     known = [(f"'{name}'", value) for name, value in zip(function.names, called.inputs, strict=True)]
     known += [(f"'{function.target.name_of(leaf)}'", leaf.tensor) for _, leaf in rest]
-    known += [(f"output {position}", value) for position, value in enumerate(called.outputs)]
+    known += list(zip(function.output_names, called.outputs, strict=True))
     for label, value in known:
         if value.data_ptr() == tensor.data_ptr() and value.shape == tensor.shape:
             return label
@@ -132,9 +132,8 @@ def _edited(function: TensorFunction) -> Iterator[Finding]:
     """Edit an input or output after the forward: the backward must raise, or give the same gradient."""
     cotangents = cotangents_of(function, function.inputs)
     expected = repeatable_gradients(function, function.inputs, cotangents)
-    count = len(forward(function, function.inputs).outputs)
     edits = [(f"'{name}'", position, True) for position, name in enumerate(function.names)]
-    edits += [(f"output {position}", position, False) for position in range(count)]
+    edits += [(name, position, False) for position, name in enumerate(function.output_names)]
     names = [f"the gradient of '{name}'" for name in function.names]
     for label, position, is_input in edits:
         called = forward(function, function.inputs)

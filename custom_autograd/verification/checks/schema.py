@@ -11,6 +11,7 @@ from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.agreement import accepted_sizes
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.result_names import output_names
 from custom_autograd.verification.harness.sweeps import copy, layouts
 from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.variants import VARIED
@@ -57,7 +58,7 @@ def _check_pointwise(target: Target, sample: Sample) -> Iterator[Finding]:
         with torch.no_grad():
             whole, row = call_on(target.call, plain.map(Tensor.clone)), call_on(target.call, plain.map(first_row))
         expected = [first_row(output) for output in whole]
-        names = [f"output {position}" for position in range(len(row))]
+        names = output_names(target, len(row))
         difference = find_difference(row, expected, names=names)
         if difference is not None:
             problem = f"tagged pointwise, called with the first row alone: {difference} there with the others"
@@ -96,13 +97,14 @@ def _find_write(target: Target, sample: Sample, before: Sequence[Tensor], versio
 def _find_sharing(target: Target, sample: Sample, outputs: Sequence[Tensor]) -> str | None:
     if target.may_alias:
         return None
+    names = output_names(target, len(outputs))
     for position, output in enumerate(outputs):
         for leaf in sample.leaves():
             if not target.argument_of(leaf).is_mutated and shares_memory(output, leaf.tensor):
-                return f"output {position} shares memory with '{target.name_of(leaf)}': return a copy"
+                return f"{names[position]} shares memory with '{target.name_of(leaf)}': return a copy"
         for other in range(position):
             if shares_memory(output, outputs[other]):
-                return f"output {position} shares memory with output {other}: return a copy"
+                return f"{names[position]} shares memory with {names[other]}: return a copy"
     return None
 
 
@@ -111,9 +113,9 @@ def _find_reused_output(target: Target, sample: Sample, outputs: Sequence[Tensor
     if target.may_alias or target.is_mutating:
         return None
     again = call_on(target.full, sample)
-    for position, (first, second) in enumerate(zip(outputs, again, strict=False)):
+    for name, first, second in zip(output_names(target, len(outputs)), outputs, again, strict=False):
         if shares_memory(first, second):
-            return f"output {position} of one call shares memory with that of the next: a buffer is returned again"
+            return f"{name} of one call shares memory with that of the next: a buffer is returned again"
     return None
 
 

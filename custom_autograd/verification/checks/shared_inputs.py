@@ -24,6 +24,7 @@ from custom_autograd.verification.harness.differentiable import (
     signed_like,
     without_refused_gradients,
 )
+from custom_autograd.verification.harness.result_names import result_names
 from custom_autograd.verification.harness.targets import Target, call_on
 
 CAUSE = "a result is kept by the identity or the memory of an argument, or one gradient is taken for both"
@@ -90,12 +91,11 @@ def _check(target: Target, sample: Sample, first: int, second: int, names: str) 
             if not is_shared or find_refusal(error) is not None:
                 raise NothingToCheckError(f"equal {names} are refused: {first_line(error)}") from error
             return failed(f"{names} are one tensor: it raises {first_line(error)}; it does not for two equal ones")
-    difference = find_difference(results[1], results[0], factor=10.0)
+    results_named = [*result_names(target, sample, len(results[0]) - bool(cotangents)), "the gradient"]
+    difference = find_difference(results[1], results[0], names=results_named, factor=10.0)
     if difference is None:
         return PASSED
-    count = len(results[0]) - bool(cotangents)
-    what = f"{difference}".replace(f"output {count}", "the gradient") if cotangents else f"{difference}"
-    return failed(f"{names} are one tensor: {what} for two equal ones", cause=CAUSE)
+    return failed(f"{names} are one tensor: {difference} for two equal ones", cause=CAUSE)
 
 
 def _run(

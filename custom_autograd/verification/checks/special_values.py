@@ -9,6 +9,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import values_of, why_no_reference
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
+from custom_autograd.verification.harness.result_names import result_names
 from custom_autograd.verification.harness.targets import Target
 
 SPECIAL = (float("nan"), float("inf"), float("-inf"))
@@ -52,10 +53,10 @@ def _check(target: Target, sample: Sample, name: str, value: float) -> Finding:
             found = values_of(target, target.full, sample)
         except (RuntimeError, ValueError, IndexError) as error:
             return skipped(f"{value} in '{name}': it is refused ({first_line(error)})")
-    for position, (one, other) in enumerate(zip(found, expected, strict=True)):
+    for output, one, other in zip(result_names(target, sample, len(expected)), found, expected, strict=True):
         difference = _find_difference(one, other, is_nan=value != value)
         if difference is not None:
-            return failed(f"with {value} in '{name}', output {position} {difference}", cause=_cause(one, other))
+            return failed(f"with {value} in '{name}', {output} {difference}", cause=_cause(one, other))
     return PASSED
 
 

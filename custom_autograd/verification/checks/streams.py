@@ -70,7 +70,7 @@ def _on_side_stream(function: TensorFunction) -> Iterator[Finding]:
             buffer.copy_(value.detach())
         found = _results(function, late, cotangents)
     torch.cuda.synchronize()
-    difference = find_difference(found, expected, names=_names(function, cotangents))
+    difference = find_difference(found, expected, names=_names(function))
     yield (
         PASSED
         if difference is None
@@ -109,7 +109,7 @@ def _on_other_device(function: TensorFunction) -> Finding:
         expected = _results(function, inputs, cotangents)
     with torch.cuda.device(0):
         found = _results(function, inputs, cotangents)
-    difference = find_difference(found, expected, names=_names(function, cotangents))
+    difference = find_difference(found, expected, names=_names(function))
     return (
         PASSED
         if difference is None
@@ -126,5 +126,5 @@ def _results(function: TensorFunction, inputs: Sequence[Tensor], cotangents: Seq
     return [*outputs, *called.backward(cotangents)]
 
 
-def _names(function: TensorFunction, cotangents: Sequence[Tensor]) -> list[str]:
-    return [f"output {i}" for i in range(len(cotangents))] + [f"the gradient of '{name}'" for name in function.names]
+def _names(function: TensorFunction) -> list[str]:
+    return function.output_names + [f"the gradient of '{name}'" for name in function.names]

@@ -38,8 +38,7 @@ class Subclasses(Check):
         function = function_of(target, sample)
         cotangents = cotangents_of(function, function.inputs)
         expected, _ = _plain(function, cotangents)
-        count = len(expected) - len(function.names)
-        names = [f"output {i}" for i in range(count)] + [f"the gradient of '{name}'" for name in function.names]
+        names = function.output_names + [f"the gradient of '{name}'" for name in function.names]
         for label, way in WAYS:
             try:
                 found, seen = way(function, cotangents)

@@ -24,6 +24,7 @@ from custom_autograd.verification.harness.compilation import is_limit_of_torch
 from custom_autograd.verification.harness.domain import is_within_domain
 from custom_autograd.verification.harness.fake_agreement import find_untruth
 from custom_autograd.verification.harness.records import has_derived_fake
+from custom_autograd.verification.harness.result_names import output_names
 from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, resized
 from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.variants import MOST_ELEMENTS
@@ -107,7 +108,7 @@ def _check_edge(target: Target, base: Sample, sample: Sample, text: str, advice:
     if done is None:
         return
     with torch.no_grad(), fake_mode() as to_fake:
-        untruth = find_untruth(call_on(target.full, sample.map(to_fake)), done)
+        untruth = find_untruth(call_on(target.full, sample.map(to_fake)), done, output_names(target, len(done)))
     if untruth is None:
         yield Finding("passed", advice=advice)
     else:
@@ -145,13 +146,13 @@ def _at(
     symbols: Symbols,
     sizes: Mapping[int, int],
 ) -> Finding:
-    for position, (fake, real) in enumerate(zip(said, done, strict=True)):
+    for name, fake, real in zip(output_names(target, len(done)), said, done, strict=True):
         if fake.dim() != real.dim():
-            return failed(f"output {position}: the fake kernel says {fake.dim()} dimensions, the real one {real.dim()}")
+            return failed(f"{name}: the fake kernel says {fake.dim()} dimensions, the real one {real.dim()}")
         shape = [symbols.size_at(size, sizes) for size in fake.shape]
         if any(size is not None and size != found for size, found in zip(shape, real.shape, strict=True)):
             changes = [f"{_dimension_of(target, sample, old)} is {new} instead of {old}" for old, new in sizes.items()]
-            text = f"output {position}: where {', '.join(changes)}, the fake kernel says shape {_shown(shape)}"
+            text = f"{name}: where {', '.join(changes)}, the fake kernel says shape {_shown(shape)}"
             is_constant = all(isinstance(size, int) for size in fake.shape)
             return failed(f"{text}, the real one gives {tuple(real.shape)}", cause=CONSTANT if is_constant else "")
     return PASSED

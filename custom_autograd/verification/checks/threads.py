@@ -44,7 +44,7 @@ class Threads(Check):
         inputs = [varied(function, function.inputs, step) for step in range(THREADS)]
         expected = [_run(function, values, cotangents) for values in inputs]
         repeatable_gradients(function, inputs[0], cotangents)
-        names = [f"output {i}" for i in range(len(cotangents))] + [f"the gradient of '{n}'" for n in function.names]
+        names = function.output_names + [f"the gradient of '{name}'" for name in function.names]
         with _short_turns():
             for _ in range(ROUNDS):
                 finding = _round(function, inputs, cotangents, expected, names)

@@ -13,6 +13,7 @@ from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.differentiable import gradients_of
+from custom_autograd.verification.harness.result_names import result_names
 from custom_autograd.verification.harness.targets import Target
 
 MEMORY = cast(Any, deterministic)  # its attribute is made when it is asked for, which type checkers cannot see
@@ -35,7 +36,7 @@ class Uninitialised(Check):
             state.restore()
             with _filled_memory():
                 filled = values_of(target, target.full, sample)
-        yield _compare([f"output {position}" for position in range(len(plain))], filled, plain)
+        yield _compare(result_names(target, sample, len(plain)), filled, plain)
         try:
             state.restore()
             names, expected = gradients_of(target, sample)

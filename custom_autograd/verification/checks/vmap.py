@@ -1,5 +1,6 @@
 """torch.vmap gives what a loop over the batch gives, whichever arguments are batched along whichever dimension."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.domain import within_domain
+from custom_autograd.verification.harness.result_names import result_names
 from custom_autograd.verification.harness.sweeps import copy, subsets
 from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.variants import scalars
@@ -56,7 +58,7 @@ class Vmap(Check):
             raise NothingToCheckError("it draws from a generator that every call of a loop is given again")
         written = target.written_positions(sample)
         names = tuple(target.name_of(leaf) for leaf in leaves)
-        loop = Loop(_function(target, copy(sample), written), copy(sample).tensors(), names)
+        loop = Loop(_function(target, copy(sample), written), copy(sample).tensors(), names, _namer(target, sample))
         for batching in _cases(loop.tensors, written):
             finding = _check(loop, batching, is_composed=target.is_composed)
             yield finding
@@ -86,12 +88,14 @@ class Loop:
         call: what is called.
         tensors: its arguments without a batch.
         names: what to call them.
+        outputs: what to call so many results.
         known: the results that are computed already.
     """
 
     call: TensorsFunction
     tensors: tuple[Tensor, ...]
     names: tuple[str, ...]
+    outputs: Callable[[int], Sequence[str]]
     known: dict[object, tuple[Tensor, ...]] = field(default_factory=dict)
 
     def results(self, batching: Batching, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -104,6 +108,10 @@ class Loop:
         if key not in self.known:
             self.known[key] = _looped(self.call, values, batching)
         return self.known[key]
+
+
+def _namer(target: Target, sample: Sample) -> Callable[[int], Sequence[str]]:
+    return functools.partial(result_names, target, sample)
 
 
 def _function(target: Target, sample: Sample, written: frozenset[int]) -> TensorsFunction:
@@ -168,7 +176,7 @@ def _check(loop: Loop, batching: Batching, *, is_composed: bool) -> Finding:
             if refusal is None and not is_composed:
                 raise
             return skipped(f"the op has no batching rule and says so: {refusal or first_line(error)}")
-    difference = find_difference(found, expected, factor=10.0)
+    difference = find_difference(found, expected, names=loop.outputs(len(expected)), factor=10.0)
     return (
         PASSED if difference is None else difference.failed(f"{batching.described(loop.names)}: {difference} by a loop")
     )
@@ -181,7 +189,7 @@ def _check_scalars(target: Target, sample: Sample) -> Iterator[Finding]:
     for label, variant in within_domain(target, sample, scalars(sample, target.arguments)):
         if _floats(variant) == _floats(sample):
             continue
-        loop = Loop(_function(target, copy(variant), written), copy(variant).tensors(), names)
+        loop = Loop(_function(target, copy(variant), written), copy(variant).tensors(), names, _namer(target, variant))
         try:
             with torch.no_grad():
                 expected = loop.results(batching, _batched(loop.tensors, batching))

@@ -20,6 +20,7 @@ from custom_autograd.verification.harness.differentiable import TensorFunction, 
 from custom_autograd.verification.harness.dispatching import completing
 from custom_autograd.verification.harness.domain import within_domain
 from custom_autograd.verification.harness.records import record_of
+from custom_autograd.verification.harness.result_names import result_names
 from custom_autograd.verification.harness.sweeps import is_index
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 from custom_autograd.verification.harness.variants import long_sizes, sizes, tile_sizes, without_dimensions
@@ -76,7 +77,9 @@ def compare_values(
         except Exception as error:  # noqa: BLE001  # told apart there, and raised again where it is not a variant
             count = len(expected) - len(target.written_positions(sample))
             return _raised(error, target, sample, label, name, count)
-        difference = find_difference(found, expected, is_scaled=is_scaled)
+        difference = find_difference(
+            found, expected, names=result_names(target, sample, len(expected)), is_scaled=is_scaled
+        )
         if difference is not None:
             state.restore()
             difference = _beyond_rounding(target, other, sample, found, expected, difference)

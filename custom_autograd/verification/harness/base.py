@@ -21,7 +21,7 @@ from custom_autograd.core.errors import (
 )
 from custom_autograd.core.samples import Sample
 from custom_autograd.values.user_code import NoteError
-from custom_autograd.verification.harness.origins import origin_of
+from custom_autograd.verification.harness.origins import rule_behind
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -119,18 +119,19 @@ class Check(ABC):
 def find_refusal(error: BaseException, *, is_optional: bool = False) -> str | None:
     """Return why the op cannot do what was asked; None if the error is anything else.
 
-    An exception that the author's code raises is a fault of its rule, whatever its words, unless its class says
+    An exception that leaves a registered rule is a fault of the rule, whoever raised it, unless its class says
     otherwise: GradientUnavailable always does.
 
     Args:
         error: what was raised.
         is_optional: whether a rule need not take this call: NotImplementedError then is a refusal as well.
     """
+    rule = rule_behind(error)
     error = root_cause(error)
     if isinstance(error, (GradientUnavailable, VmapUnavailable, RegistrationError)):
         return first_line(error)
     is_lacking = isinstance(error, NotImplementedError)
-    if isinstance(error, GradientError) or origin_of(error) == "author":
+    if isinstance(error, GradientError) or rule is not None:
         return first_line(error) if is_lacking and is_optional else None
     if is_lacking:
         return first_line(error)
@@ -185,4 +186,4 @@ REFUSALS = (
     "is not differentiable",
     "Cannot access data pointer of Tensor that doesn't have storage",
 )
-"""What torch says when an op cannot do something; in an exception that the author raises it says nothing."""
+"""What torch says when an op cannot do something; in an exception that leaves a rule it says nothing."""

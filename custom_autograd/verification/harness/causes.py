@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from custom_autograd.verification.harness.claims import LEAST_ROUNDED, Cause, Measured, make_claim
-
-Explanation: TypeAlias = Callable[[Tensor, Tensor, float], Iterator[Cause]]
-"""Found, expected and how near it has to come, relative to the largest element: yields what explains the difference."""
+from custom_autograd.verification.harness.claims import LEAST_ROUNDED, Cause, Explanation, Measured, make_claim
 
 CLOSE = 1e-5
 """How near an explanation has to come, relative to the largest element; rounding in float32 stays below."""
@@ -41,13 +37,13 @@ def find_cause(found: Tensor, expected: Tensor, *, relative: float = CLOSE) -> C
 
 def find_uniform_cause(found: Tensor, expected: Tensor, *, relative: float = CLOSE) -> Cause:
     """Return a cause that holds for each element alone, for a selection of the elements of two tensors."""
-    return _first((_nan, _ratio, _offset), found, expected, relative)
+    return _first((_nan, _lost_nan, _ratio, _offset), found, expected, relative)
 
 
 def _first(rows: Sequence[Explanation], found: Tensor, expected: Tensor, relative: float) -> Cause:
-    causes = (cause for row in rows for cause in row(found, expected, relative))
-    cause = next(causes, Cause()) if found.numel() else Cause()
-    cause.measured = Measured(found, expected, relative)
+    causes = ((cause, row) for row in rows for cause in row(found, expected, relative))
+    cause, explanation = next(causes, (Cause(), None)) if found.numel() else (Cause(), None)
+    cause.measured, cause.explanation = Measured(found, expected, relative), explanation
     return cause
 
 
@@ -104,14 +100,17 @@ def _nan(found: Tensor, expected: Tensor, _: float) -> Iterator[Cause]:
     new = found.isnan() & ~expected.isnan()
     if bool(new.any()):
         yield Cause(f"{_share(new)} nan where a number belongs")
+
+
+def _lost_nan(found: Tensor, expected: Tensor, _: float) -> Iterator[Cause]:
     lost = expected.isnan() & ~found.isnan()
     if bool(lost.any()):
         yield Cause(f"nan does not propagate: {_share(lost)} a number")
 
 
-def _zero(found: Tensor, expected: Tensor, _: float) -> Iterator[Cause]:
+def _zero(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
     if not bool(found.any()) and bool(expected.any()):
-        yield Cause("it is zero everywhere: the term is dropped")
+        yield make_claim("it is zero everywhere: the term is dropped", "factor", 0.0, relative)
 
 
 def _ratio(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
@@ -183,9 +182,12 @@ def _conjugate(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cau
         yield Cause("it is the complex conjugate: a conj() is missing, or there is one too many")
 
 
-def _order(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
+def _transposed(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
     if found.dim() >= 2 and found.shape[-1] == found.shape[-2] and _is_near(found, expected.mT, relative):
         yield Cause("it is transposed")
+
+
+def _moved(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
     if found.numel() > 2 and not found.is_complex():
         for dim in range(found.dim()):
             if found.shape[dim] > 1 and _is_near(found.flip(dim), expected, relative):
@@ -257,12 +259,14 @@ def _share(where: Tensor) -> str:
 
 EXPLANATIONS: tuple[Explanation, ...] = (
     _nan,
+    _lost_nan,
     _zero,
     _ratio,
     _offset,
     _rounding,
     _conjugate,
-    _order,
+    _transposed,
+    _moved,
     _part,
 )
 """The most telling first."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from torch import Tensor
+
+Explanation: TypeAlias = "Callable[[Tensor, Tensor, float], Iterator[Cause]]"
+"""Found, expected and how near it has to come, relative to the largest element: yields what explains the difference."""
 
 Claim: TypeAlias = Literal["", "factor", "mean", "offset", "precision"]
 """What a cause says of every element; empty where it describes one tensor and says nothing of others."""
@@ -48,18 +51,26 @@ class Cause(str):
         number: the factor, the offset, or the largest relative error of a rounding.
         relative: how precisely the number is known, relative to it.
         measured: the numbers that it was found for; None if it is not about numbers.
+        explanation: what found it; None for a text.
     """
 
     claim: Claim = ""
     number: complex = 0.0
     relative: float = 0.0
     measured: Measured | None = None
+    explanation: Explanation | None = None
 
     def accounts_for(self, other: str) -> bool:
-        """Return True if the claim, applied to the numbers of another finding, gives what was found there."""
+        """Return True if the claim, applied to the numbers of another finding, gives what was found there.
+
+        A cause that claims nothing of every element has to be found in these numbers as well.
+        """
         measured = other.measured if isinstance(other, Cause) else None
-        if not self.claim or measured is None:
+        if measured is None:
             return True
+        if not self.claim:
+            explain = self.explanation
+            return explain is None or any(explain(measured.found, measured.expected, measured.relative))
         if self.claim == "mean" and isinstance(other, Cause) and other.claim == "mean":
             return True  # over another number of elements
         finite = measured.finite()

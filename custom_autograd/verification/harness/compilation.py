@@ -18,7 +18,7 @@ from custom_autograd.verification.harness.comparison import Difference, find_dif
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.domain import is_within_domain
-from custom_autograd.verification.harness.origins import is_authors
+from custom_autograd.verification.harness.origins import rule_behind
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
@@ -130,7 +130,7 @@ def has_data_dependent_size(target: Target, sample: Sample) -> bool:
 
 def is_limit_of_torch(error: Exception) -> bool:
     """Return True if torch.compile says that it takes no op of this kind, or that the error is its own."""
-    if is_authors(error):
+    if rule_behind(error):
         return False
     text = f"{type(error).__name__} {type(root_cause(error)).__name__}: {error}"
     return any(phrase in text for phrase in LIMITS_OF_TORCH)

@@ -17,6 +17,7 @@ from custom_autograd.core.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.result_names import output_names, result_names
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 TensorsFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
@@ -45,6 +46,15 @@ class TensorFunction:
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the floating and complex results, then the values of the inputs that were written to."""
+        return tuple(result for _, result in self._named_results(*tensors))
+
+    @property
+    def output_names(self) -> list[str]:
+        """Return what a message calls the results, which a call tells."""
+        with torch.no_grad():
+            return [name for name, _ in self._named_results(*self.inputs)]
+
+    def _named_results(self, *tensors: Tensor) -> list[tuple[str, Tensor]]:
         if self.state is None:
             return self._call(*tensors)
         with kept_random_state():
@@ -60,7 +70,7 @@ class TensorFunction:
             self._call(*self.inputs)
             return before.has_moved()
 
-    def _call(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def _call(self, *tensors: Tensor) -> list[tuple[str, Tensor]]:
         leaves = self.sample.leaves()
         values = [leaf.tensor for leaf in leaves]
         for position, tensor in zip(self.positions, tensors, strict=True):
@@ -69,8 +79,10 @@ class TensorFunction:
         for position in written:
             values[position] = values[position].clone()
         outputs = call_on(self.call, self.sample.with_tensors(values))
-        outputs += tuple(values[position] for position in written if not _is_in(values[position], outputs))
-        return tuple(output for output in outputs if _is_candidate(output))
+        named = list(zip(output_names(self.target, len(outputs)), outputs, strict=True))
+        changed = [position for position in written if not _is_in(values[position], outputs)]
+        named += [(f"'{self.target.name_of(leaves[i])}' after the call", values[i]) for i in changed]
+        return [(name, output) for name, output in named if _is_candidate(output)]
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -142,11 +154,13 @@ def gradients_for(
     able = [tensors[position].requires_grad_() for position in positions]
     values = [x.clone() if position in written else x for position, x in enumerate(tensors)]
     outputs = [*call_on(target.call, sample.with_tensors(values)), *(values[position] for position in sorted(written))]
-    kept = [y for y in outputs if y.requires_grad and can_have_gradient(y)]
+    named = zip(result_names(target, sample, len(outputs)), outputs, strict=True)
+    able_outputs = [(name, y) for name, y in named if y.requires_grad and can_have_gradient(y)]
+    kept = [y for _, y in able_outputs]
     if not kept:
         raise NothingToCheckError("no result of the op has a gradient")
     grads = torch.autograd.grad(kept, able, make_cotangents(kept), allow_unused=True)
-    names = [f"output {position}" for position in range(len(kept))]
+    names = [name for name, _ in able_outputs]
     names += [f"gradient of '{target.name_of(leaves[position])}'" for position in positions]
     results = [y.detach() for y in kept]
     results += [torch.zeros_like(x) if g is None else g for x, g in zip(able, grads, strict=True)]

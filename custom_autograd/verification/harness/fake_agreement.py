@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 
-def find_untruth(fake: Sequence[Tensor], real: Sequence[Tensor]) -> tuple[str, str] | None:
+def find_untruth(fake: Sequence[Tensor], real: Sequence[Tensor], names: Sequence[str]) -> tuple[str, str] | None:
     """Return what differs first, and how; None if nothing does."""
     if len(fake) != len(real):
         return "number", f"the fake kernel returns {len(fake)} tensors, the real one {len(real)}"
-    for position, (said, done) in enumerate(zip(fake, real, strict=True)):
+    for name, said, done in zip(names, fake, real, strict=True):
         for what, one, other in _rows(said, done):
             if one != other:
-                return what, f"output {position}: the fake kernel says {what} {one}, the real one gives {other}"
+                return what, f"{name}: the fake kernel says {what} {one}, the real one gives {other}"
     return None
 
 

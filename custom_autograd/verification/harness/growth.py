@@ -55,7 +55,7 @@ def find_growth(function: TensorFunction, inputs: Sequence[Tensor], precision: P
     points = tuple(x.detach() for x in inputs)
     with torch.no_grad():
         first, second = function(*points), function(*points)
-    difference = find_difference(second, first)
+    difference = find_difference(second, first, names=function.output_names)
     if difference is not None:
         return Growth(f"two equal calls differ: {difference}", "the op is not deterministic")
     cotangents = [u if y.requires_grad else u * 0 for u, y in zip(signed_like(first), function(*inputs), strict=True)]

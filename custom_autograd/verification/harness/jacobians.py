@@ -46,7 +46,7 @@ class OpRecord:
 
 
 def find_worst_entry(
-    function: NamedFunction, inputs: Sequence[Tensor], step: float, *, outputs: Sequence[str] = ()
+    function: NamedFunction, inputs: Sequence[Tensor], step: float, *, outputs: Sequence[str]
 ) -> OpRecord | None:
     """Return the entry in which the backward and a central difference differ most; None for complex tensors.
 
@@ -54,7 +54,7 @@ def find_worst_entry(
         function: real tensors in, real tensors out.
         inputs: the point.
         step: of the finite differences.
-        outputs: what to call the outputs; "output 0", ... by default.
+        outputs: what to call the outputs.
     """
     if any(value.is_complex() for value in inputs):
         return None
@@ -64,8 +64,7 @@ def find_worst_entry(
             if expected.is_complex():
                 return None
             found = _analytic_rows(function, inputs, position, output, expected)
-            label = outputs[output] if output < len(outputs) else f"output {output}"
-            record = _largest(found, expected, label, name, position)
+            record = _largest(found, expected, outputs[output].strip("'"), name, position)
             if record is not None and (worst is None or record.size > worst.size):
                 worst = record
     return worst

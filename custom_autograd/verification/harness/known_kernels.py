@@ -7,6 +7,10 @@ from custom_autograd.registration.kernel import Kernel
 from custom_autograd.values.tensors import plain
 
 
+class KernelDeclined(KernelUnavailable):
+    """The condition of a kernel does not accept the arguments."""
+
+
 def key_of_kernel(kernel: Kernel) -> str:
     """Return the default kernel as "", others as "cpu" or "cpu 'name'"."""
     return "" if kernel.title == "default" else kernel.title
@@ -25,7 +29,7 @@ def label_of_kernel(key: str) -> str:
 
 
 def conditional(kernel: Kernel) -> Callable[..., object]:
-    """Return the kernel, which raises KernelUnavailable for what its condition does not accept."""
+    """Return the kernel, which raises KernelDeclined for what its condition does not accept."""
     when = kernel.when
     if when is None:
         return kernel.function
@@ -33,7 +37,7 @@ def conditional(kernel: Kernel) -> Callable[..., object]:
     def call(*args: object, **kwargs: object) -> object:
         reason = when.refusal(args, kwargs)
         if reason is not None:
-            raise KernelUnavailable(f"the {kernel.label} does not take the sample: {reason or when.text}")
+            raise KernelDeclined(f"the {kernel.label} does not take the sample: {reason or when.text}")
         result: object = kernel.function(*args, **kwargs)
         return result
 

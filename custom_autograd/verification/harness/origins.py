@@ -1,81 +1,55 @@
-"""Where an exception was raised: in code of the op's author, in this package, or in torch.
+"""Which registered rule an exception left: read from the mark that the rule's call sets, never from words.
 
-The last frame of the traceback decides. Where that frame is the author's, the instruction at which it stopped decides
-further: a `raise` or an `assert` is the author's own, and anything else is a call into C++ that torch refused.
+A rule that torch calls (of a torch.autograd.Function, or of a torch.library op) bears no mark; it is in the traceback.
 """
 
-import dis
 import traceback
 import types
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-Origin = Literal["author", "package", "torch"]
+from custom_autograd.values.user_code import rule_left_by
 
 PACKAGE = str(Path(__file__).parents[2])
 TORCH = str(Path(torch.__file__).parent)
 GENERATED = "<custom_autograd "
 """How the file names of generated source begin."""
 
-ASSERTIONS = "_check"
-"""How the names of torch's functions begin that raise what their caller says: torch._check and its like."""
+METHODS = {"backward", "vjp", "jvp", "vmap", "setup_context"}
+"""The rules of a torch.autograd.Function."""
 
-RAISE = dis.opmap["RAISE_VARARGS"]
-
-
-def origin_of(error: BaseException) -> Origin:
-    """Return who raised an exception; torch where it has no traceback, as one that was made in C++ has."""
-    frames = []
-    entry = error.__traceback__
-    while entry is not None:
-        frames.append(entry)
-        entry = entry.tb_next
-    while frames and _is_assertion(frames[-1].tb_frame.f_code):
-        frames.pop()
-        if frames and _owner_of(frames[-1].tb_frame.f_code) == "author":
-            return "author"
-    if not frames:
-        return "torch"
-    last = frames[-1]
-    owner = _owner_of(last.tb_frame.f_code)
-    return "torch" if owner == "author" and not _is_raising(last) else owner
+LIBRARY = str(Path(TORCH, "_library", "autograd.py"))
+"""The file whose `backward` calls the rule of a torch.library op."""
 
 
-def is_authors(error: BaseException) -> bool:
-    """Return True if the author's code raised an exception, or one of those that led to it."""
+def rule_behind(error: BaseException) -> str | None:
+    """Return file:line of the rule that an exception left, or one of those that led to it; None if none did."""
     seen: BaseException | None = error
     while seen is not None:
-        if origin_of(seen) == "author":
-            return True
+        found = rule_left_by(seen) or _in_traceback(seen)
+        if found:
+            return found
         seen = seen.__cause__
-    return False
+    return None
 
 
-def location_of(error: BaseException) -> str:
-    """Return file:line of what the author raised, of an exception or of one of those that led to it."""
-    seen: BaseException | None = error
-    while seen is not None and origin_of(seen) != "author":
-        seen = seen.__cause__
-    frames = traceback.extract_tb((seen or error).__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(TORCH)]
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+def _in_traceback(error: BaseException) -> str:
+    """Return file:line of the innermost frame of the author's in a rule that torch called; empty if there is none."""
+    is_in_rule, found = False, ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        is_in_rule = is_in_rule or _calls_rules(code)
+        if is_in_rule and _is_authors(code):
+            found = f"{Path(code.co_filename).name}:{line}"
+    return found
 
 
-def _owner_of(code: types.CodeType) -> Origin:
-    name = code.co_filename
-    if name.startswith(TORCH):
-        return "torch"
-    if name.startswith((PACKAGE, GENERATED)):
-        return "package"
-    return "author"
+def _calls_rules(code: types.CodeType) -> bool:
+    if code.co_filename == LIBRARY:
+        return code.co_name == "backward"
+    return code.co_name in METHODS and _is_authors(code)
 
 
-def _is_assertion(code: types.CodeType) -> bool:
-    return code.co_filename.startswith(TORCH) and code.co_name.startswith(ASSERTIONS)
-
-
-def _is_raising(entry: types.TracebackType) -> bool:
-    """Return True if a frame stopped at a raise or an assert of its own, not at a call."""
-    return entry.tb_frame.f_code.co_code[entry.tb_lasti] == RAISE
+def _is_authors(code: types.CodeType) -> bool:
+    return not code.co_filename.startswith((PACKAGE, TORCH, GENERATED))

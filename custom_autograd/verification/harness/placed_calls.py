@@ -22,6 +22,7 @@ from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.compilation import BACKEND, fresh, is_limit_of_torch
+from custom_autograd.verification.harness.result_names import output_names
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 Mesh: TypeAlias = Any
@@ -116,7 +117,7 @@ class PlacedCalls:
             pairs = zip(tensors, combination, strict=True)
             leaves = self._leaves([self._placed(tensor, placements) for tensor, placements in pairs])
             outputs = self._outputs(leaves, function)
-            difference = _difference(outputs, expected.outputs, [f"output {at}" for at in range(len(outputs))])
+            difference = _difference(outputs, expected.outputs, output_names(self.target, len(outputs)))
             if difference is None:
                 cotangents = [None if one is None else self._replicated(one) for one in expected.cotangents]
                 grads = _grads(outputs, cotangents, leaves)

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from custom_autograd.core.errors import GradientError, KernelError, KernelWarning
+from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness import randomness
 from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, find_refusal, skipped
 from custom_autograd.verification.harness.claims import choose_cause
 from custom_autograd.verification.harness.domain import is_within_domain
-from custom_autograd.verification.harness.origins import is_authors
+from custom_autograd.verification.harness.first_call import FirstCall
+from custom_autograd.verification.harness.origins import rule_behind
 from custom_autograd.verification.harness.scripts import script_of
 from custom_autograd.verification.harness.settings import kept as kept_settings
 from custom_autograd.verification.harness.shrinking import shrink
@@ -62,9 +63,10 @@ def run(
     cases = tuple(cases)
     for case in cases:
         findings: set[tuple[str, str]] = set()
+        fits: dict[int, bool] = {}
         for check in checks:
             is_first = is_explained
-            for sample, found in _run_check(case, check, seed, findings, begin):
+            for sample, found in _run_check(case, check, seed, findings, fits, begin):
                 result = replace(found, group=check.group)
                 if result.status == "failed" and sample is not None and is_first:
                     result, is_first = _explained(case.target, check, sample, seed, result), False
@@ -94,11 +96,18 @@ def label_of(sample: Sample, position: int) -> str:
 
 
 def _run_check(
-    case: Case, check: Check, seed: int, findings: Set[tuple[str, str]], begin: Callable[[Check, str], None]
+    case: Case,
+    check: Check,
+    seed: int,
+    findings: Set[tuple[str, str]],
+    fits: dict[int, bool],
+    begin: Callable[[Check, str], None],
 ) -> Iterator[tuple[Sample | None, Result]]:
     name = case.target.name
     begin(check, "")
     samples = [(i, row) for i, row in enumerate(case.samples) if (row.error is not None) == check.is_for_errors]
+    if samples and not any(fits.get(position, True) for position, _ in samples):
+        return  # what is wrong with them is told once
     reason = check.applies_to(case.target) or ("" if samples else _nothing_for(check))
     if reason:
         yield None, Result(name, check.name, "all samples", "skipped", reason, code=check.code, seed=seed)
@@ -112,6 +121,13 @@ def _run_check(
             yield sample, Result(name, check.name, label, "skipped", reason, code=check.code, seed=seed)
             continue
         begin(check, label)
+        if position not in fits:
+            first = _run_at(case.target, FirstCall(), sample, position, seed)
+            fits[position] = check.is_for_errors or bool(sample.accepted) or not first.is_finding
+            if not fits[position]:
+                yield None, first
+        if not fits[position]:
+            continue
         result = _run_at(case.target, check, sample, position, seed)
         yield sample, _accepted(result, sample.accepted.get(check.name))
 
@@ -154,10 +170,8 @@ def _explained(target: Target, check: Check, sample: Sample, seed: int, result: 
 def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> Result:
     start = time.perf_counter()
     findings: list[Finding] = []
-    warned: list[warnings.WarningMessage] = []
     try:
-        with _quiet() as kept:
-            warned = kept
+        with _quiet():
             for finding in check.run(target, sample):
                 findings.append(finding)  # noqa: PERF402 - what was found before an exception is kept
     except NothingToCheckError as reason:
@@ -168,7 +182,6 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
             message, seconds = _describe(error), time.perf_counter() - start
             return Result(target.name, check.name, label, "error", message, seconds, check.code)
         findings.append(known)
-    findings += [failed(str(warning.message), cause="the fallback was checked instead") for warning in warned]
     status, message = _summarise(findings)
     cause = choose_cause([finding.cause for finding in findings if finding.status == status])
     measures = {name: value for finding in findings for name, value in finding.measures.items()}
@@ -178,19 +191,14 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[list[warnings.WarningMessage]]:
-    """Silence warnings and logging: torch warns of its own deprecations, and logs what it also raises.
-
-    Yields:
-        What is kept: warnings that a kernel could not be built, and another one runs instead.
-    """
+def _quiet() -> Iterator[None]:
+    """Silence warnings and logging: torch warns of its own deprecations, and logs what it also raises."""
     disabled = logging.root.manager.disable
-    with warnings.catch_warnings(record=True) as kept, verification.quiet_vmap():
+    with warnings.catch_warnings(), verification.quiet_vmap():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("always", KernelWarning)
         logging.disable(logging.ERROR)
         try:
-            yield kept
+            yield
         finally:
             logging.disable(disabled)
 
@@ -200,7 +208,7 @@ def _finding_of(error: Exception) -> Finding | None:
 
     What this package says of a rule or a kernel is a failure.
     """
-    refusal = None if is_authors(error) else find_refusal(error)
+    refusal = None if rule_behind(error) else find_refusal(error)
     if refusal is not None:
         return skipped(refusal)
     return failed(str(error)) if isinstance(error, (GradientError, KernelError)) else None
