@@ -128,7 +128,7 @@ def test_factor_of_a_term_that_is_missing_is_named():
 def test_detached_incoming_gradient_is_named():
     result = result_of(DetachedGradient)
 
-    assert "/ d incoming grad 0[" in result.message
+    assert "/ d incoming grad of output 0[" in result.message
     assert "the backward detaches its incoming gradient" == result.cause
 
 

@@ -68,7 +68,7 @@ def _check_linear(function: TensorFunction, v: Sequence[Tensor], of_v: Sequence[
     for scale in (1e4, 1e-4):
         scaled = [x / scale for x in push_forward(function, [scale * x for x in v])]
         rows.append((f"J ({scale:g} v) / {scale:g}", scaled, list(of_v)))
-    names = [f"tangent of output {position}" for position in range(len(of_v))]
+    names = [f"tangent of {name}" for name in function.output_names]
     for identity, found, right in rows:
         if not all(bool(torch.isfinite(x).all()) for x in right):
             continue
@@ -110,7 +110,7 @@ def _compare_layouts(
         return
     if not all(bool(torch.isfinite(tangent).all()) for tangent in expected):
         return
-    names = [f"tangent of output {position}" for position in range(len(expected))]
+    names = [f"tangent of {name}" for name in function.output_names]
     for by, push in (("", push_forward), (", by torch.func.jvp", _push_by_transform)):
         try:
             found = push(function, tangents, primals)
@@ -180,20 +180,20 @@ def _raised(error: Exception) -> Finding:
 def _compare(
     function: TensorFunction, v: Sequence[Tensor], tangents: Sequence[Tensor], precision: Precision
 ) -> Finding:
-    names = ", ".join(f"'{name}'" for name in function.names)
+    names, outputs = ", ".join(f"'{name}'" for name in function.names), function.output_names
     for position, (found, expected) in enumerate(zip(tangents, _differences(function, v, precision.step), strict=True)):
         if found.shape != expected.shape:
             return failed(
-                f"the tangent of output {position} has shape {tuple(found.shape)}, not {tuple(expected.shape)}"
+                f"the tangent of {outputs[position]} has shape {tuple(found.shape)}, not {tuple(expected.shape)}"
             )
         bound = precision.absolute + precision.relative * expected.abs().max() if expected.numel() else 0.0
         if expected.numel() == 0 or not bool(((found - expected).abs() > bound).any()):
             continue
         if _is_kink(function, v, position, precision.step, float(bound)):
-            return skipped(f"output {position} has no derivative along {names} here: the slopes on both sides differ")
+            return skipped(f"{outputs[position]} has no derivative along {names} here: the slopes on both sides differ")
         if not bool(found.any()):
-            return failed(f"the tangent of output {position} along {names} is silently zero")
-        return failed(f"the tangent of output {position} along {names} is wrong: {_worst(found, expected)}")
+            return failed(f"the tangent of {outputs[position]} along {names} is silently zero")
+        return failed(f"the tangent of {outputs[position]} along {names} is wrong: {_worst(found, expected)}")
     return PASSED
 
 

@@ -122,7 +122,7 @@ class _Backward:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the inputs, then of the incoming gradients."""
-        return (*self.function.names, *(f"the incoming gradient of {name}" for name in self.outputs))
+        return (*self.function.names, *(f"incoming grad of {name}" for name in self.outputs))
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return a gradient per input, with a graph of its own."""
@@ -139,7 +139,7 @@ def _explained(function: TensorFunction, cotangents: Sequence[Tensor], precision
     problem = f"the second derivative by {', '.join(repr(name) for name in function.names)} is wrong"
     points = [x.detach() for x in (*function.inputs, *cotangents)]
     pairs = zip(function.output_names, function(*function.inputs), strict=True)
-    backward = _Backward(function, tuple(name for name, output in pairs if output.requires_grad))
+    backward = _Backward(function, tuple(name.strip("'") for name, output in pairs if output.requires_grad))
     if sum(x.numel() for x in points) <= MOST_EXPLAINED:
         outputs = [f"grad of {name}" for name in function.names]
         entry = find_worst_entry(backward, points, precision.step, outputs=outputs)

@@ -20,6 +20,7 @@ from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.domain import is_within_domain
 from custom_autograd.verification.harness.origins import rule_behind
 from custom_autograd.verification.harness.records import record_of
+from custom_autograd.verification.harness.result_names import output_names
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 BACKEND = "aot_eager"
@@ -78,7 +79,7 @@ def run(
     RandomState.seeded(0).restore()
     result = function(*call.args, **call.kwargs) if function is target.call else function(call.args, call.kwargs)
     outputs = Sample(result).tensors()
-    results = [(f"output {i}", y.detach()) for i, y in enumerate(outputs)]
+    results = [(name, y.detach()) for name, y in zip(output_names(target, len(outputs)), outputs, strict=True)]
     results += [
         (f"'{target.name_of(leaf)}' after the call", x.detach())
         for leaf, x, written in zip(sample.leaves(), values, is_written, strict=True)
