@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     origin = _origin(arguments, ops, checks, is_complete=is_complete)
     report = acceptance.accept(Report((*found.results, *results_without_samples(own)), found.sources, origin), accepted)
     report_options.write_report(report, arguments)
-    report_options.show_report(report, is_quiet=arguments.quiet)
+    report_options.show_report(report, arguments)
     if arguments.shard is not None and not arguments.quiet:
         print(f"shard {arguments.shard}: {len(origin.own_ops()) or 'none'} of {len(origin.ops)} ops")
     if not is_complete:

@@ -1,11 +1,16 @@
 """custom-autograd list: which ops a target declares, and what each can do."""
 
 import argparse
-from collections.abc import Mapping
-
-from custom_autograd.rendering.tables import align
+import textwrap
+from collections.abc import Iterator, Mapping
 
 PURPOSE = "list ops and what each of them can do"
+
+WIDTH = 100
+"""Columns of a line."""
+
+WORDS = {"registered": "registered", "derived": "derived"}
+"""How the source of a capability begins, and the row that has it; others are in the last one."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -14,23 +19,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line per op; 0.
+    """Print a few lines per op; 0.
 
     Raises:
         CheckError: a target is unknown or declares no ops.
     """
     from custom_autograd.verification.harness.op_files import load  # imports torch
-    from custom_autograd.verification.harness.targets import target_of  # imports torch
 
-    values = [loaded.value for text in arguments.targets for loaded in load(text)]
-    found = [capabilities_of(value) for value in values]
-    names = list(dict.fromkeys(name for capabilities in found for name in capabilities))
-    rows = [["op", *names, "declared at"]]
-    for value, capabilities in zip(values, found, strict=True):
-        target = target_of(value)
-        cells = [_kernels(value) if name == "kernels" else _word(capabilities.get(name, "unknown")) for name in names]
-        rows.append([target.name, *cells, target.location or "unknown"])
-    print(align(rows))
+    for value in [loaded.value for text in arguments.targets for loaded in load(text)]:
+        print("\n".join(_lines(value)))
     return 0
 
 
@@ -43,12 +40,22 @@ def capabilities_of(value: object) -> Mapping[str, str]:
     return result if isinstance(result, Mapping) else {}
 
 
-def _kernels(value: object) -> str:
+def _lines(value: object) -> Iterator[str]:
+    from custom_autograd.verification.harness.targets import target_of  # imports torch
+
+    target = target_of(value)
+    yield f"{target.name}, {target.location or 'declared at an unknown place'}"
+    rows: dict[str, list[str]] = {"kernels": _kernels(value), "registered": [], "derived": [], "none": []}
+    for name, source in capabilities_of(value).items():
+        word = source.split(maxsplit=1)[0].rstrip(":") if source else ""
+        if name != "kernels":
+            rows[WORDS.get(word, "none")].append(name)
+    for title, names in rows.items():
+        text = ", ".join(names)
+        yield from textwrap.wrap(text, WIDTH, initial_indent=f"  {title:<12}", subsequent_indent=" " * 14)
+
+
+def _kernels(value: object) -> list[str]:
     """Return the kernels by device type and name, in the order in which they are tried."""
     record = getattr(value, "_record", None)
-    return "unknown" if record is None else ", ".join(kernel.title for kernel in record.kernels.all())
-
-
-def _word(source: str) -> str:
-    """Return "registered", "derived" or "missing", without the details that `show` gives."""
-    return source.split(maxsplit=1)[0].rstrip(":") if source else "missing"
+    return [] if record is None else [kernel.title for kernel in record.kernels.all()]

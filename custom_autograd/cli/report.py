@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     report = merge([Part(str(path), _read(path)) for path in arguments.files])
     report_options.write_report(report, arguments)
-    report_options.show_report(report, is_quiet=arguments.quiet)
+    report_options.show_report(report, arguments)
     return 0 if report.ok else 1
 
 

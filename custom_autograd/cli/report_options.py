@@ -17,6 +17,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the report as Markdown")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="write the report as JUnit XML, for CI services")
     parser.add_argument("-q", "--quiet", action="store_true", help="show only what was found")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the table of all ops and checks as well")
+    parser.add_argument("--durations", action="store_true", help="show the seconds of each check")
 
 
 def write_report(report: "Report", arguments: argparse.Namespace) -> None:
@@ -32,13 +34,16 @@ def write_report(report: "Report", arguments: argparse.Namespace) -> None:
             path.write_text(document(), encoding="utf-8", errors="backslashreplace")
 
 
-def show_report(report: "Report", *, is_quiet: bool) -> None:
-    """Print the table and what was found; only the latter, if there is anything, where the run is quiet."""
+def show_report(report: "Report", arguments: argparse.Namespace) -> None:
+    """Print the report; only what was found, if there is anything, where the run is quiet."""
     from custom_autograd.cli.terminal import print_report, print_results  # imports rich
+    from custom_autograd.verification.report.durations import format_durations, format_hint  # imports torch
     from custom_autograd.verification.report.headline import format_warnings  # imports torch
     from custom_autograd.verification.report.text import format_failures  # imports torch
 
-    if not is_quiet:
-        print_results(report.results, sys.stdout)
+    if not arguments.quiet:
+        print_results(report.results, sys.stdout, is_verbose=arguments.verbose)
+        timing = format_durations(report.results) if arguments.durations else format_hint(report.results)
+        print(*([f"\n{timing}"] if timing else []), sep="", end="\n" if timing else "")
     elif not report.ok or format_warnings(report.results):
         print_report(format_failures(report.results), sys.stdout)

@@ -1,16 +1,16 @@
-"""custom-autograd show: everything that is known of an op."""
+"""custom-autograd show: what is known of an op, on at most a page, and its generated source."""
 
 import argparse
 from collections.abc import Iterator
 
 from custom_autograd.cli.list_ops import capabilities_of
 
-PURPOSE = "show schema, kernels, calls, coverage, samples and generated source of ops"
+PURPOSE = "show schema, kernels, calls, coverage and samples of ops"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add no options: this command has none."""
-    del parser
+    """Add the options of this command."""
+    parser.add_argument("--source", action="store_true", help="show the generated source as well")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -21,12 +21,16 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from custom_autograd.verification.harness.op_files import load  # imports torch
 
-    sections = ["\n".join(_lines(loaded.value)) for text in arguments.targets for loaded in load(text)]
+    sections = [
+        "\n".join(_lines(loaded.value, has_source=arguments.source))
+        for text in arguments.targets
+        for loaded in load(text)
+    ]
     print("\n\n".join(sections))
     return 0
 
 
-def _lines(value: object) -> Iterator[str]:
+def _lines(value: object, *, has_source: bool) -> Iterator[str]:
     from custom_autograd.verification.harness.targets import target_of  # imports torch
 
     target = target_of(value)
@@ -37,14 +41,22 @@ def _lines(value: object) -> Iterator[str]:
     yield from _block("calls", _calls(value))
     yield from _block("coverage", [f"{name:<16} {source}" for name, source in capabilities_of(value).items()])
     yield from _block("samples", _samples(value))
-    source = getattr(value, "source", None)
-    yield from _block("source", source.splitlines() if isinstance(source, str) else [])
+    source = getattr(value, "source", None) if has_source else None
+    if isinstance(source, str):
+        yield "  source"
+        yield from (f"    {line}".rstrip() for line in source.splitlines())
 
 
 def _block(title: str, lines: list[str]) -> Iterator[str]:
     if lines:
+        more = len(lines) - MOST_LINES
         yield f"  {title}"
-        yield from (f"    {line}".rstrip() for line in lines)
+        yield from (f"    {line}".rstrip() for line in lines[:MOST_LINES])
+        yield from ([f"    and {more} more"] if more > 0 else [])
+
+
+MOST_LINES = 20
+"""Lines of one block."""
 
 
 def _schema(value: object) -> list[str]:

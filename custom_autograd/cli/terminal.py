@@ -4,11 +4,12 @@ import contextlib
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 from custom_autograd.verification.report import Result
-from custom_autograd.verification.report.text import format_details, format_report, table_rows
+from custom_autograd.verification.report.text import format_report, format_table, table_rows
 
 STYLES = {"passed": "green", "failed": "bold red", "FAILED": "bold red", "error": "bold yellow", "ERROR": "bold yellow"}
 
@@ -27,10 +28,17 @@ def print_report(text: str, stream: TextIO) -> None:
     Console(file=stream, soft_wrap=True).print(styled)
 
 
-def print_results(results: Sequence[Result], stream: TextIO) -> None:
-    """Print the table of ops and checks, then the details: a table of rich on a terminal, the plain text elsewhere."""
-    if not results or not _is_rich(stream):
-        print(format_report(results), file=stream)
+def print_results(results: Sequence[Result], stream: TextIO, *, is_verbose: bool) -> None:
+    """Print a report; before it the table of ops and checks, if asked for."""
+    if is_verbose and results:
+        _print_checks(results, stream)
+    print_report(format_report(results), stream)
+
+
+def _print_checks(results: Sequence[Result], stream: TextIO) -> None:
+    """Print a table of rich on a terminal, aligned text elsewhere."""
+    if not _is_rich(stream):
+        print(f"{format_table(results)}\n", file=stream)
         return
     from rich.console import Console  # optional
     from rich.table import Table  # optional
@@ -43,8 +51,7 @@ def print_results(results: Sequence[Result], stream: TextIO) -> None:
         if is_first:
             table.add_section()
         table.add_row(Text(op if is_first else ""), Text(check), Text(status, STYLES.get(status, "dim")), Text(samples))
-    Console(file=stream).print(table)
-    print_report(f"\n{format_details(results)}", stream)
+    Console(file=stream).print(table, "")
 
 
 def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:
@@ -67,9 +74,12 @@ def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def progress(total: int, *, is_quiet: bool) -> Iterator[Callable[[Result], None] | None]:
-    """Show a bar on standard error while the context is open; yield its callback for each result, or None."""
-    if is_quiet or not _is_rich(sys.stderr):
+    """Yield a callback for each result, or None; it shows a bar on a terminal, and a line now and then elsewhere."""
+    if is_quiet:
         yield None
+        return
+    if not _is_rich(sys.stderr):
+        yield Log(total)
         return
     from rich.console import Console  # optional
     from rich.progress import Progress  # optional
@@ -77,6 +87,28 @@ def progress(total: int, *, is_quiet: bool) -> Iterator[Callable[[Result], None]
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("checking", total=total)
         yield lambda result: bar.update(task, advance=1, description=f"{result.op}: {result.check}")
+
+
+class Log:
+    """Prints a line on standard error every 10 seconds, as far as results come."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._number = 0
+        self._start = self._shown = time.monotonic()
+
+    def __call__(self, result: Result) -> None:
+        """Count a result."""
+        self._number += 1
+        now = time.monotonic()
+        if now - self._shown >= SECONDS:
+            self._shown = now
+            done = f"{self._number} of {self._total}, {now - self._start:.0f} s"
+            print(f"checking: {done}, {result.op}: {result.check}", file=sys.stderr, flush=True)
+
+
+SECONDS = 10.0
+"""Between two lines of a log."""
 
 
 def _is_rich(stream: TextIO) -> bool:

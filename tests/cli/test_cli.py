@@ -55,13 +55,12 @@ def file(imports_of):
     return imports_of / "cli_ops.py"
 
 
-def test_check_of_a_right_op_ends_with_0_and_prints_the_table(file, capsys):
+def test_check_of_a_right_op_ends_with_0_and_prints_a_line(file, capsys):
     code = main(["check", "cli_ops.py:RIGHT", "--checks", "schema,gradcheck"])
 
     out = capsys.readouterr().out
     assert 0 == code
-    assert "cli::right  gradcheck  passed  1 passed" in out
-    assert "2 passed" in out
+    assert "cli::right: 2 passed\n" == out
 
 
 def test_check_of_a_wrong_op_ends_with_1_and_says_why(file, capsys):
@@ -140,13 +139,11 @@ def test_module_that_imports_something_missing_is_told_from_a_missing_module(fil
     assert "needy_ops: importing it raises ModuleNotFoundError" in capsys.readouterr().err
 
 
-def test_list_shows_one_line_per_op(file, capsys):
+def test_list_shows_each_op_with_its_place(file, capsys):
     code = main(["list", "cli_ops.py"])
 
-    lines = capsys.readouterr().out.splitlines()
     assert 0 == code
-    assert ["op", "declared at"] == re.split(r"\s{2,}", lines[0])
-    assert lines[2].endswith("::doubled  cli_ops.py:9")
+    assert any(line.endswith("::doubled, cli_ops.py:9") for line in capsys.readouterr().out.splitlines())
 
 
 def test_list_names_the_kernels_in_the_order_in_which_they_are_tried(tmp_path, monkeypatch, capsys):
@@ -160,7 +157,7 @@ def test_list_names_the_kernels_in_the_order_in_which_they_are_tried(tmp_path, m
     code = main(["list", "kernels_ops.py"])
 
     assert 0 == code
-    assert "  cpu 'fast', cpu 'slow', default  " in capsys.readouterr().out
+    assert "  kernels     cpu 'fast', cpu 'slow', default\n" in capsys.readouterr().out
 
 
 def test_list_of_a_folder_finds_the_files_directly_in_it(file, capsys):
@@ -248,14 +245,16 @@ TABLE_AND_DETAILS = """\
 FAILED ns::g: fake, on [small]
   says [3]
 
-skipped
-  ns::f: vmap: no [rule]
+not looked at
+  vmap: no [rule] (ns::f)
 
-1 passed, 1 failed, 1 skipped: 33 % was not looked at
+ns::f: 1 passed, 1 not looked at
+ns::g: 1 failed
+2 ops: 1 passed, 1 failed, 1 not looked at
 """
 
 
-def test_on_a_terminal_a_table_is_followed_by_the_details(monkeypatch):
+def test_on_a_terminal_the_table_of_a_verbose_run_is_followed_by_the_rest(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "80")
@@ -265,7 +264,7 @@ def test_on_a_terminal_a_table_is_followed_by_the_details(monkeypatch):
         Result("ns::f", "vmap", "[small]", "skipped", "no [rule]"),
         Result("ns::g", "fake", "[small]", "failed", "says [3]"),
     ]
-    print_results(results, terminal)
+    print_results(results, terminal, is_verbose=True)
 
     assert TABLE_AND_DETAILS == re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
 

@@ -1,11 +1,18 @@
-"""list and show on ops declared with `custom_op`: every capability, and the generated source."""
+"""list, show and check on ops declared with `custom_op`: every capability, the source, progress and seconds."""
+
+import re
+from pathlib import Path
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
-from custom_autograd.cli import main
+from custom_autograd.cli import main, terminal
+from custom_autograd.verification.report import Result
+
+GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
 
 
 @custom_op("cli::square", reference=True)
@@ -23,18 +30,37 @@ def target():
     return f"{__file__}:square"
 
 
-def test_list_has_a_column_per_capability(target, capsys):
+def test_list_names_every_capability_by_where_it_comes_from(target, capsys):
     code = main(["list", target])
 
-    head, _, row = capsys.readouterr().out.splitlines()
     assert 0 == code
-    assert all(name in head for name in square.capabilities())
-    assert row.startswith("cli::square")
-    assert "derived" in row
+    assert_expected_inline(
+        re.sub(r":\d+", ":LINE", capsys.readouterr().out),
+        """\
+cli::square, test_cli_custom_ops.py:LINE
+  kernels     default
+  derived     fake, backward, jvp, vmap, sharding, checkpointing, flops, compile cache, inplace, out
+  none        shapes, autocast, torch_dispatch, effect, inline
+""",
+    )
 
 
-def test_show_prints_schema_kernels_coverage_samples_and_source(target, capsys):
+def test_lines_of_list_have_at_most_100_columns(capsys):
+    assert 0 == main(["list", str(GALLERY)])
+    assert 100 >= max(map(len, capsys.readouterr().out.splitlines()))
+
+
+def test_show_prints_schema_kernels_coverage_and_samples_on_a_page(target, capsys):
     code = main(["show", target])
+
+    out = capsys.readouterr().out
+    assert 0 == code
+    assert square.source.splitlines()[0].strip() not in out
+    assert 60 >= len(out.splitlines())
+
+
+def test_show_with_source_prints_the_generated_source_as_well(target, capsys):
+    code = main(["show", target, "--source"])
 
     out = capsys.readouterr().out
     assert 0 == code
@@ -46,8 +72,57 @@ def test_show_prints_schema_kernels_coverage_samples_and_source(target, capsys):
     assert square.source.splitlines()[0].strip() in out
 
 
+def test_durations_has_the_seconds_of_each_check(target, capsys):
+    assert 0 == main(["check", target, "--checks", "schema,determinism", "-j", "0", "--durations"])
+
+    table = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+    assert ["check", "seconds"] == table[0].split()
+    assert {"schema", "determinism"} == {line.split()[0] for line in table[2:]}
+    assert all(float(line.split()[1]) >= 0 for line in table[2:])
+
+
+def test_verbose_prints_the_table_of_checks(target, capsys):
+    arguments = ["check", target, "--checks", "schema", "-j", "0"]
+    main(arguments)
+    short = capsys.readouterr().out
+    main([*arguments, "-v"])
+
+    assert_expected_inline(
+        short,
+        """\
+cli::square: 1 passed
+""",
+    )
+    assert_expected_inline(
+        capsys.readouterr().out,
+        """\
+op           check   status  samples
+-----------  ------  ------  --------
+cli::square  schema  passed  1 passed
+
+cli::square: 1 passed
+""",
+    )
+
+
+def test_a_log_has_a_line_every_10_seconds(monkeypatch, capsys):
+    now = iter([100.0, 104.0, 111.0, 112.0, 122.5])
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(now))
+    with terminal.progress(8, is_quiet=False) as advance:
+        for check in ("schema", "fake", "vmap", "compile"):
+            advance(Result("ns::f", check, "sample 0", "passed"))
+
+    assert_expected_inline(
+        capsys.readouterr().err,
+        """\
+checking: 2 of 8, 11 s, ns::f: fake
+checking: 4 of 8, 22 s, ns::f: compile
+""",
+    )
+
+
 @pytest.mark.slow
 def test_check_of_an_op_with_everything_ends_with_0(target, capsys):
     assert torch.get_default_dtype() == torch.float32
     assert 0 == main(["check", target, "--dtype", "float64"])
-    assert "cli::square  gradcheck" in capsys.readouterr().out
+    assert "cli::square: " in capsys.readouterr().out.splitlines()[-1]

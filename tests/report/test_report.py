@@ -64,13 +64,6 @@ def test_text():
     assert_expected_inline(
         str(MIXED),
         """\
-op     check      status   samples
------  ---------  -------  ---------
-ns::f  gradcheck  passed   1 passed
-ns::f  fake       failed   1 failed
-ns::f  vmap       skipped  2 skipped
-ns::g  schema     error    1 error
-
 FAILED ns::f: fake, on sample 1
   says shape (3,)
   not <b>(4,)</b> | {{ 7 * 7 }}
@@ -80,10 +73,12 @@ ERROR ns::g: schema, on sample 0
   last frames:
     f.py:1 f: raise
 
-skipped
-  ns::f: vmap: no batching rule (2 samples)
+not looked at
+  vmap: no batching rule (ns::f)
 
-1 passed, 1 failed, 2 skipped, 1 error: 40 % was not looked at""",
+ns::f: 1 passed, 1 failed, 2 not looked at
+ns::g: 1 error
+2 ops: 1 passed, 1 failed, 2 not looked at, 1 error""",
     )
 
 
@@ -93,9 +88,32 @@ def test_a_reason_is_given_once_with_the_checks_that_it_was_given_for():
     report = Report((*skips, SKIPPED))
 
     line = "ns::f, sizes, reference: no reference is registered"
-    assert "  ns::f: sizes, reference: no reference is registered (2 samples)\n  ns::f: vmap: no b" in str(report)
+    assert "  sizes, reference: no reference is registered\n  vmap: no batching rule\n" in str(report)
     assert f"- {line}\n- ns::f, vmap: no batching rule\n" in report.to_markdown()
     assert "<td>sizes, reference</td><td>no reference is registered</td>" in report.to_html()
+
+
+def test_a_reason_that_several_ops_have_is_given_once_with_their_names():
+    skips = [dataclasses.replace(SKIPPED, op=op) for op in ("ns::a", "ns::b", "ns::c", "ns::d", "ns::e")]
+    alone = dataclasses.replace(
+        SKIPPED, op="ns::a", check="streams", message="there is no CUDA device" + 20 * " at all"
+    )
+
+    assert_expected_inline(
+        str(Report((*skips, alone, PASSED))),
+        """\
+not looked at
+  vmap: no batching rule (5 of 6 ops)
+  streams: there is no CUDA device at all at all at all at all at all at all at all at all at all at all at all at all at all at all at all at all at all at all at all ... (ns::a)
+
+ns::a: 2 not looked at
+ns::b: 1 not looked at
+ns::c: 1 not looked at
+ns::d: 1 not looked at
+ns::e: 1 not looked at
+ns::f: 1 passed
+6 ops: 1 passed, 6 not looked at""",
+    )
 
 
 def test_text_gives_the_advice_of_a_check_once_and_of_a_skip_as_its_reason():
@@ -105,18 +123,13 @@ def test_text_gives_the_advice_of_a_check_once_and_of_a_skip_as_its_reason():
     assert_expected_inline(
         str(Report((advised, advised, skip))),
         """\
-op     check      status   samples
------  ---------  -------  ---------
-ns::f  gradcheck  passed   2 passed
-ns::f  vmap       skipped  1 skipped
-
 advice
   ns::f: gradcheck: say so with when= (2 samples)
 
-skipped
-  ns::f: vmap: no batching rule
+not looked at
+  vmap: no batching rule
 
-2 passed, 1 skipped: 33 % was not looked at""",
+ns::f: 2 passed, 1 not looked at""",
     )
 
 
@@ -130,12 +143,6 @@ def test_text_with_a_cause_a_script_and_what_is_accepted():
     assert_expected_inline(
         str(Report((EXPLAINED, ACCEPTED, SKIPPED))),
         """\
-op     check      status   samples
------  ---------  -------  ---------
-ns::f  gradcheck  failed   1 failed
-ns::f  linearity  skipped  1 skipped
-ns::f  vmap       skipped  1 skipped
-
 FAILED ns::f: gradcheck, on sample 2
   gradient of 'x'[0] = 4, expected 2
   why, probably: the factor is 2.0
@@ -147,10 +154,10 @@ accepted
   ns::f: linearity, on sample 2: of a kink at 0
     gradient of 'x'[0] = 1, expected 0
 
-skipped
-  ns::f: vmap: no batching rule
+not looked at
+  vmap: no batching rule
 
-1 failed, 2 skipped: 33 % was not looked at""",
+ns::f: 1 failed, 1 not looked at, 1 accepted""",
     )
 
 
@@ -170,7 +177,9 @@ ERROR ns::g: schema, on sample 0
   last frames:
     f.py:1 f: raise
 
-1 passed, 1 failed, 2 skipped, 1 error: 40 % was not looked at""",
+ns::f: 1 passed, 1 failed, 2 not looked at
+ns::g: 1 error
+2 ops: 1 passed, 1 failed, 2 not looked at, 1 error""",
     )
 
 
@@ -180,7 +189,7 @@ def test_markdown():
         """\
 # Verification report
 
-1 passed, 1 failed, 2 skipped, 1 error: 40 % was not looked at.
+1 passed, 1 failed, 2 not looked at, 1 error.
 
 | op | check | status | passed | failed | skipped | error |
 |---|---|---|---|---|---|---|
@@ -213,7 +222,7 @@ def test_markdown_with_a_cause_a_script_and_what_is_accepted():
         """\
 # Verification report
 
-1 failed, 2 skipped: 33 % was not looked at.
+1 failed, 1 not looked at, 1 accepted.
 
 | op | check | status | passed | failed | skipped | error |
 |---|---|---|---|---|---|---|

@@ -68,5 +68,5 @@ class Report:
         return html.format_fragment(self.results)
 
     def __str__(self) -> str:
-        """Return the table a terminal shows."""
+        """Return what a terminal shows."""
         return text.format_report(self.results)

@@ -1,32 +1,35 @@
-"""The report as plain, aligned text: a table of ops and checks, then what was found."""
+"""The report as plain text: what was found, why the rest was not looked at, then one line per op."""
 
+import textwrap
 from collections.abc import Sequence
 
 from custom_autograd.rendering.tables import align
-from custom_autograd.verification.report.headline import format_counts, format_warnings
+from custom_autograd.verification.report.headline import UNVERIFIED, format_counts, is_blind
 from custom_autograd.verification.report.repeats import fold_findings, fold_lines
-from custom_autograd.verification.report.results import STATUSES, Result, Summary, skips_of, summarise
+from custom_autograd.verification.report.results import STATUSES, Result, Skip, Summary, skips_of, summarise
 
 
 def format_report(results: Sequence[Result]) -> str:
-    """Return the table, every finding, what is accepted, the reasons of what was skipped, and the counts."""
-    return "\n\n".join([format_table(results), format_details(results)]) if results else "nothing was checked"
-
-
-def format_details(results: Sequence[Result]) -> str:
-    """Return what follows the table: every finding, advice, what is accepted, the reasons of skips, and the counts."""
-    parts = [*_findings(results), _advice(results), _accepted(results), _skips(results), format_headline(results)]
+    """Return every finding, advice, what is accepted, why the rest was not looked at, and one line per op."""
+    parts = [*_findings(results), _advice(results), _accepted(results), _skips(results), format_ops(results)]
     return "\n\n".join(part for part in parts if part)
 
 
 def format_failures(results: Sequence[Result]) -> str:
-    """Return every finding, then the counts: the text of the error that is raised."""
-    return "\n\n".join([*_findings(results), format_headline(results)])
+    """Return every finding, then one line per op: the text of the error that is raised."""
+    return "\n\n".join([*_findings(results), format_ops(results)])
 
 
-def format_headline(results: Sequence[Result]) -> str:
-    """Return the counts, then the ops whose values nothing verifies, one line each."""
-    return "\n".join([format_counts(results), *(f"WARNING {text}" for text in format_warnings(results))])
+def format_ops(results: Sequence[Result]) -> str:
+    """Return one line per op: its counts, and whether nothing verifies its values; then the counts of all ops."""
+    ops = list(dict.fromkeys(result.op for result in results))
+    lines = [f"{op}: {_line([result for result in results if result.op == op])}" for op in ops]
+    total = format_counts(results) if not ops else f"{len(ops)} ops: {format_counts(results)}"
+    return "\n".join(lines if len(ops) == 1 else [*lines, total])
+
+
+def _line(results: Sequence[Result]) -> str:
+    return format_counts(results) + (f"; WARNING {UNVERIFIED}" if is_blind(results[0].op, results) else "")
 
 
 def format_table(results: Sequence[Result]) -> str:
@@ -83,9 +86,23 @@ def _accepted(results: Sequence[Result]) -> str:
 
 
 def _skips(results: Sequence[Result]) -> str:
-    """Return each reason once, with the checks that it was given for: what was not checked is never hidden."""
-    lines = [
-        f"  {row.op}: {', '.join(row.checks)}: {row.reason}" + (f" ({row.samples} samples)" if row.samples > 1 else "")
-        for row in skips_of(results)
-    ]
-    return "\n".join(["skipped", *lines]) if lines else ""
+    """Return each reason once, with the checks and the ops that it was given for: nothing is left out in silence."""
+    total = len({result.op for result in results})
+    reasons: dict[str, list[Skip]] = {}
+    for row in skips_of(results):
+        reasons.setdefault(row.reason, []).append(row)
+    lines = []
+    for reason, rows in reasons.items():
+        checks = dict.fromkeys(check for row in rows for check in row.checks)
+        ops = dict.fromkeys(row.op for row in rows)
+        named = ", ".join(ops) if len(ops) <= MOST_NAMED else f"{len(ops)} of {total} ops"
+        where = f" ({named})" if len(ops) < total else ""
+        lines.append(f"  {', '.join(checks)}: {textwrap.shorten(reason, MOST_SHOWN, placeholder=' ...')}{where}")
+    return "\n".join(["not looked at", *lines]) if lines else ""
+
+
+MOST_SHOWN = 160
+"""Characters of a reason that are shown; the other formats have all of it."""
+
+MOST_NAMED = 3
+"""Ops of one reason that are named."""
