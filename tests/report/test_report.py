@@ -104,7 +104,7 @@ def test_a_reason_that_several_ops_have_is_given_once_with_their_names():
         """\
 not looked at
   vmap: no batching rule (5 of 6 ops)
-  streams: there is no CUDA device at all at all at all at all at all at all at all at all at all at all at all at all at all at all at all at all at all at all at all ... (ns::a)
+  streams: there is no CUDA device at all at all at all at all at all at all at all at all at all at all at ... (ns::a)
 
 ns::a: 2 not looked at
 ns::b: 1 not looked at

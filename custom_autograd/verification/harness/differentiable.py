@@ -80,7 +80,7 @@ class TensorFunction:
             values[position] = values[position].clone()
         outputs = call_on(self.call, self.sample.with_tensors(values))
         named = list(zip(output_names(self.target, len(outputs)), outputs, strict=True))
-        changed = [position for position in written if not _is_in(values[position], outputs)]
+        changed = [position for position in written if all(values[position] is not output for output in outputs)]
         named += [(f"'{self.target.name_of(leaves[i])}' after the call", values[i]) for i in changed]
         return [(name, output) for name, output in named if _is_candidate(output)]
 
@@ -296,7 +296,3 @@ def _call_once(function: TensorFunction, original: Sample) -> None:
             raise NothingToCheckError(f"the op does not take float64: {first_line(error)}") from error
     if not outputs:
         raise NothingToCheckError("no result of the op can have a gradient")
-
-
-def _is_in(tensor: Tensor, outputs: Sequence[Tensor]) -> bool:
-    return any(tensor is output for output in outputs)

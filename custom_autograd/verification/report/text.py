@@ -101,7 +101,7 @@ def _skips(results: Sequence[Result]) -> str:
     return "\n".join(["not looked at", *lines]) if lines else ""
 
 
-MOST_SHOWN = 160
+MOST_SHOWN = 100
 """Characters of a reason that are shown; the other formats have all of it."""
 
 MOST_NAMED = 3
