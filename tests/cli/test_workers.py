@@ -124,24 +124,21 @@ def test_a_process_that_dies_is_an_error_of_its_op_and_what_remains_gets_another
     assert_expected_inline(
         without_frames(capsys.readouterr().out),
         """\
-op                        check      status  samples
-------------------------  ---------  ------  -----------------
-workers::killed_on_seven  gradcheck  error   1 passed, 1 error
-workers::leaving          gradcheck  error   1 error
-workers::right            gradcheck  passed  2 passed
-
 ERROR workers::killed_on_seven: gradcheck, on seven
   the process was ended by SIGSEGV, a segmentation fault; the checks that follow were not run
-  last call: Sample(float64[7])
+  last call: Sample(float32[7])
   to reproduce: custom-autograd check worker_ops.py:KILLED --checks gradcheck
   Fatal Python error: Segmentation fault
 
 ERROR workers::leaving: gradcheck, on three
   the process ended by itself, with exit code 3; the checks that follow were not run
-  last call: Sample(float64[3])
+  last call: Sample(float32[3])
   to reproduce: custom-autograd check worker_ops.py:LEAVING --checks gradcheck
 
-3 passed, 2 error
+workers::killed_on_seven: 1 passed, 1 error
+workers::leaving: 1 error
+workers::right: 2 passed
+3 ops: 3 passed, 2 error
 """,
     )
 

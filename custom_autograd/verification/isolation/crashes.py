@@ -100,7 +100,7 @@ def frames_of(trace: str) -> list[str]:
             continue
         path, number, name = frame.groups()
         found.append(f"  {Path(path).name}:{number} {name}")
-        if (Path(path).parent == CHECKS and name == "run") or len(found) == MOST_LINES:
+        if ((Path(path).parent == CHECKS or Path(path) == FIRST_CALL) and name == "run") or len(found) == MOST_LINES:
             break
     return found
 
@@ -108,3 +108,4 @@ def frames_of(trace: str) -> list[str]:
 FRAME = re.compile(r'\s*File "(.*)", line (\d+) in (.*)')
 
 CHECKS = Path(__file__).parents[1] / "checks"
+FIRST_CALL = Path(__file__).parents[1] / "harness" / "first_call.py"
