@@ -139,7 +139,7 @@ def _explained(function: TensorFunction, cotangents: Sequence[Tensor], precision
     problem = f"the second derivative by {', '.join(repr(name) for name in function.names)} is wrong"
     points = [x.detach() for x in (*function.inputs, *cotangents)]
     pairs = zip(function.output_names, function(*function.inputs), strict=True)
-    backward = _Backward(function, tuple(name.strip("'") for name, output in pairs if output.requires_grad))
+    backward = _Backward(function, tuple(name.replace("'", "") for name, output in pairs if output.requires_grad))
     if sum(x.numel() for x in points) <= MOST_EXPLAINED:
         outputs = [f"grad of {name}" for name in function.names]
         entry = find_worst_entry(backward, points, precision.step, outputs=outputs)

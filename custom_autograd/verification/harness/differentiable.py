@@ -81,7 +81,7 @@ class TensorFunction:
         outputs = call_on(self.call, self.sample.with_tensors(values))
         named = list(zip(output_names(self.target, len(outputs)), outputs, strict=True))
         changed = [position for position in written if all(values[position] is not output for output in outputs)]
-        named += [(f"'{self.target.name_of(leaves[i])}' after the call", values[i]) for i in changed]
+        named += [(f"written '{self.target.name_of(leaves[i])}'", values[i]) for i in changed]
         return [(name, output) for name, output in named if _is_candidate(output)]
 
     @property

@@ -64,7 +64,7 @@ def find_worst_entry(
             if expected.is_complex():
                 return None
             found = _analytic_rows(function, inputs, position, output, expected)
-            record = _largest(found, expected, outputs[output].strip("'"), name, position)
+            record = _largest(found, expected, outputs[output].replace("'", ""), name, position)
             if record is not None and (worst is None or record.size > worst.size):
                 worst = record
     return worst

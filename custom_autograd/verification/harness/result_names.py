@@ -28,7 +28,7 @@ def output_names(target: Target, count: int) -> list[str]:
 def result_names(target: Target, sample: Sample, count: int) -> list[str]:
     """Return the names of the tensors that a call returns, then of the inputs that it writes to."""
     leaves = sample.leaves()
-    written = [f"'{target.name_of(leaves[position])}' after the call" for position in target.written_positions(sample)]
+    written = [f"written '{target.name_of(leaves[position])}'" for position in sorted(target.written_positions(sample))]
     return [*output_names(target, count - len(written)), *written]
 
 
