@@ -1,8 +1,11 @@
 """The check `non_differentiable` fails an output that depends on an input and carries no gradient."""
 
+import torch
+from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
 
+from custom_autograd import custom_op
 from custom_autograd.core.samples import Sample
 
 result_of = verdict("non_differentiable", lambda make: [Sample(make(4))])
@@ -45,3 +48,23 @@ def test_output_that_is_marked_and_depends_on_an_input_fails():
 
 def test_output_that_is_constant_nearby_passes():
     assert "passed" == result_of(signs).status
+
+
+def test_an_output_is_called_by_its_name_and_counted_among_all():
+    @custom_op("faults_non_differentiable::order", outputs=("i", "scale"), non_differentiable=("scale",))
+    def named(w: Tensor) -> tuple[Tensor, Tensor]:
+        return w.argsort(-1), w.square()
+
+    @custom_op("faults_non_differentiable::unnamed", non_differentiable=("output_1",))
+    def unnamed(w: Tensor) -> tuple[Tensor, Tensor]:
+        return w.argsort(-1), w.square()
+
+    by_check = [
+        [verdict(name, [Sample(torch.randn(3))])(op).message for name in ("non_differentiable", "gradcheck")]
+        for op in (named, unnamed)
+    ]
+
+    assert [
+        2 * ["'scale' depends on 'w' but carries no gradient: it is silently zero"],
+        2 * ["output 1 depends on 'w' but carries no gradient: it is silently zero"],
+    ] == by_check
