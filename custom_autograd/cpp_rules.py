@@ -47,6 +47,7 @@ def register_backward(
     materialize_grads: bool,
     saving: Mapping[str, SavingPolicy],
     clear_saved: bool,
+    surrogate: str | None,
     replace: bool,
 ) -> F:
     """Register the gradients of all inputs, computed in Python or in C++; `declare` is `custom_op`."""
@@ -58,6 +59,7 @@ def register_backward(
         materialize_grads=materialize_grads,
         saving=saving,
         clear_saved=clear_saved,
+        surrogate=surrogate,
         replace=replace,
     )
     return rule
@@ -71,6 +73,7 @@ def register_gradient(
     *,
     once_differentiable: bool,
     materialize_grads: bool,
+    surrogate: str | None,
     replace: bool,
 ) -> F:
     """Register the gradients of some inputs, computed in Python or in C++; `declare` is `custom_op`."""
@@ -81,6 +84,7 @@ def register_gradient(
         op or rule,
         once_differentiable=once_differentiable or op is not None,
         materialize_grads=materialize_grads,
+        surrogate=surrogate,
         replace=replace,
     )
     return rule

@@ -254,15 +254,21 @@ class CustomOp(SubsystemRules, Generic[P, R]):
         return fake.register(self._record, fn, replace=replace)
 
     @or_decorator
-    def register_reference(self, fn: F, /, *, replace: bool = False) -> F:
+    def register_reference(self, fn: F, /, *, surrogate: str | None = None, replace: bool = False) -> F:
         """Register the same computation in differentiable PyTorch operations.
 
         It serves as default for whatever is not registered (kernel, fake, backward, jvp, vmap), and as an oracle.
 
+        Args:
+            fn: takes the op's arguments and returns its outputs.
+            surrogate: why its gradients by autograd are not the derivative of its values, if it detaches on purpose;
+                checks then compare with these gradients, and not with finite differences.
+            replace: a reference may be registered.
+
         Raises:
             RegistrationError: the parameters do not fit the schema, or a reference is registered.
         """
-        return references.register(self._record, fn, replace=replace)
+        return references.register(self._record, fn, surrogate=surrogate, replace=replace)
 
     @or_decorator
     def register_backward(
@@ -274,6 +280,7 @@ class CustomOp(SubsystemRules, Generic[P, R]):
         materialize_grads: bool = True,
         saving: Mapping[str, SavingPolicy] | None = None,
         clear_saved: bool = False,
+        surrogate: str | None = None,
         replace: bool = False,
     ) -> F:
         """Register the whole backward, bound by the names of its parameters.
@@ -289,6 +296,8 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             saving: by name of a tensor that the rule names, a policy that keeps it until the backward, such as
                 `custom_autograd.graph.offload()`; under `torch.func` and when compiled, it is kept as it is.
             clear_saved: a saved tensor is freed once `fn` has deleted it (`del x`), unless the graph is retained.
+            surrogate: why the gradients are not the derivative, such as "clipped"; checks skip comparisons of these
+                gradients with finite differences and the reference, and report this reason.
             replace: a backward may be registered.
 
         Raises:
@@ -302,11 +311,17 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             materialize_grads=materialize_grads,
             saving={} if saving is None else saving,
             clear_saved=clear_saved,
+            surrogate=surrogate,
             replace=replace,
         )
 
     def register_grad(
-        self, *inputs: str, once_differentiable: bool = False, materialize_grads: bool = True, replace: bool = False
+        self,
+        *inputs: str,
+        once_differentiable: bool = False,
+        materialize_grads: bool = True,
+        surrogate: str | None = None,
+        replace: bool = False,
     ) -> Callable[[F], F]:
         """Register the gradient of one input, or of several that are returned as a tuple.
 
@@ -316,6 +331,7 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             inputs: names of differentiable inputs.
             once_differentiable: as in `register_backward`.
             materialize_grads: as in `register_backward`.
+            surrogate: as in `register_backward`.
             replace: a gradient of these inputs may be registered.
 
         Raises:
@@ -329,6 +345,7 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             custom_op,
             once_differentiable=once_differentiable,
             materialize_grads=materialize_grads,
+            surrogate=surrogate,
             replace=replace,
         )
 
@@ -348,19 +365,26 @@ class CustomOp(SubsystemRules, Generic[P, R]):
         return autograd.register_jvp(self._record, fn, replace=replace)
 
     def register_autograd(
-        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None, replace: bool = False
+        self,
+        backward: Callable[..., Any],
+        /,
+        *,
+        setup_context: Callable[..., Any] | None = None,
+        surrogate: str | None = None,
+        replace: bool = False,
     ) -> None:
         """Register a backward as `torch.library` takes it.
 
         Args:
             backward: `(ctx, *grads)`, one gradient per output; returns one per argument.
             setup_context: `(ctx, inputs, output)`, also with `keyword_only_inputs`; saves on ctx.
+            surrogate: as in `register_backward`.
             replace: a backward may be registered.
 
         Raises:
             RegistrationError: the parameters do not fit the schema, the op mutates, or a backward is registered.
         """
-        autograd.register_drop_in(self._record, backward, setup_context, replace=replace)
+        autograd.register_drop_in(self._record, backward, setup_context, surrogate=surrogate, replace=replace)
 
     @or_decorator
     def register_samples(self, fn: F, /, *, replace: bool = False) -> F:

@@ -56,14 +56,16 @@ SIGNATURES = {
         "inline=False, replace=False)"
     ),
     "register_fake": "(self, fn=None, /, *, replace=False)",
-    "register_reference": "(self, fn=None, /, *, replace=False)",
+    "register_reference": "(self, fn=None, /, *, surrogate=None, replace=False)",
     "register_backward": (
         "(self, fn=None, /, *, once_differentiable=False, materialize_grads=True, saving=None, clear_saved=False, "
-        "replace=False)"
+        "surrogate=None, replace=False)"
     ),
-    "register_grad": "(self, *inputs, once_differentiable=False, materialize_grads=True, replace=False)",
+    "register_grad": (
+        "(self, *inputs, once_differentiable=False, materialize_grads=True, surrogate=None, replace=False)"
+    ),
     "register_jvp": "(self, fn=None, /, *, replace=False)",
-    "register_autograd": "(self, backward, /, *, setup_context=None, replace=False)",
+    "register_autograd": "(self, backward, /, *, setup_context=None, surrogate=None, replace=False)",
     "register_vmap": "(self, func=None, *, replace=False)",
     "register_autocast": "(self, device_type, cast_inputs, *, output=None, replace=False)",
     "register_effect": "(self, effect)",

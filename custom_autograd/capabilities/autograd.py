@@ -75,6 +75,7 @@ def register_backward(
     materialize_grads: bool,
     saving: Mapping[str, SavingPolicy],
     clear_saved: bool,
+    surrogate: str | None,
     replace: bool,
 ) -> F:
     """Register the gradients of all inputs, bound by name."""
@@ -87,6 +88,7 @@ def register_backward(
         materialize_grads=materialize_grads,
         saving=adapter.by_name(saving),
         clear_saved=clear_saved,
+        surrogate=surrogate,
     )
     add(record, rule, replace=replace)
     plan_of(record)  # so that the first call with gradients finds it
@@ -100,6 +102,7 @@ def register_gradient(
     *,
     once_differentiable: bool,
     materialize_grads: bool,
+    surrogate: str | None,
     replace: bool,
 ) -> F:
     """Register the gradients of some inputs, bound by name."""
@@ -112,6 +115,7 @@ def register_gradient(
         inputs,
         once_differentiable=once_differentiable,
         materialize_grads=materialize_grads,
+        surrogate=surrogate,
     )
     add(record, rule, replace=replace)
     return function
@@ -152,7 +156,12 @@ def register_jvp(record: OpRecord, function: F, *, replace: bool) -> F:
 
 
 def register_drop_in(
-    record: OpRecord, backward: Callable[..., Any], setup_context: Callable[..., Any] | None, *, replace: bool
+    record: OpRecord,
+    backward: Callable[..., Any],
+    setup_context: Callable[..., Any] | None,
+    *,
+    surrogate: str | None,
+    replace: bool,
 ) -> None:
     """Register a backward and a setup_context as `torch.library` takes them."""
     schema = record.declaration.schema
@@ -165,9 +174,10 @@ def register_drop_in(
     adapter = adapter_of(record.declaration)
     expected = ["ctx", *(f"grad_{name}" for name in adapter.output_names())]
     check_signature(record.declaration, "backward", backward, expected)
+    rules.check_surrogate(record.declaration, backward, surrogate)
     backward, setup_context = adapter.drop_in(backward, setup_context)
     takes_keywords, by_keyword = (False, False) if setup_context is None else _setup_style(record, setup_context)
-    rule = DropIn(location_of(backward), backward, setup_context, takes_keywords, by_keyword)
+    rule = DropIn(location_of(backward), backward, setup_context, takes_keywords, by_keyword, surrogate)
     add(record, rule, replace=replace)
 
 

@@ -11,14 +11,16 @@ from custom_autograd.registration.called_by_position import check_signature
 from custom_autograd.registration.capability import add
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Reference, Samples
+from custom_autograd.registration.rules import check_surrogate
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def register(record: OpRecord, function: F, *, replace: bool) -> F:
+def register(record: OpRecord, function: F, *, surrogate: str | None, replace: bool) -> F:
     """Register the op in differentiable PyTorch operations."""
     registered = adapter_of(record.declaration).accepting(Reference.kind, function)
-    add(record, Reference(location_of(registered), registered), replace=replace)
+    check_surrogate(record.declaration, function, surrogate)
+    add(record, Reference(location_of(registered), registered, surrogate), replace=replace)
     return function
 
 

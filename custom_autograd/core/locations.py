@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -20,9 +21,17 @@ def location_of(function: Callable[..., Any]) -> str:  # Any: whatever a user re
     if isinstance(written_in, str):
         return written_in
     code = getattr(plain, "__code__", None)
-    if code is None:
-        return f"{type(plain).__name__} {getattr(plain, '__name__', '')}".strip()
-    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+    if code is not None:
+        return format_location(code.co_filename, code.co_firstlineno)
+    with contextlib.suppress(TypeError, OSError):  # it is not a class, or one without a file
+        return format_location(inspect.getfile(plain), inspect.getsourcelines(plain)[1])
+    return f"{type(plain).__name__} {getattr(plain, '__name__', '')}".strip()
+
+
+def format_location(file: str, line: int | str | None) -> str:
+    """Return `file.py:12`; `package/__init__.py:12` for a file that every package has."""
+    folder, name = os.path.split(file)
+    return f"{os.path.basename(folder)}/{name}:{line}" if name.startswith("__") else f"{name}:{line}"
 
 
 def modules_of(function: Callable[..., Any]) -> tuple[str, ...]:  # Any: as above
@@ -44,7 +53,7 @@ def location_of_declaration(declared: object) -> str:
     if callable(declared):
         return location_of(declared)
     frame = _frame_of_user()
-    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return "" if frame is None else format_location(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _frame_of_user() -> FrameType | None:

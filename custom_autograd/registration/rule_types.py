@@ -115,12 +115,14 @@ class GradientRule(NamedRule):
         is_once_differentiable: its result must not be differentiated again.
         materializes: undefined incoming gradients reach it as zeros.
         optional: the parameters with a default of None, which undefined incoming gradients reach as None.
+        surrogate: why the gradients are not the derivative, or None if they are.
     """
 
     inputs: tuple[str, ...]
     is_once_differentiable: bool
     materializes: bool
     optional: frozenset[str]
+    surrogate: str | None
 
     @property
     def is_in_cpp(self) -> bool:
@@ -185,12 +187,14 @@ class DropIn(Rule):
         setup_context: the function that saves for it, or None.
         takes_keywords: `setup_context` has a parameter for keyword-only inputs.
         by_keyword: `setup_context` is called by keyword.
+        surrogate: as of a `GradientRule`.
     """
 
     kind = "autograd"
     setup_context: Function | None
     takes_keywords: bool
     by_keyword: bool
+    surrogate: str | None = None
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -214,9 +218,14 @@ class Fake(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Reference(Rule):
-    """The op in differentiable PyTorch operations, from `register_reference`."""
+    """The op in differentiable PyTorch operations, from `register_reference`.
+
+    Attributes:
+        surrogate: why its gradients by autograd are not the derivative of its values, or None if they are.
+    """
 
     kind = "reference"
+    surrogate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,14 @@ def bind_backward(
     materialize_grads: bool,
     saving: Mapping[str, SavingPolicy],
     clear_saved: bool,
+    surrogate: str | None,
 ) -> Backward:
     """Bind the gradients of all inputs by the names of the function's parameters."""
     names, optional = _bind_gradients(declaration, Backward.kind, function)
+    check_surrogate(declaration, function, surrogate)
     _check_saving(declaration, function, names, saving)
     location = location_of(function)
-    facts = location, function, names, (), once_differentiable, materialize_grads, optional
+    facts = location, function, names, (), once_differentiable, materialize_grads, optional, surrogate
     return Backward(*facts, dict(saving), clear_saved)
 
 
@@ -70,6 +72,7 @@ def bind_gradient(
     *,
     once_differentiable: bool,
     materialize_grads: bool,
+    surrogate: str | None,
 ) -> Gradient:
     """Bind the gradients of some inputs by the names of the function's parameters.
 
@@ -80,10 +83,24 @@ def bind_gradient(
         inputs: the tensors among them.
         once_differentiable: as in `register_backward`.
         materialize_grads: as in `register_backward`.
+        surrogate: as in `register_backward`.
     """
     names, optional = _bind_gradients(declaration, Gradient.title_of(named), function)
-    location = location_of(function)
-    return Gradient(location, function, names, inputs, once_differentiable, materialize_grads, optional, named)
+    check_surrogate(declaration, function, surrogate)
+    facts = location_of(function), function, names, inputs, once_differentiable, materialize_grads, optional, surrogate
+    return Gradient(*facts, named)
+
+
+def check_surrogate(declaration: Declaration, function: object, surrogate: object) -> None:
+    """Raise if `surrogate=` is anything but None or a text."""
+    if surrogate is not None and not (isinstance(surrogate, str) and surrogate.strip()):
+        raise origin_of(declaration, function).error(
+            RegistrationError,
+            "surrogate= takes the reason why the gradient is not the derivative",
+            expected="a text",
+            found=show(surrogate),
+            do="write surrogate='straight through: the derivative of round is taken to be 1'",
+        )
 
 
 def _bind_gradients(

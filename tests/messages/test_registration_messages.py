@@ -515,3 +515,16 @@ RegistrationError: words::filled: the samples rule is already registered
   declared   FILE.py:LINE
   do         pass replace=True if that is meant""",
     )
+
+
+def test_a_surrogate_without_a_reason():
+    assert_expected_inline(
+        message(lambda: filled.register_backward(lambda grad: grad, surrogate=True)),
+        """\
+RegistrationError: words::filled: surrogate= takes the reason why the gradient is not the derivative
+  expected   a text
+  found      True
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         write surrogate='straight through: the derivative of round is taken to be 1'""",
+    )

@@ -16,10 +16,10 @@ class Wrapper:
 
 
 def gradient_of(*names):
-    return Gradient("file.py:1", function, (), names, False, True, frozenset(), names)
+    return Gradient("file.py:1", function, (), names, False, True, frozenset(), None, names)
 
 
-BACKWARD = Backward("file.py:1", function, (), (), False, True, frozenset())
+BACKWARD = Backward("file.py:1", function, (), (), False, True, frozenset(), None)
 DROP_IN = DropIn("file.py:1", function, None, False, False)
 X, W, BOTH = gradient_of("x"), gradient_of("w"), gradient_of("x", "w")
 FAKE = Fake("file.py:1", function)

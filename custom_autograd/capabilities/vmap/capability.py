@@ -61,7 +61,9 @@ class Vmap(Capability):
 def _find_reference(record: OpRecord) -> Callable[..., Any] | None:
     if record.declaration.composition is not None:
         return record.declaration.composition
-    return None if record.declaration.schema.mutated_arguments else record.reference()
+    # Autograd through the reference would take the place of a rule that is not its derivative.
+    has_surrogate = any(rule.surrogate for rule in record.registrations.gradient_rules())
+    return None if has_surrogate or record.declaration.schema.mutated_arguments else record.reference()
 
 
 def _has_loop(record: OpRecord) -> bool:

@@ -21,6 +21,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.differentiable import cotangents_like, function_of, vector_jacobian
 from custom_autograd.verification.harness.numerical import Estimate, along, inner
 from custom_autograd.verification.harness.precision import precision_of
+from custom_autograd.verification.harness.surrogates import with_derivatives
 from custom_autograd.verification.harness.targets import Target, call_on
 
 DIRECTIONS = 3
@@ -43,7 +44,7 @@ class Complex(Check):
         """Return one finding per input, along real, imaginary and mixed directions."""
         is_declared = any(tensor.is_complex() for tensor in sample.tensors())
         changed = _made_complex(target, sample)
-        function = function_of(target, changed)
+        function = with_derivatives(function_of(target, changed))
         inputs = tuple(x.detach() for x in function.inputs)
         outputs = function(*function.inputs)
         if not any(output.requires_grad for output in outputs):

@@ -31,6 +31,7 @@ from custom_autograd.verification.harness.differentiable import (
 from custom_autograd.verification.harness.domain import within_domain
 from custom_autograd.verification.harness.numerical import Estimate, along, gradient, inner
 from custom_autograd.verification.harness.precision import FLOAT64, Precision, precision_of
+from custom_autograd.verification.harness.surrogates import with_derivatives
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import scalars, small_values, tile_sizes, values
 
@@ -52,7 +53,7 @@ class Directional(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per input and variant."""
-        yield from _check(function_of(target, sample), "")
+        yield from _check(with_derivatives(function_of(target, sample)), "")
         others = () if target.reference is not None else _for_want_of_a_reference(target, sample)
         for label, variant in itertools.chain(values(sample), others):
             function = _find_function(target, variant)
@@ -70,7 +71,7 @@ def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[s
 
 def _find_function(target: Target, sample: Sample) -> TensorFunction | None:
     try:
-        return function_of(target, sample)
+        return with_derivatives(function_of(target, sample))
     except Exception:  # noqa: BLE001 - whatever the op raises, it was not made for these numbers
         return None
 

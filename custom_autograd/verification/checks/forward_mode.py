@@ -10,10 +10,17 @@ from custom_autograd.core.errors import GradientError
 from custom_autograd.core.samples import Sample
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, push_forward, signed_like
+from custom_autograd.verification.harness.differentiable import (
+    TensorFunction,
+    function_of,
+    push_forward,
+    reference_of,
+    signed_like,
+)
 from custom_autograd.verification.harness.origins import rule_behind
 from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.verification.harness.precision import Precision, precision_of
+from custom_autograd.verification.harness.surrogates import with_reference_gradients
 from custom_autograd.verification.harness.sweeps import conjugated, expanded, sliced, transposed
 from custom_autograd.verification.harness.targets import Target
 
@@ -37,7 +44,7 @@ class ForwardMode(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per subset of the inputs."""
-        function = function_of(target, sample)
+        function = with_reference_gradients(function_of(target, sample))
         precision = precision_of(function, function.inputs)
         for chosen in chosen_subsets(function, self.only):
             part = function.restricted_to(chosen)
@@ -181,7 +188,7 @@ def _compare(
     function: TensorFunction, v: Sequence[Tensor], tangents: Sequence[Tensor], precision: Precision
 ) -> Finding:
     names, outputs = ", ".join(f"'{name}'" for name in function.names), function.output_names
-    for position, (found, expected) in enumerate(zip(tangents, _differences(function, v, precision.step), strict=True)):
+    for position, (found, expected) in enumerate(zip(tangents, _expected(function, v, precision.step), strict=True)):
         if found.shape != expected.shape:
             return failed(
                 f"the tangent of {outputs[position]} has shape {tuple(found.shape)}, not {tuple(expected.shape)}"
@@ -216,6 +223,12 @@ def _worst(found: Tensor, expected: Tensor) -> str:
     index = int((found - expected).abs().argmax())
     one, other = found.flatten()[index].item(), expected.flatten()[index].item()
     return f"element {index} = {one:.6g}, expected {other:.6g} by finite differences"
+
+
+def _expected(function: TensorFunction, v: Sequence[Tensor], step: float) -> tuple[Tensor, ...]:
+    """Return the tangents by finite differences; by the reference if its gradients are not the derivative."""
+    is_surrogate = function.target.reference_surrogate
+    return push_forward(reference_of(function), v) if is_surrogate else _differences(function, v, step)
 
 
 def _differences(function: TensorFunction, v: Sequence[Tensor], step: float) -> tuple[Tensor, ...]:

@@ -9,6 +9,7 @@ from custom_autograd.verification.harness.agreement import find_gradient_differe
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError
 from custom_autograd.verification.harness.differentiable import function_of, reference_of, vector_jacobian
 from custom_autograd.verification.harness.domain import within_domain
+from custom_autograd.verification.harness.surrogates import with_reference_gradients
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import scalars, small_values
 from custom_autograd.verification.report.headline import NO_REFERENCE
@@ -31,7 +32,7 @@ class ReferenceGradients(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one comparison of all inputs together, and one for each other scalar and for small numbers."""
-        function = function_of(target, sample)
+        function = with_reference_gradients(function_of(target, sample))
         reference = reference_of(function)
         if not any(output.requires_grad for output in reference(*reference.inputs)):
             raise NothingToCheckError(
@@ -48,7 +49,7 @@ class ReferenceGradients(Check):
 def _compare_variant(target: Target, sample: Sample, label: str, *, is_scaled: bool) -> Iterator[Finding]:
     """Compare the gradients, unless the reference or the op refuses the call, or the expected ones are not finite."""
     try:
-        function = function_of(target, sample)
+        function = with_reference_gradients(function_of(target, sample))
         reference = reference_of(function)
         outputs = reference(*reference.inputs)
         expected = vector_jacobian(reference, reference.inputs, [torch.ones_like(y) for y in outputs])

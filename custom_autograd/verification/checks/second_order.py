@@ -24,6 +24,7 @@ from custom_autograd.verification.harness.jacobians import OpRecord, find_worst_
 from custom_autograd.verification.harness.numerical import has_kink
 from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.verification.harness.precision import Precision, precision_of
+from custom_autograd.verification.harness.surrogates import with_derivatives
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -46,7 +47,7 @@ class SecondOrder(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per subset; a backward that says it cannot be differentiated is honest, and skipped."""
-        function = function_of(target, sample)
+        function = with_derivatives(function_of(target, sample))
         if not any(output.requires_grad for output in function(*function.inputs)):
             raise NothingToCheckError("no output carries a gradient")
         if not all(bool(torch.isfinite(y).all()) for y in function(*function.inputs)):

@@ -1,11 +1,14 @@
 """What is known of each argument of a target, and of each tensor in a container."""
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.fields import plain_fields
+from custom_autograd.registration.registrations import Registrations
+from custom_autograd.registration.rule_types import Gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,16 @@ def arguments_with_containers(tree: ArgumentTree, schema: Schema) -> tuple[Targe
         parameter = tree.signature.parameters[node.name]
         found.append(TargetArgument(node.name, is_mutated, is_differentiable, parameter.default, parameter.kind))
     return tuple(found)
+
+
+def arguments_with_surrogates(registrations: Registrations, arguments: Sequence[TargetArgument]) -> dict[str, str]:
+    """Return the arguments whose rules do not return the derivative, and the reason that their author gives."""
+    found: dict[str, str] = {}
+    for rule in registrations.gradient_rules():
+        if rule.surrogate:
+            names = rule.named if isinstance(rule, Gradient) else [argument.name for argument in arguments]
+            found |= dict.fromkeys(names, rule.surrogate)
+    return found
 
 
 def fields_in_containers(tree: ArgumentTree, schema: Schema) -> dict[str, TargetArgument]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from custom_autograd.core.errors import CheckError
+from custom_autograd.core.locations import format_location
 from custom_autograd.core.messages import suggest
 from custom_autograd.registration import registry
 from custom_autograd.torch_private import definitions, verification
@@ -179,7 +180,7 @@ def _raised(source: str, error: BaseException) -> str:
     # the first is the line of the target that starts it all; what happens inside this package is not to be mended there
     frames = [frame for frame in frames if not _is_internal(frame.filename)]
     shown = frames[:1] + frames[1:][-2:]
-    lines = [f"  {Path(frame.filename).name}:{frame.lineno} {frame.name}: {frame.line}" for frame in shown]
+    lines = [f"  {format_location(frame.filename, frame.lineno)} {frame.name}: {frame.line}" for frame in shown]
     return "\n".join([f"{source}: importing it raises {type(error).__name__}: {error}", *lines])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from custom_autograd.core.locations import format_location
 from custom_autograd.values.user_code import rule_left_by
 
 PACKAGE = str(Path(__file__).parents[2])
@@ -41,7 +42,7 @@ def _in_traceback(error: BaseException) -> str:
         code = frame.f_code
         is_in_rule = is_in_rule or _calls_rules(code)
         if is_in_rule and _is_authors(code):
-            found = f"{Path(code.co_filename).name}:{line}"
+            found = format_location(code.co_filename, line)
     return found
 
 

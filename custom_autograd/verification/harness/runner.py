@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from custom_autograd.core.errors import GradientError, KernelError
+from custom_autograd.core.locations import format_location
 from custom_autograd.core.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness import randomness
@@ -233,5 +234,5 @@ def _describe(error: Exception) -> str:
     """Return the error, and its last frames."""
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     lines = [f"{type(error).__name__}: {error}".rstrip(), "last frames:"]
-    lines += [f"  {frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames]
+    lines += [f"  {format_location(frame.filename, frame.lineno)} {frame.name}: {frame.line}" for frame in frames]
     return "\n".join(lines)

@@ -11,13 +11,13 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import CheckError
+from custom_autograd.core.locations import location_of
 from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch.generated import source_of
@@ -35,6 +35,7 @@ from custom_autograd.verification.harness.named_arguments import (
     TargetArgument,
     argument_of_schema,
     arguments_with_containers,
+    arguments_with_surrogates,
     fields_in_containers,
 )
 
@@ -65,6 +66,8 @@ class Target:
         subject: what was given to be checked.
         source: gives the generated source of its wrapper and its rules; empty where nothing is generated.
         fields_in_containers: for a tensor in a container, by its argument and path, what is known of it.
+        surrogates: by argument, why the rule for its gradient does not return the derivative.
+        reference_surrogate: why the gradients of the reference are not the derivative; empty if they are.
     """
 
     name: str
@@ -82,6 +85,8 @@ class Target:
     subject: object = None
     source: Callable[[], str] = lambda: ""
     fields_in_containers: Mapping[str, TargetArgument] = field(default_factory=dict)
+    surrogates: Mapping[str, str] = field(default_factory=dict)
+    reference_surrogate: str = ""
 
     def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
         """Return the argument a tensor of a sample belongs to."""
@@ -183,7 +188,10 @@ def _from_record(call: Function, record: OpRecord) -> Target:
     schema = record.declaration.schema
     found = _from_schema(call, record, schema)
     found = replace(found, samples=find_samples(record))
-    return adapter_of(record.declaration).around(found, functools.partial(_with_containers, schema))
+    found = adapter_of(record.declaration).around(found, functools.partial(_with_containers, schema))
+    surrogates = arguments_with_surrogates(record.registrations, found.arguments)
+    reference = record.registrations.reference
+    return replace(found, surrogates=surrogates, reference_surrogate=(reference and reference.surrogate) or "")
 
 
 def _with_containers(schema: Schema, tree: ArgumentTree, flat: Target) -> Target:
@@ -277,16 +285,6 @@ def _from_callable(function: Function) -> Target:
     spelling = "__name__" if inspect.isbuiltin(function) else "__qualname__"
     name = str(getattr(function, spelling, type(function).__name__))
     return Target(name, function, function, arguments, location=location_of(function))
-
-
-def location_of(function: object) -> str:
-    """Return file:line of a function or class; empty where it has no source."""
-    try:
-        file = inspect.getsourcefile(cast(Function, function))
-        _, line = inspect.getsourcelines(cast(Function, function))
-    except (TypeError, OSError):
-        return ""
-    return f"{Path(file).name}:{line}" if file else ""
 
 
 def _not_callable(value: object) -> CheckError:

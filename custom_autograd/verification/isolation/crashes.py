@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from custom_autograd.core.locations import format_location
 from custom_autograd.kernels.commands import end_of
 from custom_autograd.verification.report import Result
 
@@ -99,7 +100,7 @@ def frames_of(trace: str) -> list[str]:
             found += [line.strip()] if line.strip() else []
             continue
         path, number, name = frame.groups()
-        found.append(f"  {Path(path).name}:{number} {name}")
+        found.append(f"  {format_location(path, number)} {name}")
         if ((Path(path).parent == CHECKS or Path(path) == FIRST_CALL) and name == "run") or len(found) == MOST_LINES:
             break
     return found

@@ -1,0 +1,140 @@
+"""Gradients that differ from the derivative on purpose pass, with their reason; wrong ones still fail."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import Sample, check, custom_op
+
+COMPARISONS = ["derivatives", "sizes", "nesting", "vmap"]
+
+
+def samples(make):
+    yield Sample(make(3))
+
+
+@custom_op("surrogate::rounded")
+def rounded(x: Tensor) -> Tensor:
+    return x.round()
+
+
+@rounded.register_reference(surrogate="straight through")
+def _(x):
+    return x + (x.round() - x).detach()
+
+
+def copied(name, factor=-1.0, **options):
+    """An op that returns a copy of its input, whose gradient is another multiple of the incoming one."""
+    op = custom_op(f"surrogate::{name}", lambda x: x.clone(), schema="(Tensor x) -> Tensor", reference=True)
+    op.register_backward(lambda grad: factor * grad, **options)
+    return op
+
+
+clipped = custom_op("surrogate::clipped", lambda x: x.clone(), schema="(Tensor x) -> Tensor", reference=True)
+clipped.register_backward(lambda grad: grad.clamp(-0.5, 0.5), surrogate="clipped")
+
+reversed_by_ctx = custom_op("surrogate::by_ctx", lambda x: x.clone(), schema="(Tensor x) -> Tensor", reference=True)
+reversed_by_ctx.register_autograd(lambda ctx, grad: -grad, surrogate="reversed")
+
+
+@custom_op("surrogate::spike", reference=True)
+def spike(x: Tensor, weight: Tensor) -> Tensor:
+    return (x > 0).to(x.dtype) * weight
+
+
+@spike.register_grad("x", surrogate="that of a sigmoid")
+def _(grad, x, weight):
+    return grad * weight * torch.sigmoid(x) * torch.sigmoid(-x)
+
+
+def found(op, checks, samples=samples):
+    return {result.check: result for result in check(op, samples, checks=checks).results}
+
+
+HONEST = {
+    "straight through": (rounded, samples),
+    "reversed": (copied("reversed", surrogate="reversed"), samples),
+    "scaled": (copied("scaled", 0.5, surrogate="scaled"), samples),
+    "clipped": (clipped, samples),
+    "drop-in": (reversed_by_ctx, samples),
+    "one input": (spike, lambda make: [Sample(make(3), make(3))]),
+}
+
+
+@pytest.mark.parametrize(("op", "samples"), HONEST.values(), ids=HONEST)
+def test_a_gradient_that_is_not_the_derivative_on_purpose_passes(op, samples):
+    report = check(op, samples, checks=COMPARISONS)
+
+    assert report.ok, str(report)
+
+
+def test_the_reason_is_reported():
+    results = found(rounded, ["directional", "gradcheck"])
+
+    reason = "the gradient of 'x' is not the derivative: straight through"
+    assert ("skipped", reason) == (results["directional"].status, results["directional"].message)
+    assert ("passed", f"not checked: {reason}") == (results["gradcheck"].status, results["gradcheck"].message)
+
+
+def test_the_same_gradient_fails_undeclared():
+    results = found(copied("undeclared"), ["directional", "gradcheck", "reference_gradients"])
+
+    assert ["failed"] * 3 == [result.status for result in results.values()]
+
+
+def rule_of_rounded(**rules):
+    op = custom_op(f"surrogate::wrong_{'_'.join(rules)}", lambda x: x.round(), schema="(Tensor x) -> Tensor")
+    op.register_reference(lambda x: x + (x.round() - x).detach(), surrogate="straight through")
+    for name, rule in rules.items():
+        getattr(op, f"register_{name}")(rule)
+    return op
+
+
+def test_a_backward_that_is_not_the_autograd_of_its_reference_fails():
+    result = found(rule_of_rounded(backward=lambda grad: 2 * grad), ["reference_gradients"])["reference_gradients"]
+
+    assert ("failed", "a factor 2") == (result.status, result.cause)
+
+
+def test_a_jvp_that_is_not_the_autograd_of_its_reference_fails():
+    result = found(rule_of_rounded(jvp=lambda tangent_x: 2 * tangent_x), ["forward_mode"])["forward_mode"]
+
+    assert "the tangent of output 0 along 'x' is wrong" in result.message
+
+
+def test_a_backward_that_is_not_linear_fails_unless_it_is_a_surrogate_itself():
+    result = found(rule_of_rounded(backward=lambda grad: grad.clamp(-0.1, 0.1)), ["linearity"])["linearity"]
+
+    assert "failed" == result.status
+
+
+def test_the_gradient_of_another_input_is_still_verified():
+    op = custom_op("surrogate::other", spike.__wrapped__, reference=True)
+    op.register_grad("x", surrogate="that of a sigmoid")(lambda grad, x: grad * x)
+    op.register_grad("weight")(lambda grad, x: 3 * grad * (x > 0))
+    results = found(op, ["directional", "reference_gradients"], lambda make: [Sample(make(3), make(3))])
+
+    assert {"failed"} == {result.status for result in results.values()}
+    assert "the gradient of 'weight'" in results["directional"].message
+
+
+def test_a_surrogate_in_a_container_is_left_out():
+    op = custom_op("surrogate::in_dict", in_dict, reference=True)
+    op.register_grad("p", surrogate="reversed")(lambda grad, p: {"a": -grad})
+    report = check(op, lambda make: [Sample({"a": make(3)}, make(3))], checks=["directional", "reference_gradients"])
+
+    assert report.ok, str(report)
+
+
+def in_dict(p: dict[str, Tensor], x: Tensor) -> Tensor:
+    return p["a"] + x
+
+
+def test_a_gradient_of_a_batch_comes_from_the_surrogate_rule():
+    """The op has a reference, whose autograd would return 1."""
+    op = copied("batched", surrogate="reversed")
+
+    batched = torch.func.grad(lambda x: torch.vmap(op)(x).sum())(torch.ones(2, 3))
+
+    assert torch.equal(-torch.ones(2, 3), batched)
+    assert "derived: a loop over the batch" == op.capabilities()["vmap"]
