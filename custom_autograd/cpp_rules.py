@@ -180,7 +180,8 @@ def _check(record: OpRecord, kernel: CppKernel, inputs: Sequence[Argument], defi
         arguments, results = parse_schema(kernel.function + definition)
     except RuntimeError as error:
         problem = f"the schema of the rule cannot be parsed: {str(error).strip()}"
-        raise refuse(RegistrationError, problem, found=definition) from error
+        do = "write it as in native_functions.yaml: (Tensor grad, Tensor x) -> Tensor"
+        raise refuse(RegistrationError, problem, found=definition, do=do) from error
     types = {argument.name: _in_cpp(argument.type) for argument in record.declaration.schema.arguments}
     for argument in arguments:
         found = _in_cpp(argument.type)

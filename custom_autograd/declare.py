@@ -113,7 +113,7 @@ def _device_types(given: Sequence[str], refuse: Refusal) -> tuple[str, ...]:
 
 def _not_callable(refuse: Refusal, found: object) -> DeclarationError:
     do = "declare what Class.method gives" if isinstance(found, classmethod) else None
-    return refuse("the declared object is not callable", found=show(found), do=do)
+    return refuse("the declared object is not callable", expected="a function", found=show(found), do=do)
 
 
 def define(declaration: Declaration, *, replace: bool) -> OpRecord:
@@ -143,6 +143,7 @@ def define(declaration: Declaration, *, replace: bool) -> OpRecord:
             f"the dispatcher refuses the op: {error}",
             found=declaration.schema.text,
             declared=declaration.location,
+            do="change what the dispatcher names, in the annotations or in schema=",
         ) from error
     return record
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from custom_autograd.autograd.context import SIMPLE, Context, check_saved, pack, unpack
 from custom_autograd.autograd.plan import SAVED_VALUES, Plan
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import quote, show
+from custom_autograd.core.messages import advise_tensor, quote, show
 from custom_autograd.registration import rule_types
 from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.edges import needs_set
@@ -211,6 +211,7 @@ class DropIn:
                 f"the gradient of '{name}' is not a tensor",
                 expected="a tensor or None",
                 found=f"{type(gradient).__name__}: {show(gradient)}",
+                do=advise_tensor(gradient),
             )
         return gradient
 

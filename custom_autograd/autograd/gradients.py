@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import explicit_none, quote, show, suggest
-from custom_autograd.core.metadata import Metadata
+from custom_autograd.core.messages import advise, advise_tensor, explicit_none, quote, show
+from custom_autograd.core.metadata import LOW_PRECISION, Metadata
 from custom_autograd.core.named_tuples import in_order_of
 from custom_autograd.core.schema import Argument
 from custom_autograd.registration.declaration import Declaration
@@ -108,7 +108,7 @@ class GradientReader:
             f"returns a gradient for {name!r}, which is not an input",
             expected=f"gradients for {quote(self.inputs)}",
             found=repr(name),
-            do=suggest(str(name), self.inputs),
+            do=advise(name, self.inputs),
         )
 
     def _one(self, argument: Argument, by_name: Mapping[str, Gradient], need: Needs, metadata: Any) -> Gradient:
@@ -165,13 +165,8 @@ class GradientReader:
                 do="return one gradient (or None) per tensor of the list",
             )
         if len(gradients) != len(need):
-            raise self.origin.error(
-                GradientError,
-                f"the gradient of the list '{name}' has the wrong length",
-                expected=str(len(need)),
-                found=str(len(gradients)),
-                do="return one gradient (or None) per tensor of the list",
-            )
+            problem, do = f"the gradient of the list '{name}' has the wrong length", "return one per tensor, or None"
+            raise self.origin.error(GradientError, problem, expected=str(len(need)), found=str(len(gradients)), do=do)
         return [
             self._checked(f"'{name}[{index}]'", gradient, known) if needed else None
             for index, (gradient, needed, known) in enumerate(zip(gradients, need, metadata, strict=True))
@@ -188,6 +183,7 @@ class GradientReader:
                 f"the gradient of {label} is not a tensor",
                 expected="a tensor, None, or a callable that returns one",
                 found=_kind(gradient),
+                do=advise_tensor(gradient),
             )
         if self.is_checked:
             self._check_shape(label, gradient, metadata)
@@ -211,7 +207,7 @@ class GradientReader:
                 f"the gradient of {label} has the wrong dtype",
                 expected=f"{metadata.dtype}, the dtype of {label}",
                 found=str(gradient.dtype),
-                do=_advise_dtype(metadata),
+                do=_advise_dtype(gradient.dtype, metadata),
             )
         if gradient.device != metadata.device:
             raise self.origin.error(
@@ -227,6 +223,7 @@ class GradientReader:
                 f"the gradient of {label} has the wrong layout",
                 expected=str(metadata.layout),
                 found=str(gradient.layout),
+                do="convert it: .to_sparse(), .to_sparse_csr(), ...",
             )
 
 
@@ -277,11 +274,12 @@ def _kind(value: Any) -> str:
     return f"{type(value).__name__}: {show(value)}"
 
 
-def _advise_dtype(metadata: Metadata) -> str:
-    device_type, conversion = metadata.device.type, f"convert it: grad.to({metadata.dtype})"
-    if not (torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)):
+def _advise_dtype(found: torch.dtype, metadata: Metadata) -> str:
+    conversion = f"convert it: grad.to({metadata.dtype})"
+    if found not in LOW_PRECISION and metadata.dtype not in LOW_PRECISION:
         return conversion
-    return f"{conversion}; or op.register_autocast({device_type!r}, 'keep'), which keeps autocast out of op and rule"
+    policy = f"op.register_autocast({metadata.device.type!r}, 'keep')"
+    return f"{conversion}; or {policy}, which keeps autocast out of op and rule"
 
 
 def _advise_shape(label: str, found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:

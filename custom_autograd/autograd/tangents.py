@@ -11,7 +11,7 @@ from torch import Tensor
 
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.core.errors import GradientError, Origin
-from custom_autograd.core.messages import explicit_none, quote, suggest
+from custom_autograd.core.messages import advise, advise_tensor, explicit_none, quote
 from custom_autograd.core.named_tuples import in_order_of
 from custom_autograd.registration.rule_types import NamedRule
 
@@ -44,7 +44,11 @@ class TangentReader:
                     continue
                 if not isinstance(one, Tensor):
                     raise self._origin(rule).error(
-                        GradientError, f"the tangent of '{name}' is not a tensor", found=type(one).__name__
+                        GradientError,
+                        f"the tangent of '{name}' is not a tensor",
+                        expected="a tensor or None",
+                        found=type(one).__name__,
+                        do=advise_tensor(one),
                     )
                 if not _can_differ(known.dtype):
                     raise self._origin(rule).error(
@@ -119,7 +123,7 @@ class TangentReader:
                     GradientError,
                     f"the jvp returns a tangent for {name!r}, which is not a differentiable output",
                     expected=quote(self.results),
-                    do=suggest(str(name), self.results),
+                    do=advise(name, self.results),
                 )
         for name in needed:
             if name not in found:

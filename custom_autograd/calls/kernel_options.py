@@ -10,7 +10,7 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.calls.memory_layouts import LAYOUTS, wrapper_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.pytrees.op_adapter import adapter_of
@@ -86,9 +86,8 @@ def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
             names.append(parameter.name)
         elif parameter.default is parameter.empty:
             problem = f"when= has a parameter {str(parameter)!r}, which is not an argument of the op"
-            advice = suggest(parameter.name, valid)
             raise declaration.origin(location_of(when)).error(
-                RegistrationError, problem, expected=quote(valid), do=advice
+                RegistrationError, problem, expected=quote(valid), do=advise(parameter.name, valid)
             )
     from custom_autograd.registration.conditions import Condition  # loaded for kernels with one
 
@@ -123,13 +122,12 @@ def _layouts(declaration: Declaration, location: str, options: KernelOptions) ->
         if name not in tensors:
             problem = f"layouts= names {name!r}, which is not a tensor argument"
             raise declaration.origin(location).error(
-                RegistrationError, problem, expected=quote(tensors), do=suggest(str(name), tensors)
+                RegistrationError, problem, expected=quote(tensors), do=advise(name, tensors)
             )
         if layout not in LAYOUTS:
             problem = f"layouts= names a layout for '{name}' that is none"
-            advice = suggest(str(layout), LAYOUTS)
             raise declaration.origin(location).error(
-                RegistrationError, problem, expected=quote(LAYOUTS), found=show(layout), do=advice
+                RegistrationError, problem, expected=quote(LAYOUTS), found=show(layout), do=advise(layout, LAYOUTS)
             )
     if schema.is_view:
         problem = "a kernel that returns a view cannot have its arguments copied"

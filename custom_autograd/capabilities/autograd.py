@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from custom_autograd.autograd.plan import plan_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.dispatch.composition import find_composition
 from custom_autograd.pytrees.op_adapter import adapter_of
@@ -144,7 +144,7 @@ def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
                 f"register_grad names {name!r}, which is not a differentiable input",
                 expected=quote(valid),
                 found=repr(name),
-                do=suggest(name, valid),
+                do=advise(name, valid),
             )
 
 

@@ -46,8 +46,11 @@ def _read(path: Path) -> "Report":
             raise CheckError(str(path), "the file is empty", do="wait for the run that writes it, or run it again")
         return Report.from_json(text)
     except UnicodeDecodeError as error:
-        raise CheckError(str(path), "this is not text in UTF-8") from error
+        raise CheckError(str(path), "this is not text in UTF-8", do=GIVE) from error
     except json.JSONDecodeError as error:
-        raise CheckError(str(path), f"this is not JSON, or its end is missing: {error}") from error
+        raise CheckError(str(path), f"this is not JSON, or its end is missing: {error}", do=GIVE) from error
     except ValueError as error:
-        raise CheckError(str(path), str(error)) from error
+        raise CheckError(str(path), str(error), do=GIVE) from error
+
+
+GIVE = "give a file that check --json has written"

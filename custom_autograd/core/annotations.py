@@ -50,7 +50,8 @@ def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Re
     except (NameError, TypeError):  # a name that is not global; a `Final`, which Python has in classes only
         pass
     except Exception as error:
-        raise refuse(f"the annotations cannot be read: {error}") from error
+        do = "correct the annotation, or pass schema="
+        raise refuse(f"the annotations cannot be read: {error}", do=do) from error
     scope = {**getattr(plain, "__globals__", {}), **_names_around(plain)}
     return {name: _evaluate(name, value, scope, refuse) for name, value in written.items()}
 

@@ -14,7 +14,7 @@ import torch
 from custom_autograd.core import defaults
 from custom_autograd.core.conversions import ArgumentType, list_of
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
-from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.statics import static_type
 from custom_autograd.core.types import describe_supported, find_argument_type
 from custom_autograd.frozen_dataclass import dataclass
@@ -46,6 +46,7 @@ def read_arguments(
         DeclarationError: a parameter cannot be an argument of an op; the message says why.
     """
     check_static(tuple(signature.parameters), options, refuse)
+    _check_annotated(signature, options, refuse)
     found = []
     for parameter in signature.parameters.values():
         annotation = annotations[parameter.name]
@@ -62,8 +63,20 @@ def check_static(names: Sequence[str], options: DeclarationOptions, refuse: Refu
                 f"static= names '{name}', which is not an argument",
                 expected=quote(names),
                 found=repr(name),
-                do=suggest(name, names),
+                do=advise(name, names),
             )
+
+
+def _check_annotated(signature: inspect.Signature, options: DeclarationOptions, refuse: Refusal) -> None:
+    rows = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    bare = [one.name for one in rows if one.annotation is one.empty and one.name not in options.static]
+    if bare:
+        have = "argument {} has" if len(bare) == 1 else "arguments {} have"
+        raise refuse(
+            f"{have.format(quote(bare))} no type annotation",
+            expected="a type, such as Tensor, int, float, str, list[Tensor] or Tensor | None",
+            do=f"annotate each, or pass schema=; a function or a class takes static=('{bare[0]}',)",
+        )
 
 
 def _type(parameter: inspect.Parameter, annotation: Any, options: DeclarationOptions, refuse: Refusal) -> ArgumentType:
@@ -76,12 +89,6 @@ def _type(parameter: inspect.Parameter, annotation: Any, options: DeclarationOpt
     if parameter.name in options.static:
         is_optional = type(None) in typing.get_args(annotation) or parameter.default is None
         return static_type(parameter.name, refuse, is_optional=is_optional)
-    if parameter.annotation is parameter.empty:
-        raise refuse(
-            f"argument '{parameter.name}' has no type annotation",
-            expected=describe_supported(),
-            do=f"annotate it, or pass schema=; a function or a class takes static=('{parameter.name}',)",
-        )
     found = find_argument_type(annotation)
     if found is not None and parameter.kind is parameter.VAR_POSITIONAL:
         found = None if "[" in found.spelling else list_of(found)
@@ -135,7 +142,8 @@ def _convert(parameter: inspect.Parameter, convert: Callable[[Any], Any], value:
     try:
         return convert(value)
     except ValueError as error:
-        raise refuse(f"the default of argument '{parameter.name}' does not fit its type: {error}") from None
+        problem = f"the default of argument '{parameter.name}' does not fit its type: {error}"
+        raise refuse(problem, do="change the default, or the annotation") from None
 
 
 def _required_first(found: list[Declared]) -> list[Declared]:

@@ -12,7 +12,7 @@ from custom_autograd.core.arguments import Declared, read_arguments, spell_annot
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.hints import hints_of
-from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.parsing import parse
 from custom_autograd.core.plain_types import is_class
 from custom_autograd.core.schema import Schema
@@ -106,7 +106,7 @@ class _Inference:
                     f"mutates_args names '{name}', which is not an argument",
                     expected=quote(names),
                     found=repr(name),
-                    do=suggest(name, names),
+                    do=advise(name, names),
                 )
 
     def _results(self, parameters: list[inspect.Parameter]) -> str:
@@ -114,6 +114,7 @@ class _Inference:
             raise self.refuse(
                 "the return value has no type annotation",
                 expected="'-> Tensor', '-> tuple[Tensor, Tensor]', '-> None', ...",
+                do="annotate it, or pass schema=",
             )
         annotation = self.types["return"]
         parts = _return_parts(annotation)

@@ -64,9 +64,24 @@ def explicit_none(names: Sequence[str]) -> str:
 
 
 def suggest(name: str, valid: Iterable[str]) -> str | None:
-    """Return the nearest valid name, as advice, or None if nothing is near."""
-    nearest = difflib.get_close_matches(name, list(valid), n=1)
+    """Return the nearest valid name, or the only one that begins so, as advice; None if nothing is near."""
+    names = list(valid)
+    longer = [one for one in names if name and one.startswith(name)]
+    nearest = longer if len(longer) == 1 else difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{nearest[0]}'?" if nearest else None
+
+
+def advise(name: object, valid: Iterable[str]) -> str:
+    """Return what to do about a name that is not valid: the nearest one, or the choice."""
+    names = list(valid)
+    return suggest(str(name), names) or (f"name one of {quote(names)}" if names else f"leave {name!r} out")
+
+
+def advise_tensor(value: Any) -> str:  # Any: what stands where a tensor is expected
+    """Return what to do about a value that is not a tensor."""
+    if type(value).__module__ == "numpy":
+        return "return torch.from_numpy(...), which shares memory, or torch.tensor(...), which copies"
+    return "is a 'return' missing?" if value is None else "return a tensor: torch.tensor(...)"
 
 
 def first_line(error: Exception) -> str:

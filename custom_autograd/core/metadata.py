@@ -14,6 +14,9 @@ from custom_autograd.frozen_dataclass import dataclass
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
 """The classes of tensors that hold their own data; any other may be a wrapper."""
 
+LOW_PRECISION = frozenset({torch.bfloat16, torch.float16})
+"""The dtypes to which autocast casts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:

@@ -14,7 +14,7 @@ from custom_autograd.core.argument_types import find_row
 from custom_autograd.core.arguments import Declared, check_static
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.messages import is_text, quote, show, suggest
+from custom_autograd.core.messages import advise, is_text, quote, show
 from custom_autograd.core.names import is_name
 from custom_autograd.core.plain_types import is_class
 from custom_autograd.core.schema import TENSOR_TYPES, Argument, Output, Schema
@@ -50,11 +50,13 @@ def parse(
             do="leave the name of the op out of the schema",
         )
     if not is_text(text):
-        raise refuse("the schema cannot be parsed: it has half of a surrogate pair", found=show(text))
+        problem, do = "the schema cannot be parsed: it has half of a surrogate pair", "write characters that UTF-8 has"
+        raise refuse(problem, found=show(text), do=do)
     try:
         arguments, results = parse_schema("op" + text)
     except RuntimeError as error:
-        raise refuse(f"the schema cannot be parsed: {str(error).strip()}", found=text) from error
+        do = "write it as PyTorch does: (Tensor x, int n=1, *, float? eps=None) -> (Tensor out, Tensor scale)"
+        raise refuse(f"the schema cannot be parsed: {str(error).strip()}", found=text, do=do) from error
     named_tuple = _named_tuple(annotations)
     built = tuple(_argument(value, declared.get(value.name), options, refuse) for value in arguments)
     outputs = _outputs(results, built, arguments, named_tuple, options, refuse)
@@ -207,8 +209,9 @@ def _output_names(
         if len(options.outputs) != len(results):
             raise refuse(
                 "outputs= does not have one name per output",
-                expected=f"{len(results)} names",
+                expected=f"{len(results)} name{'s' * (len(results) != 1)}",
                 found=f"{len(options.outputs)}: {quote(options.outputs)}",
+                do="name each value that the function returns, in order",
             )
         check_own_names(options.outputs, written if any(written) else fields, refuse)
         return options.outputs
@@ -280,7 +283,7 @@ def _check_names(schema: Schema, options: DeclarationOptions, refuse: Refusal) -
                     f"{label}= names '{name}', which is {kind}",
                     expected=quote(valid),
                     found=repr(name),
-                    do=suggest(name, valid),
+                    do=advise(name, valid),
                 )
     if schema.hidden_outputs and not schema.visible_outputs and not schema.mutated_arguments:
         raise refuse("every output is hidden", do="leave at least one output visible")

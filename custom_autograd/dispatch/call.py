@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from custom_autograd.calls.passing import call_kernel, pass_on
 from custom_autograd.calls.reading import write_reading
 from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.core.schema import Schema
+from custom_autograd.core.wrong_types import error_of_type
 from custom_autograd.dispatch import direct_source as direct
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
@@ -52,10 +54,22 @@ def make_public_call(record: OpRecord) -> Callable[..., Any]:
         "direct_calls": record.direct_calls,
         "refuse_tracked": numbers.refuse_tracked(record.declaration),
         "refuse_more": refuse_more(record.name, [(a.kind, a.has_default) for a in record.declaration.schema.arguments]),
+        "refuse_type": _refuse_type(record),
         "named_tuple": record.declaration.schema.named_tuple,
         "read_result": ResultReader(record.declaration, record.kernels.describe, share=_view).read,
     }
     return _outside(record, _compile(record, _source(record, write_public_call), "op", helpers), "op", "$self")
+
+
+def _refuse_type(record: OpRecord) -> Callable[[Exception], None]:
+    """Return what raises KernelError for an exception of the dispatcher about the type of an argument of this op."""
+
+    def refuse(error: Exception) -> None:
+        told = error_of_type(record.declaration.origin(), str(record.dispatcher_name).partition(".")[0], error)
+        if told is not None:
+            raise told from None
+
+    return refuse
 
 
 def _view(_: str, tensor: Tensor) -> Tensor:
@@ -162,8 +176,20 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
                 writer.write(["not $torch_function_modes()", *direct.MODES], is_public=True)
                 if any(argument.to_dispatcher is not None for argument in schema.arguments):  # converted once only
                     numbers.write_refusals(source, schema)
-                    direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})", is_read=False)
-        source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
+                    with _explaining(source):
+                        direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})", is_read=False)
+        with _explaining(source):
+            source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
+
+
+@contextmanager
+def _explaining(source: Source) -> Iterator[None]:
+    """Write a call of the dispatcher, whose errors about types are those of the op."""
+    with source.block("try"):
+        yield
+    with source.block("except $Exception as $error"):
+        source.line("$refuse_type($error)")
+        source.line("raise")
 
 
 def write_call(source: Source, schema: Schema, name: str) -> None:

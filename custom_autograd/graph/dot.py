@@ -64,5 +64,6 @@ def draw(source: str) -> str:
     finished = subprocess.run([program, "-Tsvg"], input=source, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         found = finished.stderr.strip() or f"exit status {finished.returncode}"
-        raise CustomAutogradError("custom_autograd.inspect", "the program 'dot' cannot draw the graph", found=found)
+        problem, do = "the program 'dot' cannot draw the graph", "use to_dot(), and draw it with another program"
+        raise CustomAutogradError("custom_autograd.inspect", problem, found=found, do=do)
     return finished.stdout

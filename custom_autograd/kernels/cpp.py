@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from custom_autograd.core.devices import devices_of
 from custom_autograd.core.errors import KernelError, KernelUnavailable, Origin
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.native_kernels import Operator
+from custom_autograd.core.wrong_types import error_of_type
 from custom_autograd.kernels.cpp_definitions import find_definition
 from custom_autograd.kernels.lazy import LazyKernel, thread_lock
 from custom_autograd.kernels.one_device import OneDevice
@@ -127,15 +129,42 @@ class CppKernel(LazyKernel):
         """Run the function, or the fallback if it cannot be built.
 
         Raises:
-            KernelError: the source has no kernel for the device type of a tensor.
+            KernelError: the source has no kernel for the device type of a tensor, or the arguments do not fit it.
+            KernelUnavailable: the C++ function does not take what the source declares.
         """
         try:
             return self._call(*args, **kwargs)
-        except NotImplementedError as error:
-            unserved = self._unserved({**dict(enumerate(args)), **kwargs})
-            if unserved is None:
+        except RuntimeError as error:
+            is_unserved = isinstance(error, NotImplementedError)
+            told = self._unserved({**dict(enumerate(args)), **kwargs}) if is_unserved else self._misfit(error)
+            if told is None:
                 raise
-            raise unserved from error
+            raise told from error
+
+    def _misfit(self, error: RuntimeError) -> KernelError | None:
+        """Return the error of a call that does not fit the schema, or of a schema that does not fit the function."""
+        origin, text = Origin(self.source.name, str(self.source)), str(error)
+        boxed = re.search(r"Registered schema has (\d+ \w+), but the kernel to box has (\d+)", text)
+        if boxed is not None:
+            return origin.error(
+                KernelUnavailable,
+                f"the C++ function behind '{self.function}' does not take what its schema declares",
+                expected=f'{boxed[1]}, as in m.def("{self.function}(...)")',
+                found=boxed[2],
+                do="give the function a parameter or a result for each of the schema, in order",
+            )
+        operator = self.operator.name if self.operator is not None else ""
+        told = error_of_type(origin, operator, error)
+        if told is not None or not operator or not text.startswith(f"{operator}() "):
+            return told
+        found, _, declared = text.removeprefix(f"{operator}() ").partition(" Declaration: ")
+        return origin.error(
+            KernelError,
+            f"'{self.function}' does not take these arguments",
+            expected=declared.replace(operator, self.function),
+            found=found.rpartition("but received ")[2],
+            do="pass what its schema declares",
+        )
 
     def _unserved(self, arguments: dict[Any, Any]) -> KernelError | None:
         """Return the error of a call with a tensor for whose device type the source has no kernel; None if it has."""
@@ -187,7 +216,7 @@ class CppKernel(LazyKernel):
                 f"the source registers no function '{self.function}' in KERNEL_NAMESPACE",
                 expected=f"one of {quote(known)}" if known else None,
                 rule=str(self.source),
-                do=suggest(self.function, known),
+                do=suggest(self.function, known) or f'name it, or add m.def("{self.function}(...)") to the source',
             ) from error
         addresses = addresses_of(loaded or path, name, self.function)
         operator = Operator(f"{name}::{self.function}", self.source.name, addresses)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from custom_autograd.core.devices import error_of_devices
 from custom_autograd.core.errors import KernelError, Origin
-from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.messages import advise, quote
 
 HOST = "all tensors on one device; arguments of the function that are on the CPU are named with host="
 
@@ -37,7 +37,7 @@ class OneDevice:
         unknown = [name for name in host if name not in names]
         if unknown:
             problem = f"host= names {unknown[0]!r}, which is not an argument of the function"
-            raise origin.error(KernelError, problem, expected=quote(names), do=suggest(unknown[0], names))
+            raise origin.error(KernelError, problem, expected=quote(names), do=advise(unknown[0], names))
         self._function, self._origin, self._names, self._host = function, origin, names, frozenset(host)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

@@ -166,7 +166,8 @@ def _refuse_foreign_python() -> None:
     elif sysconfig.get_config_var("Py_GIL_DISABLED"):
         found = "free-threaded Python: the kinds of calls are guarded by the GIL"
     if found:
-        raise KernelUnavailable("custom_autograd", "native calls are not available", found=found)
+        do = "use CPython with its GIL, or ignore it: calls are slower"
+        raise KernelUnavailable("custom_autograd", "native calls are not available", found=found, do=do)
 
 
 def _serve(native: ModuleType, kernel: object, operator: native_kernels.Operator) -> None:
@@ -185,7 +186,6 @@ def _load(path: Path) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except ImportError as error:
-        raise KernelUnavailable(
-            "custom_autograd", "native calls are not available", found=str(error), rule=str(path)
-        ) from error
+        problem, do = "native calls are not available", "delete that file: it is built again"
+        raise KernelUnavailable("custom_autograd", problem, found=str(error), rule=str(path), do=do) from error
     return module

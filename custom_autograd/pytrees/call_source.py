@@ -68,7 +68,12 @@ def refusal(name: str, location: str, error: MisfitError) -> KernelError:
     """Return the error that says which argument, or which field of one, is not what was declared."""
     path = error.path if "'" in error.path else f"'{error.path}'"
     problem = f"argument {path} is not what was declared"
-    facts = {"expected": error.expected, "found": error.found, "declared": location}
+    facts = {
+        "expected": error.expected,
+        "found": error.found,
+        "declared": location,
+        "do": error.advice or f"pass {error.expected}",
+    }
     return KernelError(name, problem, **facts)
 
 

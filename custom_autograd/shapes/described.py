@@ -120,7 +120,8 @@ class DescribedOp:
             check_line(line, self.declaration.schema)
         except NotationError as error:
             problem = f"the line of shapes cannot be read: {error.problem}"
-            raise origin.error(kind, problem, found=error.found) from None
+            do = "separate dimensions by spaces and tensors by commas: 'x: *b i, weight: o i -> out: *b o'"
+            raise origin.error(kind, problem, found=error.found, do=do) from None
         except LineMismatch as error:
             problem = f"the line of shapes does not fit the op: {error.problem}"
             raise origin.error(kind, problem, expected=error.expected, found=text, do=error.do) from None

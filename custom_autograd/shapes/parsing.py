@@ -25,6 +25,7 @@ class NotationError(ValueError):
         self.found = f"{text}\n{' ' * (INDENT + position)}^"
 
 
+COMMAS = "dimensions are written without commas"
 INDENT = 13
 """Where the facts of a message begin: see core/messages.py."""
 
@@ -111,6 +112,8 @@ class _Parser:
         self._next += 1
         is_optional = self._take("?")
         if not self._take(":"):
+            if self._tokens[self._tokens.index(head) - 1].text == ",":
+                raise self._error(COMMAS, self._tokens[self._tokens.index(head) - 1])
             raise self._error(f"':' is expected after '{head.text}'")
         dims = self._dims()
         if sum(dim.is_many for dim in dims) > 1:
@@ -183,7 +186,9 @@ class _Parser:
         opening, found = self._peek(), list[str | int]()
         self._next += 1
         while not self._take(")"):
-            if self._peek().text in (",", "->", "", "[", "]", ":"):
+            if self._peek().text == ",":
+                raise self._error(COMMAS)
+            if self._peek().text in ("->", "", "[", "]", ":"):
                 raise self._error("this '(' is not closed", opening)
             found.append(self._factor())
         if len(found) < 2:

@@ -7,7 +7,12 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.errors import GradientError
+from custom_autograd.core.messages import advise, quote
+
+
+class UnknownNameError(GradientError, AttributeError):
+    """A rule reads an attribute of `needs` or `meta` that is not there; `note_rule` adds which rule of which op."""
 
 
 class Named:
@@ -27,6 +32,5 @@ class Named:
         if name.startswith("__"):
             raise AttributeError(name)
         names = list(vars(self))
-        raise AttributeError(
-            f"there is nothing named '{name}' here: {suggest(name, names) or f'there are {quote(names)}'}"
-        )
+        problem = f"a rule reads '{name}' of needs or meta, which is not there"
+        raise UnknownNameError("a rule", problem, expected=quote(names), found=f"'{name}'", do=advise(name, names))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from custom_autograd.core.argument_types import find_row
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.messages import quote
+from custom_autograd.core.messages import advise_tensor, quote
 from custom_autograd.core.named_tuples import results_in_order
 from custom_autograd.core.schema import Output
 from custom_autograd.registration.declaration import Declaration
@@ -106,6 +106,7 @@ class ResultReader:
                     source,
                     f"returns something other than '{output.alias_of}' as output '{output.name}'",
                     expected=f"the tensor that was given as '{output.alias_of}', or None",
+                    do=f"write the result to '{output.alias_of}' (copy_) and return it",
                 )
             return written
         if output.is_tensor_list:
@@ -116,11 +117,16 @@ class ResultReader:
                     f"returns no list of tensors as output '{output.name}'",
                     expected="a list of tensors",
                     found=_kind(value),
+                    do="return one tensor per element, in a list",
                 )
             return list(value)
         if not isinstance(value, _classes_of(output)):
             self._fail(
-                source, f"returns the wrong type as output '{output.name}'", expected=output.type, found=_kind(value)
+                source,
+                f"returns the wrong type as output '{output.name}'",
+                expected=output.type,
+                found=_kind(value),
+                do=advise_tensor(value) if output.holds_tensors else f"return a value of the type {output.type}",
             )
         return float(value) if type(value) is int and output.type == "float" else value
 
@@ -197,8 +203,7 @@ def _advise(output: Output, label: str) -> str:
     if output.may_be is not None and repr(output.may_be) == name:
         return f"return {name} itself, which aliases= allows, or a copy (.clone()); a part of it is neither"
     declared = f"aliases={{'{output.name}': {name}}}"
-    view = f"schema= with 'Tensor(a) {name[1:-1]}' and '-> Tensor(a)' for a view of it"
-    return f"return a copy (.clone()); declare {declared} for {name} itself, {view}, or mutates_args for a write"
+    return f"return a copy (.clone()), or declare {declared} for {name} itself, or 'Tensor(a)' in schema= for a view"
 
 
 def owns_memory(value: Any) -> bool:  # Any: as below

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 from custom_autograd.core.devices import ONE_DEVICE, error_of_devices, is_about_devices, without_numbers
 from custom_autograd.core.errors import GradientError, Origin
 from custom_autograd.core.locations import location_of
+from custom_autograd.core.metadata import LOW_PRECISION
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.torch_private.fakes import WITHOUT_DATA
+from custom_autograd.values.named import UnknownNameError
 
 
 def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -49,14 +54,26 @@ def _without_memory(op: str, rule: Rule, error: Exception) -> GradientError:
     )
 
 
+ABOUT_DTYPES = re.compile("dtype|scalar type")
+
+
 def note_rule(error: BaseException, op: str, rule: Rule) -> None:
     """Mark an exception that leaves a rule, and note which one; if it is about devices, which tensors are where."""
     mark(error, rule.location)
     add_note(error, f"raised in the {rule.title} rule of {op}, {rule.location}")
+    if isinstance(error, UnknownNameError):
+        error.op, error.rule = op, rule.where
+    arguments, is_explained = _arguments_in(error, rule.function), isinstance(error, GradientError)
     if is_about_devices(error):
-        told = error_of_devices(Origin(op, rule.location), _arguments_in(error, rule.function), ONE_DEVICE)
+        told = error_of_devices(Origin(op, rule.location), arguments, ONE_DEVICE)
         if told is not None:
             add_note(error, str(told.problem))
+    floating = {n: x for n, x in arguments.items() if isinstance(x, Tensor) and x.is_floating_point()}
+    dtypes = {tensor.dtype for tensor in floating.values()}
+    if len(dtypes) > 1 and dtypes & LOW_PRECISION and ABOUT_DTYPES.search(str(error)) and not is_explained:
+        found = ", ".join(f"'{name}' is {tensor.dtype}" for name, tensor in floating.items())
+        device_type = next(iter(floating.values())).device.type
+        add_note(error, f"{found}; if the forward ran under autocast: op.register_autocast({device_type!r}, 'keep')")
 
 
 def mark(error: BaseException, location: str) -> None:

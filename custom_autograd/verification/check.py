@@ -11,7 +11,7 @@ import torch
 from custom_autograd.core.devices import without_numbers
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import suggest
+from custom_autograd.core.messages import show, suggest
 from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.verification.checks import CHECKS
 from custom_autograd.verification.harness import acceptance, randomness, runner
@@ -128,7 +128,7 @@ def case_of(
         CheckError: there are no samples, making them raises, or none of the tensors of one is on the device.
     """
     seen = target_of(target)
-    made = _given(samples, device, dtype, seed) if samples is not None else _registered(seen, device, dtype, seed)
+    made = _given(seen, samples, device, dtype, seed) if samples is not None else _registered(seen, device, dtype, seed)
     for sample in made:
         if not isinstance(sample, Sample):
             raise _no_sample(seen, sample)
@@ -144,12 +144,33 @@ def case_of(
 
 
 def _given(
-    samples: Iterable[Sample] | SamplesRule, device: torch.device | str | None, dtype: torch.dtype | None, seed: int
+    target: Target,
+    samples: Iterable[Sample] | SamplesRule,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+    seed: int,
 ) -> tuple[Sample, ...]:
     """Return samples a caller gave: moved to what is asked for, or made there."""
     if callable(samples):
-        return tuple(samples(_factory(device, dtype, seed)))
-    return tuple(_moved(sample, device, dtype) if isinstance(sample, Sample) else sample for sample in samples)
+        return _listed(target, samples(_factory(device, dtype, seed)), samples)
+    return tuple(
+        _moved(sample, device, dtype) if isinstance(sample, Sample) else sample for sample in _listed(target, samples)
+    )
+
+
+def _listed(target: Target, made: object, rule: SamplesRule | None = None) -> tuple[Sample, ...]:
+    """Return samples as a tuple; raise if they are not several."""
+    if isinstance(made, Iterable):
+        return tuple(made)
+    raise CheckError(
+        target.name,
+        "its samples are not a list" if rule is None else "its generator of samples returns none",
+        expected="an iterable of Sample",
+        found="one Sample" if isinstance(made, Sample) else show(made),
+        rule=None if rule is None else location_of(rule),
+        declared=target.location,
+        do="put it in a list: [Sample(...)]" if rule is None else "write 'yield Sample(...)' for each call",
+    )
 
 
 def _registered(
@@ -159,12 +180,13 @@ def _registered(
         return ()
     try:
         with randomness.isolated(seed):
-            return tuple(target.samples(_factory(device, dtype, seed)))
+            return _listed(target, target.samples(_factory(device, dtype, seed)), target.samples)
     except CheckError:
         raise
     except Exception as error:
         problem = f"its samples cannot be made: {type(error).__name__}: {error}"
-        raise CheckError(target.name, problem, declared=target.location) from error
+        rule, do = location_of(target.samples), "correct the generator that register_samples was given"
+        raise CheckError(target.name, problem, rule=rule, declared=target.location, do=do) from error
 
 
 def _factory(device: torch.device | str | None, dtype: torch.dtype | None, seed: int) -> TensorFactory:
@@ -217,9 +239,8 @@ def _loaded(name: str, value: object) -> Check:
 def _unknown(name: str, available: Iterable[str]) -> CheckError:
     names = list(available)
     problem = f"there is no check called '{name}'" if name else "no check is named"
-    where = "custom_autograd.verification.checks.CHECKS has all of them"
-    advice = suggest(name, names)
-    return CheckError("check", problem, do=f"{advice} {where}" if advice else where)
+    where = "they are listed in docs/reference/checks.md and 'custom-autograd check --help'"
+    return CheckError("check", problem, do=" ".join(filter(None, (suggest(name, names), where))))
 
 
 def _no_samples(target: Target) -> CheckError:

@@ -86,7 +86,11 @@ def op(self, /, x, y, *more):
                 if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
                     result = read_result(result, {"x": x, "y": y}, function, is_checked=is_checked)
                 return result
-    return entry.dispatched.call(x, y)
+    try:
+        return entry.dispatched.call(x, y)
+    except Exception as error:
+        refuse_type(error)
+        raise
 
 
 def call(x, y):
@@ -309,7 +313,11 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
                     result = read_result(result, {"x": x, "weight": weight}, function, is_checked=is_checked)
                 out, _ = result
                 return out
-    return entry.dispatched.call(x, weight, n, eps=eps)
+    try:
+        return entry.dispatched.call(x, weight, n, eps=eps)
+    except Exception as error:
+        refuse_type(error)
+        raise
 
 
 def call(x, weight=None, n=2, *, eps=1e-06):
@@ -593,7 +601,11 @@ def op(self, /, values, step, *more):
                     result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
                 increment_version(values)
                 return result
-    return entry.dispatched.call(values, step)
+    try:
+        return entry.dispatched.call(values, step)
+    except Exception as error:
+        refuse_type(error)
+        raise
 
 
 def call(values, step):

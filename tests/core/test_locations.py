@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from custom_autograd.core.locations import location_of, modules_of, unwrap
+from custom_autograd.core.locations import format_location, location_of, modules_of, unwrap
 
 
 def plain(x):
@@ -67,3 +67,12 @@ def test_a_builtin_is_called_what_it_is():
 
 def test_the_module_of_a_partial_is_that_of_its_function():
     assert __name__ == modules_of(functools.partial(plain))[0]
+
+
+def test_a_file_that_every_package_has_is_named_with_its_folder():
+    assert "package/__init__.py:13" == format_location("some/package/__init__.py", 13)
+    assert "file.py:13" == format_location("some/package/file.py", 13)
+
+
+def test_a_class_is_where_it_was_written():
+    assert location_of(Callable).startswith("test_locations.py:")

@@ -662,3 +662,31 @@ times.cpp: no C++ compiler for the kernel
   found      'no-such-compiler' (from CXX), which is not on PATH
   do         install g++ or clang++, or set CXX
   meanwhile  'times' runs in its fallback, more slowly"""
+
+
+@needs_compiler
+def test_arguments_that_a_kernel_alone_does_not_take(built: Path) -> None:
+    kernel = cpp_kernel(built, "times")
+
+    with pytest.raises(KernelError, match=r"'times' does not take these arguments\n  expected   times\(Tensor x"):
+        kernel(torch.ones(2), 1, 2, 3)
+    with pytest.raises(KernelError, match="argument 'x' has the wrong type"):
+        kernel(1.5)
+
+
+@needs_compiler
+def test_a_schema_that_the_function_does_not_have(tmp_path: Path) -> None:
+    source = tmp_path / "misfit.cpp"
+    source.write_text(MISFIT, encoding="utf-8")
+
+    with pytest.raises(KernelUnavailable, match="'twice' does not take what its schema declares\n  expected   2 args"):
+        cpp_kernel(source, "twice")(torch.ones(2), 1.0)
+
+
+MISFIT = """
+#include <custom_autograd/kernel.h>
+using torch::stable::Tensor;
+Tensor twice(Tensor x) { return torch::stable::empty_like(x); }
+STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) { m.def("twice(Tensor x, float a) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("twice", TORCH_BOX(&twice)); }
+"""

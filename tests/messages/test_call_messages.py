@@ -79,7 +79,8 @@ def test_no_result():
 KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong type as output 'output'
   expected   Tensor
   found      None
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         is a 'return' missing?""",
     )
 
 
@@ -90,7 +91,8 @@ def test_result_of_a_wrong_type():
 KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong type as output 'output'
   expected   Tensor
   found      int
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         return a tensor: torch.tensor(...)""",
     )
 
 
@@ -101,7 +103,8 @@ def test_number_of_a_wrong_type():
 KernelError: words::called: the default kernel, FILE.py:LINE, returns the wrong type as output 'output'
   expected   int
   found      float
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         return a value of the type int""",
     )
 
 
@@ -112,7 +115,8 @@ def test_no_list_of_results():
 KernelError: words::called: the default kernel, FILE.py:LINE, returns no list of tensors as output 'output'
   expected   a list of tensors
   found      Tensor
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         return one tensor per element, in a list""",
     )
 
 
@@ -123,7 +127,7 @@ def test_result_that_is_an_input():
 KernelError: words::called: the default kernel, FILE.py:LINE, returns an output 'output' that shares memory with input 'x'
   expected   new memory
   declared   FILE.py:LINE
-  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, schema= with 'Tensor(a) x' and '-> Tensor(a)' for a view of it, or mutates_args for a write""",
+  do         return a copy (.clone()), or declare aliases={'output': 'x'} for 'x' itself, or 'Tensor(a)' in schema= for a view""",
     )
 
 
@@ -144,7 +148,8 @@ def test_another_tensor_than_the_written_one():
         """\
 KernelError: words::called: the default kernel, FILE.py:LINE, returns something other than 'x' as output 'output'
   expected   the tensor that was given as 'x', or None
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         write the result to 'x' (copy_) and return it""",
     )
 
 
@@ -177,7 +182,8 @@ def test_member_of_no_enumeration():
         message(lambda: reduce(ONES, "mean")),
         """\
 KernelError: words::reduce: argument 'mode': expected one of Mode.MEAN, Mode.SUM, found 'mean'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -186,7 +192,8 @@ def test_value_of_no_literal():
         message(lambda: reduce(ONES, side="top")),
         """\
 KernelError: words::reduce: argument 'side': expected one of 'left', 'right', found 'top'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -207,7 +214,8 @@ def test_fake_with_a_wrong_result():
 KernelError: words::faked: the fake, FILE.py:LINE, returns the wrong type as output 'output'
   expected   Tensor
   found      None
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         is a 'return' missing?""",
     )
 
 
@@ -347,7 +355,8 @@ def test_a_number_for_a_dtype():
         message(lambda: convert(torch.zeros(1), 3000)),
         """\
 KernelError: words::convert: argument 'dtype': expected a torch.dtype, found 3000
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -374,4 +383,44 @@ def test_an_input_that_is_written_to_without_being_declared():
 KernelError: words::writes: the default kernel, FILE.py:LINE, writes to its input 'x'
   declared   FILE.py:LINE
   do         write to a copy, or declare it: mutates_args=('x',)""",
+    )
+
+
+def test_a_float_for_an_int():
+    op = custom_op("words::repeated", lambda x, n: x * n, schema="(Tensor x, int n) -> Tensor", replace=True)
+    assert_expected_inline(
+        message(lambda: op(ONES, 1.5)),
+        """\
+KernelError: words::repeated: argument 'n' has the wrong type
+  expected   int
+  found      float: 1.5
+  declared   FILE.py:LINE
+  do         pass a value of type int""",
+    )
+
+
+def test_a_list_for_a_tensor():
+    op = custom_op("words::copied", lambda x: x * 1, schema="(Tensor x) -> Tensor", replace=True)
+    assert_expected_inline(
+        message(lambda: op([1.0, 2.0])),
+        """\
+KernelError: words::copied: argument 'x' has the wrong type
+  expected   Tensor
+  found      list: [1.0, 2.0]
+  declared   FILE.py:LINE
+  do         pass torch.as_tensor(x)""",
+    )
+
+
+def test_a_wrong_type_within_another_op_keeps_the_name_of_that_op():
+    inner = custom_op("words::inner", lambda x: x * 1, schema="(Tensor x) -> Tensor", replace=True)
+    outer = custom_op("words::outer", lambda x: inner([x]), schema="(Tensor x) -> Tensor", replace=True)
+    assert_expected_inline(
+        message(lambda: outer(ONES)),
+        """\
+KernelError: words::inner: argument 'x' has the wrong type
+  expected   Tensor
+  found      list: [tensor([1., 1.])]
+  declared   FILE.py:LINE
+  do         pass torch.as_tensor(x)""",
     )

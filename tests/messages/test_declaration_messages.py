@@ -148,6 +148,7 @@ def test_object_that_cannot_be_called():
         declare(3),
         """\
 DeclarationError: words::op: the declared object is not callable
+  expected   a function
   found      3
   declared   FILE.py:LINE""",
     )
@@ -173,9 +174,9 @@ def test_argument_without_an_annotation():
         declare(f),
         """\
 DeclarationError: words::op: argument 'x' has no type annotation
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, qscheme, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
+  expected   a type, such as Tensor, int, float, str, list[Tensor] or Tensor | None
   declared   FILE.py:LINE
-  do         annotate it, or pass schema=; a function or a class takes static=('x',)""",
+  do         annotate each, or pass schema=; a function or a class takes static=('x',)""",
     )
 
 
@@ -276,7 +277,8 @@ def test_schema_with_half_of_a_surrogate_pair():
         """\
 DeclarationError: words::op: the schema cannot be parsed: it has half of a surrogate pair
   found      '(Tensor x, str s="\\ud800") -> Tensor'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         write characters that UTF-8 has""",
     )
 
 
@@ -347,7 +349,8 @@ def test_static_that_names_no_argument():
 DeclarationError: words::op: static= names 'm', which is not an argument
   expected   'x', 'n'
   found      'm'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         name one of 'x', 'n'""",
     )
 
 
@@ -368,6 +371,7 @@ def test_class_method_that_is_not_bound():
         re.sub("0x[0-9a-f]+", "0x...", declare(classmethod(good))),
         """\
 DeclarationError: words::op: the declared object is not callable
+  expected   a function
   found      <classmethod(<function good at 0x...>)>
   declared   FILE.py:LINE
   do         declare what Class.method gives""",
@@ -398,7 +402,8 @@ def test_results_without_an_annotation():
         """\
 DeclarationError: words::op: the return value has no type annotation
   expected   '-> Tensor', '-> tuple[Tensor, Tensor]', '-> None', ...
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         annotate it, or pass schema=""",
     )
 
 
@@ -424,7 +429,8 @@ def test_mutates_args_without_such_an_argument():
 DeclarationError: words::op: mutates_args names 'y', which is not an argument
   expected   'x', 'n'
   found      'y'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         name one of 'x', 'n'""",
     )
 
 
@@ -460,7 +466,8 @@ DeclarationError: words::op: the schema cannot be parsed: unknown type specifier
 op(Tensr x) -> Tensor
    ~~~~~ <--- HERE
   found      (Tensr x) -> Tensor
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         write it as PyTorch does: (Tensor x, int n=1, *, float? eps=None) -> (Tensor out, Tensor scale)""",
     )
 
 
@@ -506,7 +513,8 @@ def test_outputs_of_another_number():
 DeclarationError: words::op: outputs= does not have one name per output
   expected   2 names
   found      1: 'out'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         name each value that the function returns, in order""",
     )
 
 
@@ -561,7 +569,8 @@ def test_non_differentiable_that_is_no_name():
 DeclarationError: words::op: non_differentiable= names 'z', which is neither input nor output
   expected   'x', 'n', 'output'
   found      'z'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         name one of 'x', 'n', 'output'""",
     )
 
 
@@ -582,7 +591,8 @@ def test_device_type_that_torch_does_not_know():
         """\
 DeclarationError: words::op: the dispatcher refuses the op: Expected one of cpu, cuda, ipu, xpu, mkldnn, opengl, opencl, ideep, hip, ve, fpga, maia, xla, lazy, vulkan, mps, meta, hpu, mtia, privateuseone device type at start of device string: gpu
   found      (Tensor x, SymInt n=2) -> Tensor
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         change what the dispatcher names, in the annotations or in schema=""",
     )
 
 
@@ -606,7 +616,8 @@ def test_default_that_an_enumeration_does_not_have():
         declare(f),
         """\
 DeclarationError: words::op: the default of argument 'side' does not fit its type: expected one of 'left', 'right', found 'top'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         change the default, or the annotation""",
     )
 
 
@@ -618,7 +629,8 @@ def test_annotations_that_cannot_be_read():
         declare(f),
         """\
 DeclarationError: words::op: the annotations cannot be read: Forward reference must be an expression -- got 'Tensor['
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         correct the annotation, or pass schema=""",
     )
 
 

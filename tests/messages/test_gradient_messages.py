@@ -2,6 +2,8 @@
 
 # ruff: noqa: E501 - a message is as long as it is
 
+import sys
+
 import pytest
 import torch
 from expecttest import assert_expected_inline
@@ -179,7 +181,8 @@ GradientError: words::linear: the gradient of 'x' is not a tensor
   expected   a tensor, None, or a callable that returns one
   found      float: 0.0
   rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         return a tensor: torch.tensor(...)""",
     )
 
 
@@ -343,7 +346,7 @@ GradientError: words::total: the gradient of the list 'xs' has the wrong length
   found      1
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         return one gradient (or None) per tensor of the list""",
+  do         return one per tensor, or None""",
     )
 
 
@@ -368,7 +371,8 @@ GradientError: words::total: the gradient of 'xs[1]' is not a tensor
   expected   a tensor, None, or a callable that returns one
   found      int: 1
   rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         return a tensor: torch.tensor(...)""",
     )
 
 
@@ -377,7 +381,12 @@ def test_misspelt_needs():
     op.register_backward(lambda grad, needs: needs.wieght)
     assert_expected_inline(
         message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward(), AttributeError),
-        """AttributeError: there is nothing named 'wieght' here: did you mean 'weight'?""",
+        """\
+UnknownNameError: words::linear: a rule reads 'wieght' of needs or meta, which is not there
+  expected   'x', 'weight'
+  found      'wieght'
+  rule       FILE.py:LINE, backward
+  do         did you mean 'weight'?""",
     )
 
 
@@ -386,7 +395,12 @@ def test_unknown_meta():
     op.register_backward(lambda grad, meta: meta.bias)
     assert_expected_inline(
         message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward(), AttributeError),
-        """AttributeError: there is nothing named 'bias' here: there are 'x', 'weight', 'output'""",
+        """\
+UnknownNameError: words::linear: a rule reads 'bias' of needs or meta, which is not there
+  expected   'x', 'weight', 'output'
+  found      'bias'
+  rule       FILE.py:LINE, backward
+  do         name one of 'x', 'weight', 'output'""",
     )
 
 
@@ -523,7 +537,8 @@ GradientError: words::dropped_in: the gradient of 'x' is not a tensor
   expected   a tensor or None
   found      float: 1.5
   rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         return a tensor: torch.tensor(...)""",
     )
 
 
@@ -636,9 +651,11 @@ def test_jvp_no_tensor():
         pushed(lambda tangent_x: (tangent_x, 1)),
         """\
 GradientError: words::pushed: the tangent of 'b' is not a tensor
+  expected   a tensor or None
   found      int
   rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         return a tensor: torch.tensor(...)""",
     )
 
 
@@ -742,7 +759,8 @@ GradientError: words::sparse: the gradient of 'x' has the wrong layout
   expected   torch.sparse_coo
   found      torch.strided
   rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         convert it: .to_sparse(), .to_sparse_csr(), ...""",
     )
 
 
@@ -775,3 +793,47 @@ def test_an_exception_that_takes_no_note_is_raised_as_it_is(register, kind, both
         result = op(rand(2)).sum()
         with pytest.raises(kind, match=r"^own$"):
             result.backward()
+
+
+def test_a_gradient_that_is_a_numpy_array():
+    op = custom_op("words::as_array", lambda x: x * 1, schema="(Tensor x) -> Tensor", replace=True)
+    op.register_backward(lambda grad: grad.numpy())
+    assert_expected_inline(
+        message(lambda: op(torch.ones(2, requires_grad=True)).sum().backward()),
+        """\
+GradientError: words::as_array: the gradient of 'x' is not a tensor
+  expected   a tensor, None, or a callable that returns one
+  found      ndarray: array([1., 1.], dtype=float32)
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE
+  do         return torch.from_numpy(...), which shares memory, or torch.tensor(...), which copies""",
+    )
+
+
+def test_the_beginning_of_a_name():
+    op = custom_op("words::begun", lambda x, weight: x * 1, schema="(Tensor x, Tensor weight) -> Tensor", replace=True)
+    op.register_backward(lambda grad: {"x": grad, "w": grad})
+    x = torch.ones(2, requires_grad=True)
+    assert_expected_inline(
+        message(lambda: op(x, torch.ones(2)).sum().backward()),
+        """\
+GradientError: words::begun: the backward returns a gradient for 'w', which is not an input
+  expected   gradients for 'x', 'weight'
+  found      'w'
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE
+  do         did you mean 'weight'?""",
+    )
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 shows no notes")
+def test_dtypes_that_autocast_mixes_are_noted_with_the_policy():
+    op = custom_op("words::mixed", lambda x, w: x @ w, schema="(Tensor x, Tensor w) -> Tensor", reference=True)
+    op.register_backward(lambda grad, x, w: {"x": grad @ w.t(), "w": x.t() @ grad})
+    x = torch.ones(2, 2, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = op(x, x)
+    with pytest.raises(RuntimeError, match="same dtype") as caught:
+        y.sum().backward()
+
+    assert "if the forward ran under autocast: op.register_autocast('cpu', 'keep')" in caught.value.__notes__[1]

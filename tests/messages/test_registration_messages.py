@@ -333,7 +333,8 @@ def test_grad_of_an_input_without_one():
 RegistrationError: words::rms_norm: register_grad names 'eps', which is not a differentiable input
   expected   'x', 'weight'
   found      'eps'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         name one of 'x', 'weight'""",
     )
 
 
@@ -474,6 +475,7 @@ def test_torch_dispatch_for_what_is_no_class():
         message(lambda: halves.register_torch_dispatch("Tensor", same)),
         """\
 RegistrationError: words::halves: register_torch_dispatch takes a class
+  expected   a subclass or a mode
   found      'Tensor'
   rule       FILE.py:LINE
   declared   FILE.py:LINE""",

@@ -10,7 +10,7 @@ import torch
 
 from custom_autograd.core.errors import CustomAutogradError, DeclarationError, RegistrationError
 from custom_autograd.core.locations import location_of, location_of_declaration
-from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.names import names_of
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rules
@@ -100,7 +100,7 @@ def _check_dtypes(declaration: Declaration, rule: Shapes, kind: type[CustomAutog
     for name, dtype in rule.dtypes.items():
         if name not in outputs:
             problem = f"dtypes= names '{name}', which is not an output of the op"
-            raise origin.error(kind, problem, expected=quote(outputs), do=suggest(str(name), outputs))
+            raise origin.error(kind, problem, expected=quote(outputs), do=advise(name, outputs))
         if not isinstance(dtype, torch.dtype) and dtype not in (WIDE, *tensors, *dtypes):
             raise origin.error(
                 kind,
@@ -115,9 +115,7 @@ def _check_options(declaration: Declaration, rule: Shapes, kind: type[CustomAuto
     for name in rule.numbers:
         if name not in names:
             problem = f"numbers= names '{name}', which is not an argument of the op"
-            raise declaration.origin(rule.where).error(
-                kind, problem, expected=quote(names), do=suggest(str(name), names)
-            )
+            raise declaration.origin(rule.where).error(kind, problem, expected=quote(names), do=advise(name, names))
 
 
 def _check_flops(described: DescribedOp, flops: str, kind: type[CustomAutogradError]) -> None:
@@ -138,5 +136,5 @@ def _check_flops(described: DescribedOp, flops: str, kind: type[CustomAutogradEr
             f"flops= names '{unknown[0]}', which is not a dimension of the line",
             expected=quote(valid),
             found=show(flops),
-            do=suggest(unknown[0], valid),
+            do=advise(unknown[0], valid),
         )

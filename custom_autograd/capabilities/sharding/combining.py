@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.messages import advise, quote
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import add
@@ -95,7 +95,7 @@ def check_dimension(record: OpRecord, line: Line, dim: str, location: str) -> No
         if dim not in line.names():
             problem = f"the line has no dimension '{dim}'"
         raise origin.error(
-            RegistrationError, problem, expected=quote(sorted(line.along)), found=str(line), do=suggest(dim, line.along)
+            RegistrationError, problem, expected=quote(sorted(line.along)), found=str(line), do=advise(dim, line.along)
         )
     mixed = [one for one in line.dims() if dim in one.names and (one.name != dim or one.is_many or one.is_broadcast)]
     if mixed:

@@ -115,7 +115,7 @@ def register(record: OpRecord, cls: type, function: F, *, replace: bool) -> F:
     """Register what the op does for a subclass or a mode."""
     if not isinstance(cls, type):
         raise record.declaration.origin(location_of(function)).error(
-            RegistrationError, "register_torch_dispatch takes a class", found=show(cls)
+            RegistrationError, "register_torch_dispatch takes a class", expected="a subclass or a mode", found=show(cls)
         )
     check_signature(record.declaration, "torch_dispatch rule", function, ["cls", "func", "types", "args", "kwargs"])
     add(record, TorchDispatch(location_of(function), function, cls), replace=replace)

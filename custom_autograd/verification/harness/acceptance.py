@@ -92,7 +92,7 @@ def _table(text: str) -> Mapping[str, Mapping[str, str]]:
     try:
         found: object = toml.loads(text)
     except ValueError as error:
-        raise CheckError(FILE, f"this is not TOML: {error}") from error
+        raise CheckError(FILE, f"this is not TOML: {error}", do="correct that line") from error
     for key in TABLE.split("."):
         found = found.get(key, {}) if isinstance(found, dict) else {}
     if not isinstance(found, dict):

@@ -92,7 +92,7 @@ def _require_complete(part: Part) -> None:
     for op in part.ops():
         if op not in run.own_ops():
             shard = "the run" if run.shard is None else f"shard {run.shard}"
-            raise CheckError(part.file, f"it has results of '{op}', which is not in {shard}")
+            raise CheckError(part.file, f"it has results of '{op}', which is not in {shard}", do=_again(run, run.shard))
 
 
 def _require_shards(parts: Sequence[Part]) -> list[Run]:
@@ -150,7 +150,8 @@ def _require_every_shard(parts: Sequence[Part], runs: Sequence[Run]) -> None:
         if part.shard is None:
             continue
         if part.shard in files:
-            raise CheckError(part.file, f"it is shard {part.shard}, and so is {files[part.shard]}")
+            problem = f"it is shard {part.shard}, and so is {files[part.shard]}"
+            raise CheckError(part.file, problem, do="leave one of them out")
         files[part.shard] = part.file
     (count,) = {shard.count for shard in files}
     if len(files) < count:
