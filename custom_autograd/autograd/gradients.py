@@ -165,7 +165,8 @@ class GradientReader:
                 do="return one gradient (or None) per tensor of the list",
             )
         if len(gradients) != len(need):
-            problem, do = f"the gradient of the list '{name}' has the wrong length", "return one per tensor, or None"
+            problem = f"the gradient of the list '{name}' has the wrong length"
+            do = "return one per tensor, or None"
             raise self.origin.error(GradientError, problem, expected=str(len(need)), found=str(len(gradients)), do=do)
         return [
             self._checked(f"'{name}[{index}]'", gradient, known) if needed else None

@@ -99,8 +99,8 @@ def _checked(declaration: Declaration, name: str, convert: Callable[[Any], Any])
 
     @constant_in_graphs  # Dynamo cannot trace how a message is laid out
     def refusal(reason: str) -> str:
-        problem, do = f"argument '{name}': {reason}", "pass a value that its annotation allows"
-        return str(declaration.origin().error(KernelError, problem, do=do))
+        do = "pass a value that its annotation allows"
+        return str(declaration.origin().error(KernelError, f"argument '{name}': {reason}", do=do))
 
     def convert_or_refuse(value: Any) -> Any:
         try:

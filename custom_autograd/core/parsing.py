@@ -50,8 +50,8 @@ def parse(
             do="leave the name of the op out of the schema",
         )
     if not is_text(text):
-        problem, do = "the schema cannot be parsed: it has half of a surrogate pair", "write characters that UTF-8 has"
-        raise refuse(problem, found=show(text), do=do)
+        do = "write characters that UTF-8 has"
+        raise refuse("the schema cannot be parsed: it has half of a surrogate pair", found=show(text), do=do)
     try:
         arguments, results = parse_schema("op" + text)
     except RuntimeError as error:

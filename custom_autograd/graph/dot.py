@@ -64,6 +64,7 @@ def draw(source: str) -> str:
     finished = subprocess.run([program, "-Tsvg"], input=source, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         found = finished.stderr.strip() or f"exit status {finished.returncode}"
-        problem, do = "the program 'dot' cannot draw the graph", "use to_dot(), and draw it with another program"
+        problem = "the program 'dot' cannot draw the graph"
+        do = "use to_dot(), and draw it with another program"
         raise CustomAutogradError("custom_autograd.inspect", problem, found=found, do=do)
     return finished.stdout

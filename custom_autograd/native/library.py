@@ -186,6 +186,7 @@ def _load(path: Path) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except ImportError as error:
-        problem, do = "native calls are not available", "delete that file: it is built again"
+        problem = "native calls are not available"
+        do = "delete that file: it is built again"
         raise KernelUnavailable("custom_autograd", problem, found=str(error), rule=str(path), do=do) from error
     return module

@@ -20,11 +20,13 @@ OTHERS = {
     "KernelUnavailable": "KernelUnavailable",
     "FakeUnavailable": "FakeUnavailable",
     "VmapUnavailable": "VmapUnavailable",
+    "UnknownNameError": "UnknownNameError",
     "MisfitError": "KernelError",
 }
 """Exceptions that derive from those above, and one that is converted to one of them."""
 
-UNAVAILABLE = ("GradientUnavailable", "KernelUnavailable", "FakeUnavailable", "VmapUnavailable")
+OWN = tuple(name for name in OTHERS if name != "MisfitError")
+"""Those that take an op and a problem."""
 
 BUILT_IN = ("AttributeError", "NotImplementedError", "TypeError", "ValueError")
 """Exceptions of Python, raised if a caller expects them."""
@@ -230,7 +232,7 @@ def _problem(call: ast.Call) -> ast.expr | None:
     """Return the problem passed to an exception, or its whole text; None if another call makes the text."""
     error = _class_of(call)
     is_any = isinstance(call.func, ast.Name) and call.func.id == BY_CLASS  # the class is a parameter
-    if error not in (*ERRORS, *UNAVAILABLE) and not is_any:
+    if error not in (*ERRORS, *OWN) and not is_any:
         return None if not error or not call.args or _makes_message(call.args[0]) else call.args[0]
     problem = _argument(call, 1, "problem")
     if problem is None and call.args and not _makes_message(call.args[0]):
