@@ -74,5 +74,5 @@ def test_an_unknown_check():
         message(lambda: check(twice, [Sample(ONES)], checks="gradchek")),
         """\
 CheckError: check: there is no check called 'gradchek'
-  do         did you mean 'gradcheck'? they are listed in docs/reference/checks.md and 'custom-autograd check --help'""",
+  do         did you mean 'gradcheck'? docs/reference/checks.md lists them, and 'custom-autograd check --help'""",
     )

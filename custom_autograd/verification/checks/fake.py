@@ -116,7 +116,8 @@ def _fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
 
 def _why(target: Target, sample: Sample, what: str, real: Sequence[Tensor]) -> str:
     """Return what to do about a reference whose outputs are not those of the kernel, with or without data."""
-    if target.reference is not None and find_untruth(call_on(target.reference, sample), real) is None:
+    names = output_names(target, len(real))
+    if target.reference is not None and find_untruth(call_on(target.reference, sample), real, names) is None:
         return f"{META.format(what=what)}: {CONTIGUOUS}"
     if what != "stride":
         return f"the fake is derived from the reference, which returns another {what}: register_fake"
