@@ -1,6 +1,6 @@
 """What `check` answers with when it has nothing that it could check."""
 
-# ruff: noqa: E501 - a message is as long as it is
+
 
 import torch
 from expecttest import assert_expected_inline
