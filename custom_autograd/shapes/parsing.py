@@ -186,9 +186,10 @@ class _Parser:
         opening, found = self._peek(), list[str | int]()
         self._next += 1
         while not self._take(")"):
-            if self._peek().text == ",":
+            behind = [token.text for token in self._tokens[self._next + 2 : self._next + 4]]
+            if self._peek().text == "," and ":" not in behind:  # which begins another tensor
                 raise self._error(COMMAS)
-            if self._peek().text in ("->", "", "[", "]", ":"):
+            if self._peek().text in (",", "->", "", "[", "]", ":"):
                 raise self._error("this '(' is not closed", opening)
             found.append(self._factor())
         if len(found) < 2:

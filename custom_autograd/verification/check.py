@@ -239,7 +239,7 @@ def _loaded(name: str, value: object) -> Check:
 def _unknown(name: str, available: Iterable[str]) -> CheckError:
     names = list(available)
     problem = f"there is no check called '{name}'" if name else "no check is named"
-    where = "docs/reference/checks.md lists them, and 'custom-autograd check --help'"
+    where = "all are in docs/reference/checks.md; see 'custom-autograd check --help'"
     return CheckError("check", problem, do=" ".join(filter(None, (suggest(name, names), where))))
 
 

@@ -230,9 +230,9 @@ def test_meta_tells_of_tensors_without_keeping_them():
 @pytest.mark.parametrize(
     ("read", "advice"),
     [
-        (lambda needs, meta: needs.ww, "there is nothing named 'ww' here: did you mean 'w'"),
+        (lambda needs, meta: needs.ww, "reads 'ww' of needs or meta, which is not there"),
         (lambda needs, meta: meta.outputs, "did you mean 'output'"),
-        (lambda needs, meta: needs.zzz, "there are 'x', 'w', 'b'"),
+        (lambda needs, meta: needs.zzz, "name one of 'x', 'w', 'b'"),
     ],
 )
 def test_a_misspelt_name_is_answered_with_advice(read, advice):

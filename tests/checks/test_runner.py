@@ -168,7 +168,7 @@ def test_unknown_check_is_refused_with_the_nearest_name():
         str(caught.value),
         """\
 check: there is no check called 'gradient'
-  do         did you mean 'adjoint'? custom_autograd.verification.checks.CHECKS has all of them""",
+  do         did you mean 'adjoint'? all are in docs/reference/checks.md; see 'custom-autograd check --help'""",
     )
 
 

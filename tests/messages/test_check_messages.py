@@ -1,7 +1,5 @@
 """What `check` answers with when it has nothing that it could check."""
 
-
-
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
@@ -74,5 +72,5 @@ def test_an_unknown_check():
         message(lambda: check(twice, [Sample(ONES)], checks="gradchek")),
         """\
 CheckError: check: there is no check called 'gradchek'
-  do         did you mean 'gradcheck'? docs/reference/checks.md lists them, and 'custom-autograd check --help'""",
+  do         did you mean 'gradcheck'? all are in docs/reference/checks.md; see 'custom-autograd check --help'""",
     )

@@ -253,3 +253,20 @@ def test_name_that_is_one_dimension_and_a_group():
 x: *b d, y: b -> out: d
             ^""",
     )
+
+
+def test_commas_between_dimensions():
+    assert_expected_inline(
+        refusal("x: (n, d) -> out: n"),
+        """\
+dimensions are written without commas
+x: (n, d) -> out: n
+     ^""",
+    )
+    assert_expected_inline(
+        refusal("x: n, d, y: n -> out: n"),
+        """\
+dimensions are written without commas
+x: n, d, y: n -> out: n
+    ^""",
+    )

@@ -285,7 +285,7 @@ def test_an_input_that_is_not_declared():
         """\
 aliases::undeclared: the default kernel, FILE:LINE, returns an output 'output' that shares memory with input 'x'
   expected   new memory
-  do         return a copy (.clone()); declare aliases={'output': 'x'} for 'x' itself, schema= with 'Tensor(a) x' and '-> Tensor(a)' for a view of it, or mutates_args for a write""",
+  do         return a copy (.clone()), or declare aliases={'output': 'x'} for 'x' itself, or 'Tensor(a)' in schema= for a view""",
     )
 
 
