@@ -26,6 +26,7 @@ from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.native_kernels import SLOTS
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.core.schema import Argument
+from custom_autograd.declare import all_or_nothing
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_names import META, NEEDS
 from custom_autograd.torch_private.schemas import parse_schema
@@ -51,17 +52,18 @@ def register_backward(
     replace: bool,
 ) -> F:
     """Register the gradients of all inputs, computed in Python or in C++; `declare` is `custom_op`."""
-    op = _find_op(record, rule, (), declare, replace=replace)
-    autograd.register_backward(
-        record,
-        op or rule,
-        once_differentiable=once_differentiable or op is not None,
-        materialize_grads=materialize_grads,
-        saving=saving,
-        clear_saved=clear_saved,
-        surrogate=surrogate,
-        replace=replace,
-    )
+    with all_or_nothing():
+        op = _find_op(record, rule, (), declare, replace=replace)
+        autograd.register_backward(
+            record,
+            op or rule,
+            once_differentiable=once_differentiable or op is not None,
+            materialize_grads=materialize_grads,
+            saving=saving,
+            clear_saved=clear_saved,
+            surrogate=surrogate,
+            replace=replace,
+        )
     return rule
 
 
@@ -77,16 +79,17 @@ def register_gradient(
     replace: bool,
 ) -> F:
     """Register the gradients of some inputs, computed in Python or in C++; `declare` is `custom_op`."""
-    op = _find_op(record, rule, named, declare, replace=replace)
-    autograd.register_gradient(
-        record,
-        named,
-        op or rule,
-        once_differentiable=once_differentiable or op is not None,
-        materialize_grads=materialize_grads,
-        surrogate=surrogate,
-        replace=replace,
-    )
+    with all_or_nothing():
+        op = _find_op(record, rule, named, declare, replace=replace)
+        autograd.register_gradient(
+            record,
+            named,
+            op or rule,
+            once_differentiable=once_differentiable or op is not None,
+            materialize_grads=materialize_grads,
+            surrogate=surrogate,
+            replace=replace,
+        )
     return rule
 
 

@@ -6,7 +6,8 @@ import importlib
 import inspect
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace as replace_fields
 from typing import Any
 
@@ -15,7 +16,6 @@ import torch
 from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
 from custom_autograd.capabilities import CAPABILITIES
 from custom_autograd.capabilities import checkpoint as checkpointing
-from custom_autograd.capabilities.inlining import capability as inlining
 from custom_autograd.capabilities.shapes import capability as shape_notation
 from custom_autograd.core.annotations import read_function
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
@@ -37,10 +37,11 @@ from custom_autograd.pytrees.presence import find_tree
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration import registry
 from custom_autograd.registration.called_by_position import check_order, positional_of
-from custom_autograd.registration.capability import add, attach_all
+from custom_autograd.registration.capability import attach_all
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import Inline, Registration
 from custom_autograd.shapes.rule import ShapeOptions
 from custom_autograd.torch_private.dispatch import is_defined
 
@@ -90,16 +91,12 @@ def declare(
     )
     if options.schema is not None and written.signature is not None:
         check_order(declaration, "kernel", function, written.signature, positional_of(schema))
-    rule = shape_notation.declared_rule(declaration, shapes)
-    with registry.one_declaration_at_a_time():
-        record = define(declaration, replace=replace)
-        if rule is not None:
-            add(record, rule, replace=True)
-        if options.inline is not None:
-            inlining.register(record, options.inline)
-        if options.checkpoint is not None:
-            checkpointing.register(record, options.checkpoint)
-        return record
+    rules: list[Registration | None] = [shape_notation.declared_rule(declaration, shapes)]
+    if options.inline is not None:
+        rules.append(Inline(refuse.location, options.inline))
+    if options.checkpoint is not None:
+        rules.append(checkpointing.Checkpoint(refuse.location, options.checkpoint))
+    return define(declaration, *(rule for rule in rules if rule is not None), replace=replace)
 
 
 def _device_types(given: Sequence[str], refuse: Refusal) -> tuple[str, ...]:
@@ -116,36 +113,52 @@ def _not_callable(refuse: Refusal, found: object) -> DeclarationError:
     return refuse("the declared object is not callable", expected="a function", found=show(found), do=do)
 
 
-def define(declaration: Declaration, *, replace: bool) -> OpRecord:
-    """Make an op known to the registry and the dispatcher, or leave both as they were."""
-    name, devices, function = declaration.name, declaration.device_types, declaration.function
-    record, replaced = registry.claim(declaration, replace=replace)
-    record.modules, record.capabilities = modules_of(function), CAPABILITIES
-    for device_type in devices or (None,):
-        kernel = (
-            declared_kernel(declaration)
-            if device_type is None
-            else make_kernel(declaration, device_type, function, declaration.location, KernelOptions())
-        )
-        record.kernels.add(kernel, replace=False)
-    try:
-        if replaced is not None:
-            _move(replaced)
-        _attach(record, name)
-    except Exception as error:
-        registry.restore(str(name), replaced)
-        library.undefine(record)
-        if replaced is not None:
-            library.undefine(replaced)
-            _attach(replaced, name)
-        raise DeclarationError(
-            str(name),
-            f"the dispatcher refuses the op: {error}",
-            found=declaration.schema.text,
-            declared=declaration.location,
-            do="change what the dispatcher names, in the annotations or in schema=",
-        ) from error
+def define(declaration: Declaration, *rules: Registration, replace: bool) -> OpRecord:
+    """Make an op with these rules known to the registry and the dispatcher, or leave both as they were."""
+    function = declaration.function
+    kernels = [
+        make_kernel(declaration, device_type, function, declaration.location, KernelOptions())
+        for device_type in declaration.device_types or ()
+    ]
+    with all_or_nothing():
+        record, replaced = registry.claim(declaration, replace=replace)
+        record.modules, record.capabilities = modules_of(function), CAPABILITIES
+        record.kernels.add(*kernels or [declared_kernel(declaration)], replace=False)
+        for rule in rules:
+            record.add(rule, replace=False)
+        try:
+            if replaced is not None:
+                _move(replaced)
+            _attach(record, declaration.name)
+        except Exception as error:
+            problem = f"the dispatcher refuses the op: {error}"
+            found = declaration.schema.text
+            do = "change what the dispatcher names, in the annotations or in schema="
+            raise declaration.origin().error(DeclarationError, problem, found=found, do=do) from error
     return record
+
+
+@contextmanager
+def all_or_nothing() -> Iterator[None]:
+    """Take back every op that is declared in the context if it raises."""
+    with registry.one_declaration_at_a_time():
+        before = {record.name: record for record in registry.all_records()}
+        try:
+            yield
+        except BaseException:
+            for record in registry.all_records():
+                replaced = before.get(record.name)
+                if replaced is not record:
+                    _take_back(record, replaced)
+            raise
+
+
+def _take_back(record: OpRecord, replaced: OpRecord | None) -> None:
+    registry.restore(record.name, replaced)
+    library.undefine(record)
+    if replaced is not None:
+        library.undefine(replaced)
+        _attach(replaced, record.declaration.name)
 
 
 def _attach(record: OpRecord, dispatcher_name: Name) -> None:

@@ -17,7 +17,7 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.registration.capability import Capability, add
+from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord, find_record
 from custom_autograd.registration.rule_types import Registration
 from custom_autograd.torch_private.checkpointing import (
@@ -74,11 +74,6 @@ class Checkpointing(Capability):
         if rule is not None:
             return f"declared ({rule.location}): {rule.default}, unless a policy says otherwise"
         return "derived: policies may save the op or compute it again"
-
-
-def register(record: OpRecord, default: str) -> None:
-    """Take the option `checkpoint=` of a declaration."""
-    add(record, Checkpoint(record.declaration.location, default), replace=True)
 
 
 def default_of(overload: OpOverload) -> str | None:

@@ -51,16 +51,16 @@ def register(
             do="leave inline= out: the effect then orders the calls of the op",
         )
     registered = adapter_of(declaration).kernel(function)
-    for device_type in (None,) if device_types is None else map(name_of, names_of(device_types)):
-        if device_type is not None:
-            _check_device(record, device_type, function)
-        check_call(declaration, f"{device_type or 'default'} kernel", registered)
-        kernel = make_kernel(declaration, device_type, registered, location_of(function), options)
-        if device_type is None:
-            record.kernels.add(kernel, replace=replace)
-            continue
-        with record.lock:
-            record.kernels.add(kernel, replace=replace)
+    served: tuple[str | None, ...] = (None,) if device_types is None else tuple(map(name_of, names_of(device_types)))
+    own = [one for one in served if one is not None]
+    for device_type in own:
+        _check_device(record, device_type, function)
+    check_call(declaration, f"{' and '.join(own) or 'default'} kernel", registered)
+    location = location_of(function)
+    added = [make_kernel(declaration, one, registered, location, options) for one in served]
+    with record.lock:
+        record.kernels.add(*added, replace=replace)
+        for device_type in own:
             attaching.attach_device(record, device_type)
     if options.inline:
         attach_all(record)

@@ -92,21 +92,23 @@ class Kernels(Mapping["str | None", Kernel]):
         """Return the kernels that cannot run in this process, as far as that was found out, with the reason."""
         return self._unavailable
 
-    def add(self, kernel: Kernel, *, replace: bool) -> None:
-        """Add a kernel.
+    def add(self, *added: Kernel, replace: bool) -> None:
+        """Add kernels: all of them, or none.
 
         Raises:
-            RegistrationError: if the device type has another of that name already, without `replace`.
+            RegistrationError: if a device type has another of that name already, without `replace`.
         """
-        its = self._kernels.get(kernel.device_type, ())
-        taken = next((other for other in its if other.name == kernel.name), None)
-        if taken is not None and not replace and not _is_again(taken, kernel):
-            raise kernel_errors.taken(
-                self._declaration, kernel.device_type, kernel.name, kernel.location, taken.location
-            )
-        its = tuple(kernel if other is taken else other for other in its) if taken else (*its, kernel)
-        ordered = tuple(sorted(its, key=lambda one: (-one.priority, one.when is None)))
-        kernels = {**self._kernels, kernel.device_type: ordered}
+        kernels = self._kernels
+        for kernel in added:
+            its = kernels.get(kernel.device_type, ())
+            taken = next((other for other in its if other.name == kernel.name), None)
+            if taken is not None and not replace and not _is_again(taken, kernel):
+                raise kernel_errors.taken(
+                    self._declaration, kernel.device_type, kernel.name, kernel.location, taken.location
+                )
+            its = tuple(kernel if other is taken else other for other in its) if taken else (*its, kernel)
+            ordered = tuple(sorted(its, key=lambda one: (-one.priority, one.when is None)))
+            kernels = {**kernels, kernel.device_type: ordered}
         self._kernels = dict(sorted(kernels.items(), key=lambda row: row[0] is None))
         self._trusted &= frozenset(self.all())
         self._changed()

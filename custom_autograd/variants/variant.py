@@ -24,6 +24,7 @@ from custom_autograd.dispatch.call import make_public_call
 from custom_autograd.pytrees.argument_tree import ArgumentTree
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import registry
+from custom_autograd.registration.called_by_position import check_call
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Fake
@@ -95,12 +96,15 @@ class Variant:
         Raises:
             DeclarationError: the op can have no such variant, or another op has the name.
         """
-        found = self.op.variants.get(self.kind)
+        found = self._find_record()
         if found is None:
             with registry.one_declaration_at_a_time():
-                found = self.op.variants.get(self.kind) or self._declare()
-                self.op.variants[self.kind] = found
+                found = self.op.variants[self.kind] = self._find_record() or self._declare()
         return found
+
+    def _find_record(self) -> OpRecord | None:
+        found = self.op.variants.get(self.kind)
+        return None if found is None or found.library is None else found  # it was taken back
 
     @Lazy
     def _problem(self) -> str | None:
@@ -156,10 +160,12 @@ class Variant:
         """
 
         def decorate(function: F) -> F:
-            record = self._record
-            is_derived = device_types is None and record.kernels[None].given is record.declaration.function
-            guarded = self._guarded(function) if callable(function) else function
-            kernels.register(record, device_types, guarded, KernelOptions(), replace=replace or is_derived)
+            with declare.all_or_nothing():
+                record = self._record
+                is_derived = device_types is None and record.kernels[None].given is record.declaration.function
+                check_call(record.declaration, f"kernel of the {_LABELS[self.kind]} variant", function)
+                guarded = self._guarded(function)
+                kernels.register(record, device_types, guarded, KernelOptions(), replace=replace or is_derived)
             record.has_own_kernels = True
             return function
 
@@ -231,9 +237,8 @@ class Variant:
             composition=composition,
         )
         is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
-        record = declare.define(declaration, replace=is_old)
+        record = declare.define(declaration, Fake(op.location, composition), replace=is_old)
         record.modules = self.op.modules
-        record.add(Fake(op.location, composition), replace=False)
         return record
 
 

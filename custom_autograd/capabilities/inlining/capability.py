@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.registration import rule_types
-from custom_autograd.registration.capability import Capability, add
+from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
@@ -53,11 +52,6 @@ class Inlining(Capability):
         if record.reference() is None:
             return f"declared ({record.declaration.location}), and there is no reference: compiling raises"
         return f"declared ({record.declaration.location}): a compiled graph holds the reference"
-
-
-def register(record: OpRecord, what: str) -> None:
-    """Take the option `inline=` of a declaration."""
-    add(record, rule_types.Inline(record.declaration.location, what), replace=True)
 
 
 @contextmanager
